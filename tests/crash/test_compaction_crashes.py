@@ -48,7 +48,7 @@ def latest(log: Log) -> dict[bytes, bytes]:
 
 
 class Life:
-    """A keyed log that is compacted twice, with what stands in it after each step that changes that."""
+    """A keyed log that is compacted twice, with its contents after each step that changes them."""
 
     def __init__(self, path: Path, fs: WatchedFs, durability: Durability, seed: int) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class Life:
         return Log(self.path, fs=self.fs, clock=self.clock, durability=self.durability, flush_ms=10**9, **SETTINGS)
 
     def prepare(self) -> None:
-        """What is there before anything is recorded: most of the batches, in several segments."""
+        """The contents before recording starts: most of the batches, in several segments."""
         with Log(self.path, fs=self.fs.inner, clock=self.clock, durability=self.durability, **SETTINGS) as log:
             for data in self.batches[:45]:
                 log.append_batches(data, assign_offsets=False)
@@ -120,7 +120,7 @@ class Life:
     # --- what is left of it -----------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> int:
-        """The number of the step that was done last."""
+        """The number of the last finished step."""
         return max(at for at, (count, _, _) in enumerate(self.steps) if count <= done)
 
     def reopen(self, fs: FileSystem) -> None:
@@ -249,7 +249,7 @@ def test_a_compaction_whose_disk_fails_loses_nothing(
 
 
 def operation_count(root: Path, seed: int, kinds: frozenset[str]) -> int:
-    """How many operations of these kinds the compaction of ``fail_at`` asks for."""
+    """How many operations of these kinds the compaction of ``fail_at`` requests."""
     fs = RecordingFs(SYSTEM_FS)
     life = Life(root / "counted" / "log", fs, "sync", seed)
     life.prepare()

@@ -45,7 +45,7 @@ Tried = Callable[[str, int], None]
 
 @pytest.fixture(autouse=True)
 def _switching_often() -> Iterator[None]:
-    """Threads change places at every opportunity, not every 5 ms."""
+    """Threads switch at every opportunity, not every 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -60,7 +60,7 @@ def reader() -> Iterator[ReadingProcess]:
 
 
 class Writer:
-    """The one writer of a log: its records tell their offset, and how often the log was cut before them."""
+    """The one writer of a log: its records hold their offset, and how often the log was cut before them."""
 
     def __init__(self, log: Log, seed: int) -> None:
         self.log = log
@@ -110,7 +110,7 @@ class Writer:
         self.log.delete_records(max(self.log.start_offset, self.log.end_offset - keep))
 
     def step(self, change: str, number: int) -> None:
-        """One append, and what ``change`` says."""
+        """One append, and what ``change`` does."""
         self.append()
         match change:
             case "rolls":

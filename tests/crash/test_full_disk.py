@@ -72,7 +72,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def fill(log: Log, acknowledged: dict[int, bytes]) -> None:
-    """Appends until the disk is full, and a few times more."""
+    """Appends until the disk is full, and a few more times."""
     refused = 0
     for number in range(APPENDS_MAX):
         value = value_of(number)

@@ -30,7 +30,7 @@ STALL_SECONDS = 300
 )
 @pytest.mark.promise("killed: os")
 def test_killed_members_lose_nothing(tmp_path: Path, seed: int, kills: int, tried: Callable[[str, int], None]) -> None:
-    """Every record is handed out, in order from what was committed; what was committed is handed out no more."""
+    """Every record is handed out, in order from the committed offsets; committed records are not handed out again."""
     path, journal = tmp_path / "store", tmp_path / "journal"
     journal.touch()
     draw = random.Random(seed)

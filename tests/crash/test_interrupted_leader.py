@@ -25,7 +25,7 @@ LEADER = b"leader"
 
 
 class MeetingFs(WatchedFs):
-    """At the leader's write the others come, and wait in the queue before it goes on."""
+    """At the leader's write the other threads arrive, and wait in the queue before it continues."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ Tried = Callable[[str, int], None]
 
 
 class Zygote:
-    """The process that forks writers, and what they say."""
+    """The process that forks writers, and their reports."""
 
     def __init__(self, module: str = "tests.crash.killed_writers") -> None:
         self._process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Zygote:
         self._selector.register(self._pipe, selectors.EVENT_READ)
 
     def killed_after(self, seconds: float, path: Path, durability: str, seed: int) -> list[list[str]]:
-        """What a writer said that was killed ``seconds`` after it was started. Raises: Hung, Untyped."""
+        """The reports of a writer that was killed ``seconds`` after its start. Raises: Hung, Untyped."""
         self._requests.write(f"{path} {durability} {seed}\n".encode())
         self._requests.flush()
         began = time.monotonic()
@@ -93,7 +93,7 @@ def zygote() -> Iterator[Zygote]:
 
 @dataclass(slots=True)
 class Model:
-    """What must be in the log: for each offset the serial number of its append, and what was under way at the kill."""
+    """What must be in the log: for each offset its append's serial number, and what was in progress at the kill."""
 
     serials: dict[int, int] = field(default_factory=dict)
     batches: list[tuple[int, int]] = field(default_factory=list)  # first offset and the one after the last
@@ -138,7 +138,7 @@ class Model:
         self.batches = [(first, behind) for first, behind in self.batches if first < offset]
 
     def must_be(self, start: int, end: int) -> None:
-        """Holds the start and the end that were found against what was done, and what was under way."""
+        """Compares the start and the end that were found with what was done, and with what was in progress."""
         starts, ends = {self.start}, (self.end, self.end)
         match self.pending:
             case ["append", first, count, _]:
@@ -162,7 +162,7 @@ class Model:
             raise kind(f"the log ends at {end}, expected {ends[0]} to {ends[1]}, pending {self.pending}")
 
     def hold(self, log: Log) -> int:
-        """Every record that was acknowledged and not cut is there, and nothing else but what was under way."""
+        """Every record that was acknowledged and not cut is there, and nothing else but what was in progress."""
         start, end = log.start_offset, log.high_watermark
         self.must_be(start, end)
         found: dict[int, int] = {}

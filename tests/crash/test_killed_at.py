@@ -42,7 +42,7 @@ def deaths(directory: Path, scenario: str, durability: Durability) -> list[str]:
 
 
 def assert_survived(directory: Path, scenario: Scenario, durability: Durability) -> None:
-    """Takes the model to where the life ended, and holds what is there against it."""
+    """Takes the model to where the life ended, and compares the log with it."""
     count = (directory / "done").stat().st_size
     model = scenario.prepare(directory / "again" / "log", durability)
     life = Life(directory / "log", SYSTEM_FS, durability, model)

@@ -63,7 +63,7 @@ class Moment:
     """A line of the process under test at which the other one acts."""
 
     def __init__(self, number: int, guard: Path, act: Callable[[], bool]) -> None:
-        """``guard`` is the directory whose lock decides; ``act`` says whether the other one got in."""
+        """``guard`` is the directory whose lock decides; ``act`` returns whether the other one got in."""
         self._number = number
         self._guard = guard
         self._act = act
@@ -128,7 +128,7 @@ def root(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def interleave(action: Callable[[], object], guard: Path, other: OtherProcess, what: str, root: Path, at: int) -> bool:
-    """Has the other process do ``what`` before line ``at`` of ``action``; whether there was such a line."""
+    """Lets the other process do ``what`` before line ``at`` of ``action``; returns whether that line exists."""
     moment = Moment(at, guard, lambda: other.ask(what, root))
     is_done = moment.run(action)
     other.ask("close")

@@ -53,7 +53,7 @@ FAILURES = {
 
 
 class FaultyLife(Life):
-    """A life in which operations fail: after each failure the log is looked at, in the same process."""
+    """A life in which operations fail: after each failure the log is examined, in the same process."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class FaultyLife(Life):
         self.failure = failure or Failure(errno.EIO)
 
     def live(self, steps: Sequence[Step]) -> None:
-        """All of it. Raises: the verdicts, and Untyped for any error that is none of the package's own."""
+        """All of it. Raises: the verdicts, and Untyped for any error that is not the package's own."""
         try:
             self._open_at_last()
             for step in steps:
@@ -85,7 +85,7 @@ class FaultyLife(Life):
             raise Untyped(repr(error)) from error
 
     def _open_at_last(self) -> None:
-        """Opens the log; where that fails the fault goes away, and then opening does not fail."""
+        """Opens the log; if that fails the fault is removed, and then opening does not fail."""
         try:
             self.open()
         except KstoreError as error:
@@ -108,7 +108,7 @@ class FaultyLife(Life):
                 self._go_on_after(error)
 
     def _look_while_faulty(self) -> dict[int, bytes]:
-        """A disk that only refuses changes is read all the same; of one that cannot be read nothing is asked."""
+        """A disk that only refuses changes can still be read; one that cannot be read is not tried."""
         faults = self.failing.faults
         self.failing.faults = [fault for fault in faults if fault.kinds.isdisjoint(READS)]
         found = self.look()
@@ -143,7 +143,7 @@ class FaultyLife(Life):
         self.done_append()
 
     def _assert_kind(self, error: KstoreError) -> None:
-        """The error is that of the operation that failed on the file that it names."""
+        """The error belongs to the operation that failed on the file that it names."""
         failures = [
             operation for operation in self.failing.failures if operation.path == getattr(error, "filename", "")
         ]
@@ -163,7 +163,7 @@ class FaultyLife(Life):
 
 
 def operations_of(scenario: Scenario, path: Path, durability: Durability) -> list[Operation]:
-    """What a life without faults asks of the file system."""
+    """The requests of a life without faults to the file system."""
     path.mkdir()
     recording = RecordingFs(SYSTEM_FS)
     life = Life(path / "log", recording, durability, scenario.prepare(path / "log", durability))

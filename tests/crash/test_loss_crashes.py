@@ -61,7 +61,7 @@ STEPS: dict[str, Callable[[Log], Any]] = {
 
 
 def with_losses(fs: MemoryRecording, durability: Durability) -> Log:
-    """A log as the fields above say, with what was lost known to it."""
+    """A log as the fields above describe it, which knows its losses."""
     settings = {**SETTINGS, "durability": durability}
     with Log(PATH, fs=fs, clock=ManualClock(), **settings) as log:
         for _ in (*WHOLE, *LOST):

@@ -43,7 +43,7 @@ EPOCH_OF_KEPT = 4
 
 @dataclass(slots=True)
 class Known:
-    """What the plain model knows of a producer: the batches of its epoch, and where its transaction begins."""
+    """The plain model's state of a producer: the batches of its epoch, and where its transaction begins."""
 
     epoch: int
     batches: list[Batch] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Known:
 
 
 def replayed(batches: Iterable[Batch]) -> tuple[dict[int, Known], set[int]]:
-    """What a log of these batches knows of its producers, and the offsets of what was aborted."""
+    """The producers of a log of these batches, and the offsets of aborted records."""
     producers: dict[int, Known] = {}
     aborted: set[int] = set()
     open_offsets: dict[int, list[int]] = {}
@@ -139,7 +139,7 @@ class Life:
         self._appended(log)
 
     def repeat(self, log: Log) -> None:
-        """A batch that is in the log is sent again: nothing happens to the log."""
+        """Sends a batch again that is in the log: the log does not change."""
         _, _, data = next(
             each for each in reversed(self.tried) if next(parse_batches(each[2])).producer_id == IDEMPOTENT
         )
@@ -235,7 +235,7 @@ def contents(path: Path) -> list[tuple[int, bytes]]:
 
 
 def rebased(data: bytes) -> bytes:
-    """The batch as its producer sent it, which said neither offset nor leader epoch."""
+    """The batch as its producer sent it, without offset and leader epoch."""
     return bytes(8) + data[8:12] + b"\xff" * 4 + data[16:]
 
 
@@ -273,7 +273,7 @@ def parsed(path: Path, first: int = 0) -> list[Batch]:
 
 
 def hold_batches(log: Log, life: Life, number: int, promised: dict[str, int]) -> list[Batch]:
-    """Every batch there was written, none that was durable is missing; all that there are, deleted ones too."""
+    """Every batch that exists was written, and no durable one is missing; returns all, deleted ones too."""
     ever = {
         (offset, rebased(data))
         for at, offset, data in life.tried
@@ -304,7 +304,7 @@ def offsets_in_order(batches: list[Batch], first: int) -> list[int]:
 
 
 def hold_producers(log: Log, batches: list[Batch]) -> None:
-    """Holds what the log knows against what its batches say."""
+    """Compares what the log knows with its batches."""
     producers, aborted = replayed(batches)
     for info in log.producers():
         known = producers.pop(info.producer_id)
@@ -332,7 +332,7 @@ def hold_producers(log: Log, batches: list[Batch]) -> None:
 
 
 def go_on(log: Log, batches: list[Batch], now_ms: int) -> None:
-    """Producers send again what they sent last, and then what comes next."""
+    """Producers repeat their last batches, and then send the next ones."""
     producers, _ = replayed(batches)
     first = min(log.start_offset, *(int(path.stem) for path in log.path.glob("*.log")))
     for producer_id, known in producers.items():

@@ -40,7 +40,7 @@ CASES = pytest.mark.parametrize(
 
 
 def operations_of(directory: Path, durability: Durability) -> list[str]:
-    """The kinds of what a life asks of the file system."""
+    """The kinds of a life's requests to the file system."""
     path = directory / "whole"
     prepare(path, durability)
     fs = RecordingFs()

@@ -39,7 +39,7 @@ def zygote() -> Iterator[Zygote]:
 
 @dataclass(slots=True)
 class Told:
-    """What the processes of one store have said."""
+    """The reports of the processes of one store."""
 
     # By partition and offset: life, thread and number.
     done: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Told:
                 raise Wrong(" ".join(line))
 
     def hold(self, store: Store) -> int:
-        """Holds what is in the store against what was said; returns how many records there are."""
+        """Compares the store with the reports; returns the number of records."""
         return sum(self._hold_sent(store, number) for number in range(PARTITION_COUNT)) + self._hold_moved(store)
 
     def _hold_sent(self, store: Store, partition: int) -> int:

@@ -271,7 +271,7 @@ def test_topics_that_come_and_go_while_others_are_sent_to(store: kstore.Store) -
 
 
 def interrupted(script: str, tmp_path: Path) -> str:
-    """Runs a script that says "waiting" and then waits; interrupts it there; what it said."""
+    """Runs a script that says "waiting" and then waits; interrupts it there; returns its output."""
     process = subprocess.Popen(
         [sys.executable, "-c", PREAMBLE + script, str(tmp_path / "data")],
         cwd=ROOT,

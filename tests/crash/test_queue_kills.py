@@ -40,9 +40,9 @@ Tried = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class Heard:
-    """What the processes told: which items were put, when one was asked for that was delivered, when an ack returned.
+    """What the processes reported: which items were put, when a delivered one was requested, when an ack returned.
 
-    ``doubtful``: whoever acked it was killed on the way, and the queue may have heard of it.
+    ``doubtful``: the acking worker was killed on the way, and the queue may know of the ack.
     """
 
     put: set[int] = field(default_factory=set)
@@ -51,7 +51,7 @@ class Heard:
     doubtful: set[int] = field(default_factory=set)
 
     def hear(self, text: str) -> None:
-        """Takes in all that one process told."""
+        """Adds all reports of one process."""
         acking: int | None = None
         for line in text.splitlines():
             word, number_text, when_text = line.split()
@@ -72,7 +72,7 @@ class Heard:
 
 
 class Running(NamedTuple):
-    """A process, what it does, and where it tells of that."""
+    """A process, its work, and where it reports."""
 
     what: str
     process: subprocess.Popen[bytes]
@@ -101,7 +101,7 @@ def _end(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 class Progress:
-    """Raises: Hung, where nothing more is said for long."""
+    """Raises: Hung after a long time without a report."""
 
     def __init__(self) -> None:
         self._size, self._since = -1, time.monotonic()

@@ -32,7 +32,7 @@ Tracer = Callable[[FrameType, str, Any], Any]
 
 
 class Turns:
-    """Which of two threads goes on. Each line of kstore is a point at which the turn may change."""
+    """Which of two threads continues. Each line of kstore is a point at which the turn may change."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator

@@ -71,7 +71,7 @@ def test_a_kill_after_any_operation_leaves_each_batch_of_a_stream_once(tried: Ca
 
 
 def survive_fault(image: Image, fault: Fault) -> bool:
-    """Whether the fault struck: a batch that fails is repeated, as Spark does it, on a disk that is well again."""
+    """Whether the fault struck: a batch that fails is repeated, as Spark does it, on a disk that works again."""
     memory = MemoryFs(ROOT, image)
     failing = FailingFs(memory)
     clock = ManualClock()

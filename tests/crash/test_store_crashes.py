@@ -47,7 +47,7 @@ class StoreLife:
         return Store(PATH, background=False, fs=fs, clock=self.clock, **SETTINGS)
 
     def step(self, pending: Step | None, act: Callable[[], object]) -> None:
-        """``pending`` says what may be there once it has begun; None where nothing that is kept changes."""
+        """``pending`` says what may exist once it has begun; None if nothing that is kept changes."""
         began, before = len(self.operations), deepcopy(self.model)
         before.pending = self.model.pending = pending
         act()
@@ -87,7 +87,7 @@ class StoreLife:
     # --- what is left of it -----------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> int:
-        """How many steps were done."""
+        """The number of finished steps."""
         return sum(behind <= done for _, behind, _ in self.steps)
 
     def reopen(self, fs: FileSystem) -> None:

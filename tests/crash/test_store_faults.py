@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnin
 
 
 def live(path: Path, fs: FailingFs) -> Model:
-    """A life in which operations fail: the next step is done all the same. Raises: Untyped, and as ``check_store``."""
+    """A life in which operations fail: the next step is done nevertheless. Raises: Untyped, and as ``check_store``."""
     model = Model()
     clock = ManualClock()
     store: Store | None = None
@@ -63,7 +63,7 @@ def _give_up(store: Store | None) -> None:
 
 
 def go_on(path: Path, fs: FailingFs) -> Model:
-    """A life in which one operation finds no room: the same store does the step when it is asked again."""
+    """A life in which one operation finds no space: the same store does the step when it is repeated."""
     model = Model()
     clock = ManualClock()
     with Store(path, background=False, fs=fs, clock=clock, **SETTINGS) as store:

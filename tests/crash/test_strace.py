@@ -58,7 +58,7 @@ def traced(directory: Path, work: Path) -> tuple[list[str], list[list[object]]]:
 
 
 def recorded_calls(kind: str, path: str, position: int, size: int, written: int, target: str) -> Iterator[Call]:
-    """The system calls that a recorded operation stands for."""
+    """The system calls of a recorded operation."""
     if kind in ("pwrite", "write_all"):
         yield "write", path, position, written
     elif kind == "write_and_sync":
@@ -85,7 +85,7 @@ def recorded_calls(kind: str, path: str, position: int, size: int, written: int,
 
 
 def seen_calls(line: str) -> Iterator[tuple[str, Call]]:
-    """What a line of strace says was done, with the path it was done to; nothing where it failed or only read."""
+    """The operation and path in a line of strace; nothing if it failed or only read."""
     match = LINE.match(line)
     if match is None:
         return

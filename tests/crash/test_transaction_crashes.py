@@ -70,7 +70,7 @@ def test_a_kill_after_any_operation_leaves_a_transaction_whole_or_absent(tried: 
 
 
 class Outcome:
-    """What the producer knows of its transaction: True or False once an end has returned, None before."""
+    """The producer's knowledge of its transaction: True or False once an end has returned, None before."""
 
     committed: bool | None = None
     # It has asked for a commit, and may have got it.

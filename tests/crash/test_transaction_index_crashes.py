@@ -134,7 +134,7 @@ def look(log: Log) -> None:
 
 
 def hold(life: Life, image: Image) -> None:
-    """Opened as it is: nothing was rebuilt that recovery does not scan anyway."""
+    """Opens it unchanged: nothing is rebuilt that recovery does not scan anyway."""
     with life.open(MemoryFs(ROOT, image)) as log:
         if wrong := [note for note in log.recovery.notes if "transaction index" in note]:
             raise Wrong(f"rebuilt after a crash: {wrong}")
@@ -142,7 +142,7 @@ def hold(life: Life, image: Image) -> None:
 
 
 def hold_without(life: Life, image: Image, generator: random.Random) -> bool:
-    """Opened without one of its transaction indexes; whether that was one that had to be noticed."""
+    """Opens it without one of its transaction indexes; returns whether the loss had to be noticed."""
     fs = MemoryFs(ROOT, image)
     if not fs.exists(PATH):
         return False
@@ -162,7 +162,7 @@ def hold_without(life: Life, image: Image, generator: random.Random) -> bool:
 
 
 def hold_again(life: Life, image: Image, generator: random.Random) -> int:
-    """Opened where a swap was cut by a crash, and killed again in that; how often."""
+    """Opens it where a crash has cut a swap, and kills that open too; returns how often."""
     if not any(str(path).endswith(".log.swap") for path in image):
         return 0
     fs = MemoryRecording(MemoryFs(ROOT, image))

@@ -32,7 +32,7 @@ BATCHES = 10
 class Case(NamedTuple):
     """Batches of three records at 0, 3, 6 and so on: which are damaged, and the offset that is truncated to.
 
-    ``end`` is the offset below which nothing may be given out again.
+    ``end`` is the offset below which nothing may be assigned again.
     """
 
     damaged: tuple[int, ...]
@@ -52,7 +52,7 @@ CASES = {
 
 
 def damage(fs: MemoryRecording, batches: tuple[int, ...]) -> None:
-    """Flips a bit in each batch, and syncs it: so the disk has it."""
+    """Flips a bit in each batch, and syncs it to the disk."""
     for path in [PATH / name for name in fs.list(PATH) if name.endswith(".log")]:
         file = fs.open(path, write=True)
         data, at = file.pread(file.size(), 0), 0

@@ -35,7 +35,7 @@ def directory(path: Path, **files: bytes) -> Path:
 
 
 def broken_set(offset: int) -> bytes:
-    """A compressed message set whose CRC holds, and whose content is none."""
+    """A compressed message set with a good CRC and invalid content."""
     return wrapper([b"not a message"], offset=offset, codec="gzip")
 
 

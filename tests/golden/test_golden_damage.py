@@ -40,7 +40,7 @@ def offsets_of(data: bytes, start: int) -> range:
 
 
 def lost_offsets(whole: bytes, damaged: bytes) -> set[int]:
-    """The offsets of the batches whose bytes are not all there, as they were."""
+    """The offsets of the batches with missing or changed bytes."""
     return {
         offset
         for start, stop in batch_bounds(whole)

@@ -169,7 +169,7 @@ def test_a_crash_at_any_step_of_the_upgrade_loses_no_field(clean: bool, tmp_path
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_the_old_record_goes_only_when_the_new_one_is_on_disk(clean: bool, tmp_path: Path) -> None:
-    """What the test above takes for granted: the order of the two writes, and a sync between them."""
+    """What the test above assumes: the order of the two writes, and a sync between them."""
     state = LogState("os", clean, 7, 5, 3, 9, bytes(range(16)), 0, 1, 2, 3, txn_bytes=34 if clean else -1)
     path = tmp_path / "kstore.state"
     path.write_bytes(version_one_file(state, replace(state, generation=6)))

@@ -100,7 +100,7 @@ def test_committed_reads_leave_out_what_the_consumer_left_out(tree: str, path: P
 
 
 def only(name: str) -> Any:
-    """For copytree: the partition ``name`` and what belongs to the whole store."""
+    """For copytree: the partition ``name`` and the files of the whole store."""
 
     def ignore(directory: str, names: list[str]) -> set[str]:
         path = Path(directory)

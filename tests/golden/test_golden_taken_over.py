@@ -61,7 +61,7 @@ Triple = tuple[int, bytes | None, bytes | None]
 
 
 class Life(NamedTuple):
-    """A partition that was worked on, and closed; what was read of it before its compaction and at the end."""
+    """A partition that was used and closed; its records before its compaction and at the end."""
 
     directory: Path
     start_offset: int
@@ -75,7 +75,7 @@ def triples(log: kstore.Log, **options: Any) -> list[Triple]:
 
 
 def taken_over(source: Path, store: Path) -> Life:
-    """The partition among its broker's checkpoints, and its mark of an orderly stop."""
+    """The partition in its broker's checkpoints, and the mark of a clean stop."""
     directory = store / source.name
     shutil.copytree(source, directory, copy_function=shutil.copyfile)
     for mark in source.parent.iterdir():

@@ -74,7 +74,7 @@ def serve(broker: Broker, library: Library, how: str) -> Served:
 
 
 def seeks(rows: list[Row]) -> list[int]:
-    """Offsets from all over a log."""
+    """Offsets from all parts of a log."""
     return [row.offset for row in rows[:: max(1, len(rows) // PROBE_COUNT)]]
 
 

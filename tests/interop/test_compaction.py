@@ -36,7 +36,7 @@ TOPIC_SETTINGS = {
 
 
 class Cleaned(NamedTuple):
-    """By topic: the dirty log, what the broker has made of it, and what kstore has."""
+    """By topic: the dirty log, what the broker has made of it, and what kstore has made."""
 
     dirty: dict[str, Path]
     by_broker: dict[str, Path]
@@ -105,7 +105,7 @@ def test_segments_and_indexes_of_transactions_are_alike(topic: str, cleaned: Cle
 def test_kafka_s_dump_tool_finds_no_mismatch_that_it_does_not_find_in_the_broker_s_own(
     topic: str, cleaned: Cleaned, kafka: Kafka, tmp_path: Path
 ) -> None:
-    """It takes an emptied batch for one without a time, and so reports the time index entry that leads there."""
+    """It counts an emptied batch as one without a time, and so reports the time index entry that leads there."""
     theirs = reports(cleaned.by_broker[topic], kafka, tmp_path / "theirs")
     ours = reports(cleaned.by_kstore[topic], kafka, tmp_path / "ours")
     assert {run: said for run, said in ours.items() if said and said != theirs.get(run)} == {}

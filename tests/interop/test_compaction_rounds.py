@@ -112,7 +112,7 @@ def append(data: Path, topic: str, part: list[bytes], clock: ManualClock) -> Non
 
 
 def compacted(data: Path, topic: str, clock: ManualClock) -> int:
-    """Returns where a broker stops: it leaves all of the segment in which a transaction is open."""
+    """Where a broker stops: it leaves the whole segment in which a transaction is open."""
     bases = [int(path.stem) for path in (data / f"{topic}-0").glob("*.log")]
     with opened(data, topic, clock) as log:
         report = log.compact()
@@ -139,7 +139,7 @@ def committed_by_kstore(directory: Path) -> list[Row]:
 def round_of_broker(
     broker: Broker, appended: dict[str, list[bytes]], stops: dict[str, int], clock: ManualClock
 ) -> dict[str, Pass]:
-    """Appends, and has the broker clean up to ``stops``."""
+    """Appends, and lets the broker clean up to ``stops``."""
     assert from_broker(broker.data).is_whole
     for topic, part in appended.items():
         append(broker.data, topic, part, clock)
@@ -215,7 +215,7 @@ def latest(rows: list[Row]) -> dict[bytes, Row]:
 
 
 def test_all_that_takes_several_passes_came_to_pass(story: Story) -> None:
-    """Markers and tombstones got their time to live and went after it; producers' last batches stayed without data."""
+    """Markers and tombstones lived for their time, and then went; producers' last batches stayed without data."""
     passes = story.by_kstore["few-keys"]
     for kind in (is_marker, is_tombstone):
         waiting = [{one.base_offset for one in each.batches if kind(one) and one.delete_horizon_ms} for each in passes]

@@ -60,7 +60,7 @@ Read = dict[TopicPartition, list[tuple[int, bytes]]]
 
 
 class Story(NamedTuple):
-    """What was read and committed on the way: first in kstore, then in Kafka, then in kstore again."""
+    """What was read and committed: first in kstore, then in Kafka, then in kstore again."""
 
     kstore_committed: dict[str, dict[TopicPartition, OffsetAndMetadata]]
     read_first: Read
@@ -149,7 +149,7 @@ def committed(path: Path) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
 
 
 def give(store: Path, broker: Broker) -> None:
-    """Puts the store's partitions, and what kstore knows of them, in the place of the broker's empty ones."""
+    """Replaces the broker's empty partitions with the store's, and with what kstore knows about them."""
     ids = {topic: read_topic_id(SYSTEM_FS, broker.data / f"{topic}-0" / PARTITION_METADATA) for topic in TOPICS}
     for path in store.iterdir():
         if path.is_dir():

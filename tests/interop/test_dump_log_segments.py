@@ -22,7 +22,7 @@ CLOSED = [name for name, scenario in SCENARIOS.items() if scenario.is_closed]
 
 @pytest.fixture(scope="module")
 def dumps(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Run, Printed]]:
-    """By scenario, what Kafka's tool prints; on copies, for it may change what it dumps."""
+    """By scenario, what Kafka's tool prints; on copies, because it may change what it dumps."""
     copies = tmp_path_factory.mktemp("dumped")
     runs = {
         name: runs_over(Path(shutil.copytree(directory, copies / directory.name)))
@@ -84,7 +84,7 @@ def test_kstore_prints_the_same_lines(
 
 
 def test_kafkas_tool_sees_a_wrong_index_entry(kafka: Kafka, library: Library, tmp_path: Path) -> None:
-    """Else silence would prove nothing."""
+    """Otherwise silence would prove nothing."""
     copy = Path(shutil.copytree(library["plain"].directory, tmp_path / "wrong-0"))
     index = next(copy.glob("*.index"))
     data = bytearray(index.read_bytes())
@@ -101,7 +101,7 @@ def test_kafkas_tool_sees_a_wrong_index_entry(kafka: Kafka, library: Library, tm
 
 
 def without_the_defect(err: str) -> list[str]:
-    """The reports, less the gap before a segment's first record that Kafka's tool sees: kstore does not."""
+    """The reports without the gap before a segment's first record, which only Kafka's tool reports."""
     lines = [line for line in err.splitlines() if not line.startswith("  -1 is followed by ")]
     return [
         line

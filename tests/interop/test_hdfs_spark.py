@@ -22,7 +22,7 @@ Row = tuple[Any, ...]
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """What makes out a record, in order."""
+    """The fields of a record, in order."""
     chosen = frame.selectExpr("topic", "partition", "offset", "key", "value", "unix_millis(timestamp)", "timestampType")
     return sorted(
         tuple(bytes(each) if isinstance(each, bytearray) else each for each in row) for row in chosen.collect()
@@ -155,7 +155,7 @@ def test_an_export_on_hdfs_is_a_table_for_spark(spark: SparkSession, dfs: Dfs) -
 
 
 def fetch(source: Location, target: Path) -> None:
-    """Copies a tree from there."""
+    """Copies a tree from HDFS."""
     target.mkdir()
     for name, stat in source.fs.list_stats(source.path).items():
         if stat.is_dir:

@@ -51,7 +51,7 @@ def produce(topic: str) -> str:
 
 
 def fingerprint(directory: Path) -> dict[str, tuple[int, ...] | bytes]:
-    """All that a write would change: each name's inode, mode, size, times of change, and each file's bytes."""
+    """Everything that a write would change: each name's inode, mode, size, times of change, and each file's bytes."""
     seen: dict[str, tuple[int, ...] | bytes] = {}
     for path in (directory, *sorted(directory.iterdir())):
         stat = path.stat()
@@ -62,7 +62,7 @@ def fingerprint(directory: Path) -> dict[str, tuple[int, ...] | bytes]:
 
 
 def names(root: Path) -> list[str]:
-    """The names in the broker's root, but for the file that it renames every five seconds to a checkpoint."""
+    """The names in the broker's root, except the file that it renames to a checkpoint every five seconds."""
     return sorted(path.name for path in root.iterdir() if path.suffix != ".tmp")
 
 

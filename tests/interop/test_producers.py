@@ -78,7 +78,7 @@ def hanging(producers: Producers) -> None:
 
 
 def truncated(producers: Producers) -> None:
-    """Its end is cut between two batches, and its producers go on from there."""
+    """Its end is cut between two batches, and its producers continue from there."""
     producers.work(120)
     producers.end_all()
     before = replace(

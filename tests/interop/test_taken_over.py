@@ -24,7 +24,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
 def dumps(
     kafka: Kafka, lives: dict[str, Life], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[Run, Printed]]:
-    """By partition what Kafka's tool prints; on copies, for it may change what it dumps."""
+    """By partition what Kafka's tool prints; on copies, because it may change what it dumps."""
     root = tmp_path_factory.mktemp("dumps")
     runs = {
         name: runs_over(shutil.copytree(life.directory, root / name / life.directory.name))

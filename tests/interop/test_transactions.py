@@ -50,7 +50,7 @@ def write(store: Store, name: str, producer: tuple[int, int], value: bytes) -> N
 
 
 def live(path: Path) -> None:
-    """Commits, aborts, offsets; at the end a commit that gets no further than its decision."""
+    """Commits, aborts, offsets; at the end a commit that ends after its decision."""
     fs = FailingFs(SYSTEM_FS)
     store = Store(path, background=False, fs=fs)
     for topic in TOPICS:
@@ -113,7 +113,7 @@ def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def consume(broker: Broker) -> dict[str, list[bytes | None]]:
-    """What a committed reader gets, when the broker has finished what was left to it."""
+    """What a committed reader gets, after the broker has finished what was left over."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         found = {

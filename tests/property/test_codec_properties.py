@@ -254,7 +254,7 @@ def test_others_read_a_large_batch_of_kstores(reader: Callable[[bytes], Any], bu
 
 
 def read_by_all(data: bytes) -> list[OracleRecord] | None:
-    """The records of a batch with a good CRC, or None where they are refused: every way of reading agrees on it."""
+    """The records of a batch with a good CRC, or None if they are refused: all ways of reading agree."""
     try:
         batch = parse_v2(data)
     except CorruptDataError:
@@ -277,7 +277,7 @@ def read_by_all(data: bytes) -> list[OracleRecord] | None:
 
 
 def mutated(data: bytes, changes: list[tuple[int, bytes]], cut: int) -> bytes:
-    """``data`` with bytes overwritten and cut off, and size and CRC made good again."""
+    """``data`` with bytes overwritten and cut off, and size and CRC corrected."""
     changed = bytearray(data)
     for position, patch in changes:
         position = 21 + position % (len(data) - 21)

@@ -46,7 +46,7 @@ COMMITS = st.sampled_from(["asked", "revoked", "seldom", "always"])
 
 
 class Member:
-    """A consumer, and where the model has it. As its listener it hears of partitions that come and go."""
+    """A consumer, and where the model has it. It is its own listener for partitions that come and go."""
 
     def __init__(self, model: GroupModel, *, commits: str, strategy: str) -> None:
         self.model = model
@@ -158,7 +158,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.members) < MEMBERS_MAX)
     @rule(commits=COMMITS, count=COUNT)
     def join_those_who_read(self, commits: str, count: int) -> None:
-        """They have read what they have not committed, and give some of it up."""
+        """They have read without committing, and give some of that up."""
         for number in range(len(self.ends)):
             self.append(number, count)
         for member in self.members:
@@ -196,7 +196,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(count=COUNT)
     def all_poll(self, count: int) -> None:
-        """Twice: then everybody has what it is to have."""
+        """Twice: then every member has its target."""
         for member in self.members * 2:
             self.polls(member, count)
 
@@ -258,7 +258,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) > 1)
     @rule(at=MEMBER, then=st.sampled_from(["commits", "leaves", "polls"]))
     def one_falls_silent(self, at: int, then: str) -> None:
-        """And says something when the others have its partitions."""
+        """And raises an error if others have its partitions."""
         silent = self.picked(at)
         for _ in range(3):
             self.clock.advance(LIMIT_MS // 2)

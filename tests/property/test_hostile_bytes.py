@@ -126,7 +126,7 @@ def alike(found: Record, written: Record) -> bool:
 
 
 def assert_serves_only(log: Log, written: dict[int, Record], said: str) -> list[int]:
-    """What is read was written, in its order, and not what is said to be lost; returns the offsets."""
+    """What is read was written, in its order, and not what is reported as lost; returns the offsets."""
     reader = log.read(on_corrupt="skip")
     served: list[int] = []
     for record in reader:

@@ -86,7 +86,7 @@ class Model:
                 batch.is_aborted = aborts
 
     def truncate_to(self, offset: int, base_offset: int) -> None:
-        """``base_offset`` is that of the segment which ``offset`` is in."""
+        """``base_offset`` is that of the segment that holds ``offset``."""
         self.batches = [batch for batch in self.batches if batch.last < offset]
         end_of_batches = self.batches[-1].last + 1 if self.batches else 0
         # Offsets may be missing below ``offset``, from the truncations before: no batch tells that they were given out.
@@ -116,7 +116,7 @@ class Model:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Steps of a log's life; after each of them the log is what the list says."""
+    """Steps of a log's life; after each of them the log equals the list."""
 
     reader: ReadingProcess
     states = 0
@@ -187,7 +187,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32))
     def cut_power(self, seed: int) -> None:
-        """The machine dies: in "sync" nothing is lost, else a suffix of what was not flushed."""
+        """The machine dies: in "sync" nothing is lost, otherwise a suffix of the unflushed part."""
         if self.has_damage and self.durability != "sync":
             return  # what damage hides cannot be told from what was never written
         self._leave_for(lambda target: self.disk.write_to(target, some(random.Random(seed))))
@@ -207,7 +207,7 @@ class LogMachine(RuleBasedStateMachine):
                 batch.is_open = False
 
     def _leave_for(self, write_to: Callable[[Path], None]) -> None:
-        """Goes on in a directory that holds what the disk kept of this one."""
+        """Continues in a directory with what the disk kept of this one."""
         self._stop_watching()
         self._note_operations()
         self.number += 1
@@ -438,7 +438,7 @@ class LogMachine(RuleBasedStateMachine):
 
 @contextlib.contextmanager
 def machine_type(tried: Callable[[str, int], None]) -> Iterator[type[LogMachine]]:
-    """The machine with another process that reads what it writes; what it tried is counted at the end."""
+    """The machine with another process that reads what it writes; the attempts are counted at the end."""
     reader = ReadingProcess()
     machine: Any = type("LogMachine", (LogMachine,), {"reader": reader, "states": 0, "reads": 0})
     try:

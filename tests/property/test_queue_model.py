@@ -52,7 +52,7 @@ class Item:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """``waiting`` has what is neither acked nor a dead letter, by number."""
+    """``waiting`` has the items that are neither acked nor dead letters, by number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.stack.close()
 
     def _drain(self) -> None:
-        """Everything that was not acked comes out, and nothing else."""
+        """All unacked items come out, and nothing else."""
         self.clock.advance(100_000)
         self._expire()
         found = []

@@ -45,7 +45,7 @@ def told(item: tuple[int, Batch] | Damage) -> object:
 
 
 def assert_alike(data: bytes, *, next_offset: int = 0, chunk_bytes: int = 1 << 20, **bounds: Any) -> None:
-    """Walks ``data`` both ways; what runs make of records is what their batches make of them."""
+    """Walks ``data`` both ways; runs return the same records as their batches."""
     source = BufferSource(data)
     expected = list(walk(source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, **bounds))
     for base_stop, run_batch_bytes in ((5, OFFSET_MAX), (OFFSET_MAX, 80), (OFFSET_MAX, OFFSET_MAX)):
@@ -84,7 +84,7 @@ def test_every_flipped_bit(bounds: dict[str, int]) -> None:
 
 
 def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
-    """What the CRC would hide: fields of headers and records that no writer produces."""
+    """Damage that the CRC would hide: fields of headers and records that no writer produces."""
     parts = [small_batch(0, 1), small_batch(1, 3), small_batch(4, 1)]
     for position in range(21, len(parts[1]), ONE_IN):
         for bit in range(8):
@@ -96,7 +96,7 @@ def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
 
 
 def assert_alike_or_corrupt(data: bytes) -> None:
-    """As ``assert_alike``; a batch that no run holds is one that the walk gives and that cannot be read."""
+    """As ``assert_alike``; a batch outside all runs is one that the walk returns and that cannot be read."""
     source = BufferSource(data)
     for item in walk_runs(source, 0, len(data), next_offset=0):
         if isinstance(item, tuple) and not isinstance(item, Damage):

@@ -41,7 +41,7 @@ def python_without_kstore(directory: Path) -> Path:
 
 
 def spark_home(directory: Path) -> Path:
-    """Spark as it is installed, in a place of its own: a cluster in one process writes to ``work`` below it."""
+    """Spark as it is installed, in a separate directory: a cluster in one process writes to ``work`` below it."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None

@@ -40,7 +40,7 @@ class Sink:
         self.failing: set[int] = set()
 
     def run(self, **options: str) -> StreamingQuery:
-        """Everything that is there now. Raises what ended the query."""
+        """Everything that is available now. Raises the error that ended the query."""
         query = self.start(available_now=True, **options)
         finish(query)
         return query
@@ -95,7 +95,7 @@ def held(store: kstore.Store) -> list[Row]:
 
 
 def offsets(checkpoint: Path, batch: int) -> object:
-    """The offsets that Spark keeps as the end of a batch."""
+    """The offsets that Spark stores as the end of a batch."""
     return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
@@ -187,7 +187,7 @@ def test_a_later_batch_that_fails_is_read_again(store: kstore.Store, sink: Sink)
 
 
 def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
-    """Lets the query work until it has done what is there; ends with it if it fails."""
+    """Lets the query work until it has read everything available; ends with it if it fails."""
     for _ in range(TIMEOUT_SECONDS):
         query.processAllAvailable()
         if is_so():

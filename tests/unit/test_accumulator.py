@@ -20,7 +20,7 @@ VALUE = b"v" * 100
 
 
 def fill(gathering: Gathering, partition: int = 0) -> int:
-    """Appends until a batch is closed; how many records that took."""
+    """Appends until a batch is closed; returns how many records that took."""
     count = 0
     while not gathering.queue(partition).closed:
         gathering.append(VALUE, partition)

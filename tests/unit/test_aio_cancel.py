@@ -35,7 +35,7 @@ def expect(found: list[Any], expected: list[Any]) -> None:
 
 
 async def left_alone(expected: int = 1) -> None:
-    """That no task is left of what was cancelled."""
+    """Asserts that no cancelled task remains."""
     for _ in range(1_000):
         if len(asyncio.all_tasks()) <= expected:
             return

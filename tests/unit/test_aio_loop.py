@@ -79,7 +79,7 @@ def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path
 
 
 class TurningFs(LoopFs):
-    """Its syncs end when the loop has gone on meanwhile; where that waits for a sync, they do not."""
+    """Its syncs end when the loop has continued in the meantime; if the loop waits for a sync, they do not."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def small_pool(buffers: int = 5) -> BufferPool:
 
 
 class Waiter:
-    """A thread that allocates, and what came of it."""
+    """A thread that allocates, and the outcome."""
 
     def __init__(self, pool: BufferPool, size: int, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         self.got: BatchBuffer | None = None
@@ -321,7 +321,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 
 
 def test_two_interrupted_waits_lose_nothing() -> None:
-    """The one is interrupted while it stands in the queue; the other has its memory already."""
+    """One is interrupted while it waits in the queue; the other has its memory already."""
     served = threading.Event()
 
     def interrupt() -> None:
@@ -383,7 +383,7 @@ def test_real_memory_that_is_not_there_lets_the_next_one_go_on(monkeypatch: pyte
 
 
 def request_and_give_back(pool: BufferPool, size: int) -> None:
-    """A buffer that is free or made, or a wait in vain; what is free is taken first, as by a send."""
+    """A free or a new buffer, or a wait in vain; free ones are taken first, as in a send."""
     try:
         buffer = pool.take_free(size)
         if buffer is None:
@@ -442,7 +442,7 @@ def test_an_interrupt_of_a_thread_that_returns_memory_leaves_no_thread_waiting(
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
 def test_signals_at_any_time_cost_no_memory() -> None:
-    """Real ones, as fast as they are served."""
+    """Real requests, as fast as they are served."""
     pool = small_pool()
     before = signal.signal(signal.SIGALRM, _interrupt)
     came = 0

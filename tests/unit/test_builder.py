@@ -24,7 +24,7 @@ def plain(records: tuple[OracleRecord, ...] = RECORDS) -> list[Record]:
 
 
 def batches_in(buffer: BatchBuffer, built: list[EncodedBatch]) -> list[RecordBatch]:
-    """The batches parsed and checked, after a look that they fill the buffer without gaps."""
+    """The batches, parsed and checked; asserts that they fill the buffer without gaps."""
     position = built[0].position if built else buffer.size
     parsed = []
     for batch in built:

@@ -471,7 +471,7 @@ def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> No
 
 
 def test_a_segment_is_rewritten_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
-    """An empty batch that stays says nothing of whether those before it went."""
+    """An empty batch that stays does not show whether earlier ones were removed."""
     path = tmp_path / "log"
     # Each segment is a group of its own: one that joins another is always rewritten.
     with opened(path, segment_bytes=1024) as log:

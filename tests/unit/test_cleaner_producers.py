@@ -116,7 +116,7 @@ def test_a_sequence_that_starts_again_with_an_epoch_keeps_the_later_batch(log: L
 
 
 def test_the_last_batch_of_a_pass_stays_when_it_is_empty(log: Log) -> None:
-    """It says where the sealed part ends; the next pass lets it go."""
+    """It marks the end of the sealed part; the next pass removes it."""
     put(log, batch(0, "a"), build_batch([Record(1, TIME, value=b"without a key")]))
     log.compact()
     assert shape(log) == [(0, 1), (1, 0)]
@@ -177,7 +177,7 @@ def test_a_transaction_that_spans_segments_is_one(commit: bool, log: Log) -> Non
 
 
 def test_an_emptied_marker_is_one_without_data(log: Log, clock: ManualClock) -> None:
-    """A marker that is the producer's last batch stays as an empty one; reading and a restart pass over it."""
+    """A marker that is the producer's last batch stays as an empty one; reading and a restart skip it."""
     path = log.path
     put(log, batch(0, "a", producer=1, transactional=True), marker(1, 1, commit=True), batch(2, "a"))
     # A new epoch, which the marker is the only one to tell of.

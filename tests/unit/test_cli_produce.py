@@ -51,7 +51,7 @@ def run(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.M
 
 
 def records(partition: int | None = None, topic: str = "orders", **options: Any) -> list[Record]:
-    """What a topic holds, in the order of partitions."""
+    """The contents of a topic, in the order of partitions."""
     with kstore.open("data", durability="os") as store:  # not read_only: a partition may have no segment yet
         numbers = store.partitions(topic) if partition is None else [partition]
         return [

@@ -214,11 +214,11 @@ class Text(str):
 
 
 class Bytes(bytes):
-    """The same of bytes."""
+    """The same for bytes."""
 
 
 class Pair(tuple[str, bytes]):
-    """The same of a tuple."""
+    """The same for a tuple."""
 
 
 def test_a_record_holds_only_exact_types_so_that_it_can_be_part_of_no_cycle() -> None:

@@ -34,7 +34,7 @@ def payload(*records: OracleRecord) -> bytes:
 def encoded(
     values: object, keys: object = None, timestamps: object = None, headers: object = None, **options: int
 ) -> bytes:
-    """The records, without the header, that ``encode_batch`` makes of its arguments."""
+    """The records, without the header, that ``encode_batch`` encodes."""
     buffer = BatchBuffer()
     encode(buffer, values, keys, timestamps, headers, **options)
     return bytes(buffer.view(61))

@@ -41,7 +41,7 @@ some_records = st.lists(
 
 
 def rows_of(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> list[dict[str, Any]]:
-    """What columns must say of ``records``: the oracle. Times as ms."""
+    """What columns must contain for ``records``: the oracle. Times as ms."""
     return [
         {
             name: {
@@ -203,7 +203,7 @@ def payload_of(records: Sequence[Record]) -> tuple[bytes, int]:
 
 @pytest.mark.promise("hostile file")
 def test_columns_refuse_exactly_what_records_refuse(seed: int, tried: Count) -> None:
-    """Any bytes: the columns have what the reader of records gives, or both refuse; what was there before stays."""
+    """Any bytes: the columns equal the reader's records, or both refuse; earlier contents stay."""
     rng = random.Random(seed)
     plain, count = payload_of(
         [

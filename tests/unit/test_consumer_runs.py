@@ -66,7 +66,7 @@ def offsets_of(found: Any) -> list[int]:
 
 
 def steps(reading: Consumer, owner: TopicPartition, generator: random.Random) -> list[Callable[[], Any]]:
-    """What may be asked of a consumer; each answer is comparable."""
+    """Requests to a consumer; each answer is comparable."""
     count = generator.choice([1, 2, 9, 100, 5000])
     offset = generator.randrange(900)
     return [

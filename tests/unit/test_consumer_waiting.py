@@ -203,7 +203,7 @@ def test_the_end_of_a_transaction_wakes_the_waiting_reader(
 
 
 def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: Store) -> None:
-    """One thread has taken the wait's end, and another one still sets the event."""
+    """One thread has ended the wait, and another one still sets the event."""
     waiter = LogWaiter(SYSTEM_CLOCK)
     log = store.log("t", 0)
     waiter.listen([log])
@@ -299,7 +299,7 @@ def test_a_wakeup_ends_a_wait_for_a_position_too(store: Store) -> None:
 
 
 def test_a_signal_handler_may_wake_it(store: Store) -> None:
-    """Wherever it interrupts the wait, also where that holds a lock of its own."""
+    """At any point of the wait, also while that holds a lock of its own."""
     with consumer(store, "t") as reading:
         before = signal.signal(signal.SIGALRM, lambda *_: reading.wakeup())
         try:

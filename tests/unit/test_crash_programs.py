@@ -21,7 +21,7 @@ def test_the_last_line_of_a_program_is_its_result() -> None:
 def test_a_program_may_go_on_for_ever_as_long_as_it_says_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each wait is for the next line alone: the program says it only when the wait for it has begun."""
+    """Each wait is only for the next line, which the program prints only after the wait has begun."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = f"""

@@ -42,7 +42,7 @@ Field = tuple[int, int, str]
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below a heading, up to the next one."""
+    """The text below a heading, up to the next one."""
     match = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert match is not None, f"no heading {heading!r}"
     return match[1]
@@ -79,7 +79,7 @@ def sizes(packed: struct.Struct) -> list[int]:
 
 
 def int_sizes(text: str) -> list[int]:
-    """The sizes of the integers that a text names, "int32" and the like."""
+    """The sizes of the integers that a text names, such as "int32"."""
     return [int(bits) // 8 for bits in re.findall(r"\bu?int(16|32|64)\b", text)]
 
 

@@ -23,7 +23,7 @@ CLICKS = ["[('cart', 10000), ('home', 10000), ('pay', 10000)]", "[(b'user-0', 42
 
 
 def run(name: str, directory: Path, *arguments: str) -> list[str]:
-    """The lines that an example prints; it warns of nothing."""
+    """The lines that an example prints; it must not warn."""
     done = subprocess.run(
         [sys.executable, "-X", "dev", EXAMPLES / name, *arguments],
         cwd=directory,

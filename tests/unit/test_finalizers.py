@@ -46,7 +46,7 @@ LONG = 120.0
 class Interrupted:
     """Runs operations in a thread; at each line that is new one of ``finalizers`` runs, until there are no more.
 
-    ``places`` are the beginnings of the names of the files whose lines count.
+    ``places`` are prefixes of the names of the files whose lines count.
     """
 
     def __init__(self, finalizers: Iterator[Callable[[], object]], *places: str, one_in: int = 1) -> None:
@@ -107,7 +107,7 @@ class Interrupted:
 
 
 def closes_of_stores(directory: Path) -> Iterator[Callable[[], object]]:
-    """The closes of stores with two logs each, which are closed side by side."""
+    """The closes of stores with two logs each, which are closed in parallel."""
     for number in itertools.count():
         store = kstore.open(directory / f"victim-{number}", durability="os")
         store.create_topic("a", 2)
@@ -117,7 +117,7 @@ def closes_of_stores(directory: Path) -> Iterator[Callable[[], object]]:
 
 
 def life(path: Path) -> None:
-    """What a program does with a store."""
+    """A program's use of a store."""
     with kstore.open(path, durability="os") as store:
         store.create_topic("orders", 2)
         with store.producer() as producer:
@@ -144,7 +144,7 @@ def test_a_finalizer_closes_another_store_at_any_line(one_in: int, tmp_path: Pat
 
 
 def test_a_finalizer_closes_a_store_wherever_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps the number of open files down is of the whole process, and a close of anything tells it."""
+    """The limit of open files covers the whole process, and every close updates it."""
     monkeypatch.setattr(descriptors.OPEN_TAILS, "_limit", lambda: 4)
     monkeypatch.setattr(handles, "KEPT_SHARE", 1 << 30)
 

@@ -31,7 +31,7 @@ def commit(store: Store, group: str, offsets: dict[TopicPartition, int]) -> None
 
 
 def test_offsets_above_the_end_are_set_back_at_the_next_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Else what is appended next, at these offsets, would be passed over."""
+    """Otherwise the next records at these offsets would be skipped."""
     with kstore.open(tmp_path / "s", durability="os") as store:
         store.create_topic("t", partitions=2)
         fill(store, T0, 10)
@@ -136,7 +136,7 @@ def test_nothing_goes_that_a_group_has_not_passed(tmp_path: Path) -> None:
 
 
 def test_the_store_s_retention_leaves_offsets_queues_and_transactions_of_a_broker_s_directory(tmp_path: Path) -> None:
-    """They have no settings of their own there; offsets that are gone would have the group read everything again."""
+    """They have no settings of their own there; with lost offsets the group would read everything again."""
     clock = ManualClock()
     with Store(tmp_path / "s", durability="os", background=False, clock=clock) as store:
         store.create_topic("t", partitions=2)

@@ -61,7 +61,7 @@ def join(store: Store, **settings: Any) -> Consumer:
 
 
 def settle(*consumers: Consumer) -> list[set[int]]:
-    """What each has when all have polled often enough; what they read is not looked at."""
+    """What each has when all have polled often enough; what they read does not matter."""
     for _ in range(3):
         for consumer in consumers:
             consumer.poll(max_records=1)
@@ -104,7 +104,7 @@ def crowd(store: Store, count: int) -> list[Consumer]:
 def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each heartbeat a member looks at a few others; after enough heartbeats it has looked at every one."""
+    """At each heartbeat a member checks a few others; after enough heartbeats it has checked every one."""
     members = crowd(store, 3 * LOOK_COUNT)
     box = parts_of(store).groups.box("g")
     dead, looks = box.dead, []
@@ -131,7 +131,7 @@ def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
 
 
 def test_any_dead_member_of_a_large_group_is_found(store: Store, clock: ManualClock) -> None:
-    """Also where all but one are silent: within as many heartbeats as it takes to look at every one."""
+    """Also if all but one are silent: within as many heartbeats as a check of every one takes."""
     members = crowd(store, 3 * LOOK_COUNT)
     clock.advance(members[0].config.max_poll_interval_ms + 1)
     for _ in range(4):
@@ -359,7 +359,7 @@ def test_commits_do_not_overtake_a_change_of_the_group(kind: str, tmp_path: Path
     turns = [threading.Event(), threading.Event()]
 
     def commit(me: int) -> None:
-        """Without an end, and no moment without a commit: each lasts until the other has begun, if that may begin."""
+        """Without an end, and never without a commit: each lasts until the other has begun, if that may begin."""
         while not stopped.is_set():
             with box.committing():
                 turns[me].set()

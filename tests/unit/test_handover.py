@@ -86,7 +86,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def tree(root: Path) -> Tree:
-    """All that a write would change: inode, mode, size, time of change, and bytes."""
+    """Everything that a write would change: inode, mode, size, time of change, and bytes."""
     seen: Tree = {}
     for path in (root, *sorted(root.rglob("*"))):
         stat = path.lstat()
@@ -101,7 +101,7 @@ def rows(directory: Path) -> Rows:
 
 
 def leave_open(directory: Path, source: Path) -> None:
-    """Makes a copy of a log as a writer leaves it that is killed."""
+    """Copies a log as a killed writer leaves it."""
     with Log(source) as log:
         log.append(b"unclosed")
         shutil.copytree(source, directory)
@@ -571,7 +571,7 @@ def test_a_dry_run_over_a_brokers_store_changes_nothing(brokers: Path) -> None:
 
 
 def is_marked_rightly(root: Path) -> bool:
-    """Whether a marker, if there is one, is true: the checkpoints say of every log where it ends."""
+    """Whether an existing marker is true: the checkpoints have the end of every log."""
     if not (root / CLEAN_SHUTDOWN).exists():
         return True
     ends = read_offset_checkpoint(SYSTEM_FS, root / RECOVERY_POINTS)

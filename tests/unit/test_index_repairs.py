@@ -70,7 +70,7 @@ def opened(path: Path, durability: Durability = "os", **options: object) -> Log:
 
 
 def spoil(path: Path, spoiled: Spoil, *suffixes: str, base: int | None = None) -> dict[str, bytes]:
-    """Spoils the indexes of the sealed segments, or of one; returns what they held."""
+    """Damages the indexes of the sealed segments, or of one; returns their contents."""
     wanted = segment_bases(path)[:-1] if base is None else [base]
     good = {name: data for name, data in files(path, *(suffixes or INDEXES)).items() if int(name[:20]) in wanted}
     for name, data in good.items():

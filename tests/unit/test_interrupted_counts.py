@@ -104,7 +104,7 @@ def test_no_condition_is_entered() -> None:
 
 
 class _Alone:
-    """A writer that has nothing to share."""
+    """A writer that shares nothing."""
 
     def take_turn(self) -> None: ...
 
@@ -112,7 +112,7 @@ class _Alone:
 
 
 class _Interrupting:
-    """A lock that another thread has, and a wait for it that is interrupted."""
+    """A lock that another thread holds, and an interrupted wait for it."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock

@@ -12,14 +12,14 @@ Floors = list[set[str]]
 
 
 def contract_floors() -> Floors:
-    """From the lowest to the highest, as the linter has them."""
+    """From the lowest to the highest, as in the linter's configuration."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (rows,) = [one["layers"] for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
     return [set(re.split(r"[ |:]+", row)) for row in reversed(rows)]
 
 
 def drawn_floors() -> Floors:
-    """From the lowest to the highest, as DESIGN.md draws them."""
+    """From the lowest to the highest, as in DESIGN.md."""
     layers = (ROOT / "DESIGN.md").read_text().split("\n## Layers\n")[1].split("\n## ")[0]
     rows = re.findall(r"^    (\S+(?: \S+)*)  +\S", layers, re.MULTILINE)
     return [set(row.replace("/", "").split()) for row in rows]

@@ -62,7 +62,7 @@ def refused(take: Callable[[int], None], directory: Path) -> bool:
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """Forks; the child does ``action`` and leaves with 0, with 7 where it was refused, with 1 for anything else."""
+    """Forks; the child does ``action`` and leaves with 0, with 7 if it was refused, with 1 for anything else."""
     pid = os.fork()
     if pid == 0:
         status = 1

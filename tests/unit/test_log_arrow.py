@@ -197,7 +197,7 @@ def test_damage_is_skipped_and_listed_where_that_is_asked_for(tmp_path: Path) ->
 def test_no_hostile_byte_makes_other_columns_than_records(
     magic: int, codec: str, directory: Path, seed: int, tried: Count
 ) -> None:
-    """Every flipped bit and every length: what columns say is what records say, or they fail alike."""
+    """Every flipped bit and every length: columns and records agree, or fail alike."""
     content, _ = make(directory, magic, codec)
     left_out = offset_field_of_last(content)
     positions = [position for position in range(len(content)) if position not in left_out]

@@ -73,7 +73,7 @@ class WaitingFs(WatchedFs):
 
 
 def flushed_to(log: Log, offset: int) -> None:
-    """Returns when the log's thread has put everything below ``offset`` on disk."""
+    """Waits until the log's thread has put everything below ``offset`` on disk."""
     breath = threading.Event()
     while recovery_point(log) < offset:
         assert not breath.wait(0.001)
@@ -107,7 +107,7 @@ def test_where_no_thread_can_be_started_the_flush_happens_in_the_roll(
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.usefixtures("unflushed")
 def test_a_kill_leaves_a_bounded_number_of_segments_to_recover(durability: Durability, tmp_path: Path) -> None:
-    """Even where the thread never comes to run."""
+    """Even if the thread never runs."""
     with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
         for number in range(3 * UNFLUSHED_MAX):
             fill(log, 1)
@@ -164,7 +164,7 @@ def test_one_sync_is_in_flight_at_a_time_and_the_recovery_point_only_rises(tmp_p
 
 @pytest.mark.parametrize("how", ["flush", "flush_messages", "close", "roll"])
 def test_a_sync_that_fails_in_the_background_is_not_repeated_by_others(how: str, tmp_path: Path) -> None:
-    """The system tells of a lost page once: a second sync of the file would say that all is well."""
+    """The system reports a lost page once: a second sync of the file would succeed."""
     failing = FailingFs(SYSTEM_FS, Fault(at=1, kinds=frozenset({"fdatasync"}), suffix=".log"))
     fs = WaitingFs(failing)
     settings: dict[str, Any] = {"flush_messages": 4} if how == "flush_messages" else {}
@@ -232,7 +232,7 @@ def test_a_flush_that_fails_otherwise_is_made_up_for_by_the_next_one(tmp_path: P
 
 
 class BesideFs(WatchedFs):
-    """Once, after the first sync of a ``.log``, does something else before the flush goes on; notes what was synced."""
+    """Once, after the first sync of a ``.log``, does something before the flush continues; notes what was synced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -375,7 +375,7 @@ def test_a_failed_sync_is_not_repeated_though_an_interrupt_has_hidden_its_error(
 
 
 class Flushed:
-    """In the place of a log."""
+    """A substitute for a log."""
 
     def __init__(self) -> None:
         self.flushes: SimpleQueue[str] = SimpleQueue()

@@ -31,7 +31,7 @@ def filled(path: Path, count: int, batch_count: int, size: int = 100, **settings
 
 
 def found(log: Log, offset: int) -> object:
-    """The record, None, or what the error says."""
+    """The record, None, or the error's text."""
     try:
         return log.get(offset)
     except (CorruptDataError, OffsetOutOfRangeError) as error:
@@ -39,7 +39,7 @@ def found(log: Log, offset: int) -> object:
 
 
 def read(log: Log, offset: int) -> object:
-    """The same by a read that knows no short way."""
+    """The same by a read on the general path."""
     try:
         return next(log.read(offset, offset + 1, isolation_level="read_committed"), None)
     except (CorruptDataError, OffsetOutOfRangeError) as error:

@@ -39,7 +39,7 @@ def corrupt_ranges(log: Log) -> list[CorruptRange]:
 
 
 def openings(path: Path) -> Iterator[Log]:
-    """The log as its writer and as a reader has it."""
+    """The log as its writer and as a reader sees it."""
     for read_only in (True, False, True):
         with Log(path, read_only=read_only) as log:
             yield log

@@ -183,7 +183,7 @@ def test_a_pattern_that_nothing_has_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bucket(store: Path) -> Iterator[str]:
-    """The same store in memory, as fsspec has it."""
+    """The same store in memory, through fsspec."""
     filesystem = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem()
     for file in sorted(store.rglob("*")):
         if file.is_file():

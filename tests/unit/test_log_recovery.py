@@ -255,7 +255,7 @@ def test_after_a_restart_an_unsynced_log_keeps_a_prefix(tmp_path: Path) -> None:
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """The process can open forty files more."""
+    """The process can open forty more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
     free = itertools.islice((fd for fd in itertools.count() if fd not in taken), 40)
@@ -267,7 +267,7 @@ def few_descriptors() -> Iterator[None]:
 
 
 def unchecked(path: Path, segment_count: int) -> Path:
-    """A log of ``segment_count`` segments, one record each, all of which the next open has to check."""
+    """A log of ``segment_count`` segments, one record each, all of which the next open must check."""
     with Log(path, durability="os", index_interval_bytes=64) as log:
         for number in range(segment_count):
             log.append(b"%d" % number)
@@ -297,7 +297,7 @@ ROOT = Path("/memory")
 
 
 def cut_at_a_gap() -> MemoryFs:
-    """A log whose second segment lost its last batch in a power cut, so that everything after it has to go."""
+    """A log whose second segment lost its last batch in a power cut, so that everything after it must go."""
     fs = MemoryFs(ROOT)
     with Log(ROOT / "log", durability="os", index_interval_bytes=64, fs=fs) as log:
         for number in range(24):

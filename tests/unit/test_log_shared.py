@@ -206,7 +206,7 @@ def lengthy(path: Path, durability: Durability = "os", *, fs: FileSystem = SYSTE
 
 
 def changed(fs: RecordingFs) -> set[tuple[str, str]]:
-    """What was done that changes a file: the operation, and what it is done to."""
+    """The operations that change a file, and the file of each."""
     kinds = CHANGES - SYNCS - {"map", "allocate"} | {"store"}
     return {(each.kind, Path(each.path).suffix) for each in fs.operations if each.kind in kinds}
 
@@ -308,14 +308,14 @@ def fails(log: Log) -> None:
 
 
 def forget_tail(log: Log) -> None:
-    """Has the record tell nothing of the active segment."""
+    """Makes the record describe nothing of the active segment."""
     others = others_of(log)
     with turn_of(log).lock:
         others.seen = others.seen._replace(flags=others.seen.flags & ~TAIL_KNOWN)
 
 
 def is_undone(log: Log) -> None:
-    """An append that is written and indexed when a failure comes."""
+    """An append that is written and indexed when it fails."""
     with mock.patch.object(log.writer.appends._durability, "publish", side_effect=DiskFullError(28, "full")):
         for _ in range(4):
             with pytest.raises(DiskFullError):

@@ -21,7 +21,7 @@ OPERATIONS_MAX = 500
 
 
 class MeddlingFs(WatchedFs):
-    """Before the operation of that number something else happens, once; reads count, or what ``kinds`` says."""
+    """Once, something else happens before the operation of that number; counts reads, or the ``kinds``."""
 
     def __init__(self, kinds: frozenset[str] = READS) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class MeddlingFs(WatchedFs):
         self._count_left, self._meddle = number, meddle
 
     def is_past(self) -> bool:
-        """Whether it has happened; from here on it does not any more."""
+        """Whether it has happened; from now on it does not happen again."""
         is_past, self._count_left = self._count_left < 0, -1
         return is_past
 

@@ -31,7 +31,7 @@ def telling(seed: int, name: str) -> bytes:
 
 
 class Ear:
-    """Hears all that is said: log messages with their tracebacks, exceptions with their causes."""
+    """Collects all texts: log messages with their tracebacks, exceptions with their causes."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
@@ -39,13 +39,13 @@ class Ear:
         self.error_count = 0
 
     def refused(self, action: Callable[[], object], *expected: type[BaseException]) -> None:
-        """Does what must fail, and keeps all that its exception says."""
+        """Runs what must fail, and keeps the texts of its exception."""
         with pytest.raises(expected or (KstoreError,)) as caught:
             action()
         self._keep(caught.value)
 
     def may_fail(self, action: Callable[[], object]) -> None:
-        """Does what may fail by the fault of data or disk."""
+        """Runs what data or a disk may make fail."""
         try:
             self.hears(action())
         except KstoreError as error:

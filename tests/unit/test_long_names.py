@@ -88,7 +88,7 @@ def test_the_longest_names_that_fit_are_taken(store: Store, shared: bool) -> Non
 
 
 def test_a_queue_whose_dead_letters_could_have_no_name_is_refused(store: Store) -> None:
-    """The journal of its dead letters has the longest name: found when the first is due it would be too late."""
+    """The journal of its dead letters has the longest name; an error at the first dead letter would be too late."""
     with pytest.raises(ConfigError, match=r"topic name '__queue_n+\.dead'"):
         store.queue("n" * 237)
     assert store.topics() == ["orders"]

@@ -57,7 +57,7 @@ def log(tmp_path: Path) -> Iterator[kstore.Log]:
 
 
 def changed(log: kstore.Log, before: dict[str, Any]) -> dict[str, Any]:
-    """The metrics that differ from ``before``, but for those of time."""
+    """The metrics that differ from ``before``, except times."""
     now = log.metrics()
     return {name: value for name, value in now.items() if value != before[name] and "seconds" not in name}
 

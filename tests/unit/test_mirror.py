@@ -57,7 +57,7 @@ def fill(path: Path, start: int, stop: int, **settings: Any) -> None:
 
 
 def run(source: Path | str, target: Path | str, **options: Any) -> MirroredLog:
-    """Mirrors one log; what ended it is raised."""
+    """Mirrors one log; raises the error that ended it."""
     (result,) = mirror(source, target, **options)
     if result.error is not None:
         raise result.error

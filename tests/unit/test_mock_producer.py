@@ -42,7 +42,7 @@ def send_and_flush(producer: MockProducer, record: ProducerRecord) -> None:
 
 
 def transactional(**options: Any) -> MockProducer:
-    """One that has begun a transaction."""
+    """A producer that has begun a transaction."""
     producer = MockProducer(transactional_id="tx", **options)
     producer.init_transactions()
     producer.begin_transaction()

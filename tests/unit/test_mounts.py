@@ -20,7 +20,7 @@ FOREIGN = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "fuse", "fuse.sshfs"
 
 
 def mounted_as(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the system say that ``path`` is on a file system of this type."""
+    """Makes the system report that ``path`` is on a file system of this type."""
     device = path.stat().st_dev
     told = path / "mountinfo"
     told.write_text(

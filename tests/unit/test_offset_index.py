@@ -226,7 +226,7 @@ def test_entries_are_read_by_their_number(index: OffsetIndex) -> None:
 
 
 class PageCounter(bytes):
-    """The content of an index that notes which pages were looked at."""
+    """The content of an index that notes which pages were read."""
 
     pages: set[int]
 
@@ -573,7 +573,7 @@ def test_a_check_refuses_half_an_entry(path: Path) -> None:
 
 def test_a_reader_whose_mapping_is_sealed_looks_again(path: Path) -> None:
     class SealingMapping:
-        """Is sealed by the writer while a reader looks at it."""
+        """Sealed by the writer while a reader uses it."""
 
         def __getitem__(self, at: slice) -> bytes:
             index._source = mapping

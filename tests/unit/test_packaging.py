@@ -62,7 +62,7 @@ def test_an_unknown_group_is_named_before_anything_is_installed(tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources beside what a compilation leaves, packed as far as it goes without a compiler."""
+    """A copy of the sources with the results of a compilation, packed as far as possible without a compiler."""
     pytest.importorskip("setuptools")
     copy = tmp_path_factory.mktemp("sources")
     for name in ("kstore", "pyspark_kstore", "docs", "examples", "tools"):

@@ -34,7 +34,7 @@ DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> OpenTails:
-    """Of a process that may have eight descriptors, and so four tails."""
+    """The tails of a process that may have eight descriptors, and so four tails."""
     made = OpenTails(lambda: 8)
     monkeypatch.setattr(log_files, "OPEN_TAILS", made)
     return made
@@ -153,7 +153,7 @@ def test_a_child_leaves_its_parents_tails_alone(tmp_path: Path, tails: OpenTails
 def test_a_flush_that_finds_no_descriptor_leaves_its_own_log_open(
     tmp_path: Path, tails: OpenTails, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds what a park of that log would wait for."""
+    """It holds the lock for which a park of that log would wait."""
     monkeypatch.setattr(descriptors, "_relievers", [tails.relieve])
     real_open = os.open
     failed: list[Any] = []
@@ -260,7 +260,7 @@ def test_a_log_that_was_changed_while_it_was_closed_takes_no_appends(tmp_path: P
 
 
 def the_life(log: Log, after_each: Callable[[], object]) -> None:
-    """Something of everything that a log can do."""
+    """Some of every operation of a log."""
     values = [b"v%d" % number for number in range(3)]
     steps: list[Callable[[], object]] = [
         lambda: log.append(b"one"),

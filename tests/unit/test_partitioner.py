@@ -40,7 +40,7 @@ def test_a_key_goes_where_kafkas_clients_send_it(key: bytes, hashed: int) -> Non
 
 
 def drawn(batch_counts: Sequence[int]) -> list[int]:
-    """The partition for every eighth of what ``random`` can give, when there are eight weights in all."""
+    """The partition for every eighth of the range of ``random``, with eight weights in total."""
     return [next_partition(batch_counts, lambda eighth=eighth: eighth / 8) for eighth in range(8)]  # type: ignore[misc]
 
 
@@ -88,7 +88,7 @@ def test_round_robin_gives_every_partition_as_many() -> None:
 
 
 def test_round_robin_is_not_asked_twice_for_a_record_that_opens_a_batch() -> None:
-    """It would leave out every second partition (KAFKA-9965)."""
+    """It would skip every second partition (KAFKA-9965)."""
     assert not hasattr(partitioner_of("round_robin"), "on_new_batch")
 
 

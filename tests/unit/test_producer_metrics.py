@@ -39,7 +39,7 @@ def transactional(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def slowed(one: Unthreaded, call: Callable[..., Any], error: Exception | None = None) -> Callable[..., Any]:
-    """``call``, which takes ``SECONDS`` now, and raises ``error``."""
+    """``call``, which now takes ``SECONDS`` and raises ``error``."""
 
     def run(*args: Any, **options: Any) -> Any:
         one.clock.advance(int(SECONDS * 1000))
@@ -51,7 +51,7 @@ def slowed(one: Unthreaded, call: Callable[..., Any], error: Exception | None = 
 
 
 def spent(one: Unthreaded) -> dict[str, float]:
-    """What has taken time, but for batches and appends."""
+    """The times, except those of batches and appends."""
     metrics = one.producer.metrics()
     own = {"queue_seconds", "queue_avg_seconds", "queue_max_seconds", "append_seconds", "append_avg_seconds"}
     return {name: value for name, value in metrics.items() if name.endswith("_seconds") and value and name not in own}

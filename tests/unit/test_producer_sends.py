@@ -59,7 +59,7 @@ def one(tmp_path: Path, spy: Spy) -> Iterator[Unthreaded]:
 
 
 class FirstOrNone:
-    """Chooses partition 1, and a wrong one for a value that asks for it."""
+    """Chooses partition 1, and a wrong one for a value that requests it."""
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         return -1 if value == b"wrong" else 1
@@ -125,7 +125,7 @@ DELIVERED: dict[str, tuple[dict[str, Any], type[Exception], int]] = {
 
 @pytest.mark.parametrize("what", DELIVERED)
 def test_what_is_wrong_with_the_record_or_the_moment_fails_the_delivery(one: Unthreaded, spy: Spy, what: str) -> None:
-    """The callback gets metadata that say what is known, and the interceptors the same."""
+    """The callback and the interceptors get metadata with what is known."""
     fields, expected, partition = DELIVERED[what]
     one.producer.send("orders", b"x" * 20_000, partition=0)
     told: Told = []

@@ -192,7 +192,7 @@ def test_two_loops_await_one_batch(tmp_path: Path) -> None:
 
 
 class Watching(ProducerInterceptor):
-    """Two records are in ``on_send`` at the same time, or it fails; notes the threads that come."""
+    """Two records are in ``on_send`` at the same time, or it fails; notes the calling threads."""
 
     def __init__(self) -> None:
         self.both = threading.Barrier(2, timeout=SECONDS_MAX)

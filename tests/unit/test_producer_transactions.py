@@ -326,7 +326,7 @@ def test_two_producers_have_different_ids(tmp_path: Path) -> None:
 
 
 def test_batches_of_which_the_log_has_some_are_not_doubled(tmp_path: Path) -> None:
-    """As after an interrupt between the write and what the writer learns of it."""
+    """As after an interrupt between the write and its report to the writer."""
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(5)]
         queue = one.producer._metadata.topics["orders"].queue(0)

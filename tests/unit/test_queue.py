@@ -30,7 +30,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
-    """Opens the queue "jobs" by a clock that stands still; what was open is closed first."""
+    """Opens the queue "jobs" with a clock that stands still; closes an open one first."""
     stores: list[Store] = []
 
     def made(name: str = "jobs", **settings: Any) -> Queue:

@@ -140,7 +140,7 @@ def test_items_count_whatever_was_read_and_however_often_one_asks(store: Store, 
 
 
 def test_counting_goes_on_where_it_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch is read once for counting, however many there are and however often one asks."""
+    """Each batch is read once for counting, whatever their number and that of the requests."""
     monkeypatch.setattr("kstore.queue.core.COUNTED_BATCHES", 3)
     queue = store.queue("jobs")
     transact(store, b"a", commit=False)

@@ -133,7 +133,7 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
 
 
 def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_path: Path, clock: ManualClock) -> None:
-    """It has read a copy that did not count yet; what says that it does is in a snapshot only."""
+    """It has read a copy that did not count yet; the event that makes it count is only in a snapshot."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover, reader = [store.queue("jobs", lease_seconds=30) for store in stores]
     mover.put(b"first", delay=3600)
@@ -156,7 +156,7 @@ def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_pat
 
 
 def test_an_open_while_items_are_moved_finds_their_copies(tmp_path: Path, clock: ManualClock) -> None:
-    """The move is said, and the original deleted, between its looks at the journal and at the log."""
+    """The move is recorded, and the original deleted, between its looks at the journal and at the log."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover = stores[0].queue("jobs", lease_seconds=30, segment_bytes=1 << 14)
     mover.put(b"a")
@@ -217,7 +217,7 @@ def with_a_moved_item(path: Path, clock: ManualClock) -> None:
 
 
 def damage_moves(path: Path) -> int:
-    """Flips a byte of each record of the journal that says that an item has moved."""
+    """Flips a byte of each journal record that moves an item."""
     count = 0
     for file in (path / "store" / "__queue_jobs-0").glob("*.log"):
         data = bytearray(file.read_bytes())
@@ -265,7 +265,7 @@ def test_a_moved_item_outlives_the_journal(tmp_path: Path, clock: ManualClock, i
 
 
 def test_damage_is_reported_once(tmp_path: Path, clock: ManualClock) -> None:
-    """Copies of later crashes are none of those that the damage may have been about."""
+    """Copies of later crashes are not among those that the damage may have concerned."""
     with_a_moved_item(tmp_path / "0", clock)
     damage_moves(tmp_path / "0")
     ends = []

@@ -63,7 +63,7 @@ def test_a_restart_of_the_machine_ends_all_leases(tmp_path: Path, shared: bool, 
 
 
 def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> None:
-    """The clock has come to where it was when the machine went down."""
+    """The clock has reached its value at the crash of the machine."""
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=600)
     clock = StartedAnew(101)
     with mock.patch("kstore.queue.shared.boot_id", return_value=b"the next boot..."):

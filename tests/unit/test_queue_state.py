@@ -195,7 +195,7 @@ def test_ranges_hold_what_they_are_of(offsets: set[int]) -> None:
 
 
 class Process:
-    """One of several that read the same journal, each as far as it has come."""
+    """One of several states that read the same journal, each up to its own position."""
 
     def __init__(self) -> None:
         self.state = with_items(6)
@@ -211,7 +211,7 @@ class Process:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["claim", "done", "retry", "pass"]), st.integers(0, 5))))
 def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> None:
-    """An item has one owner at a time, whatever each process knew when it asked; and none when it is done."""
+    """An item has one owner at a time, whatever each process knew at its request; and none when it is done."""
     processes = [Process() for _ in range(3)]
     journal: list[tuple[bytes, tuple[int, ...]]] = []
     now_ms = owners = 0
@@ -251,7 +251,7 @@ def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> No
 
 
 def test_an_ack_that_the_journal_has_already_counts_once() -> None:
-    """Where processes share a queue another thread may have read the journal up to it."""
+    """In a shared queue another thread may have read the journal up to it."""
     state = with_items(2, is_shared=True)
     assert taken(state) == [0, 1]
     state.apply(DONE, (0, 1))
@@ -291,7 +291,7 @@ def test_a_move_by_the_holder_of_the_items_counts_once() -> None:
 
 
 class NeverWalked(dict[int, int]):
-    """What may hold very many."""
+    """The containers that may become large."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("all are looked at for one")

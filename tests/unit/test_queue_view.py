@@ -35,7 +35,7 @@ def looked(queue: Queue, path: Path) -> tuple[list[bytes | None], list[bytes | N
 
 
 def copied(queue: Queue, offset: int) -> int:
-    """A copy of which the journal knows nothing yet."""
+    """A copy that the journal does not know yet."""
     return queue._core.items.append(b"a", headers=(("kstore.moved-from", b"%d" % offset),))
 
 

@@ -22,7 +22,7 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 
 
 class Encoded:
-    """What an encoder has handed over."""
+    """The batches of an encoder."""
 
     def __init__(self, partition_count: int = 1, *, batch_bytes: int = 1 << 16, **settings: Any) -> None:
         self.batches: list[tuple[int, bytes, int]] = []

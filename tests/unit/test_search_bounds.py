@@ -37,7 +37,7 @@ def checksummed(monkeypatch: pytest.MonkeyPatch) -> Checksummed:
 
 
 def header(base_offset: int, size: int, crc: int = 1) -> bytes:
-    """One that can be, of a batch of ``size`` bytes with one record."""
+    """A possible header of a batch of ``size`` bytes with one record."""
     return BATCH_HEADER.pack(base_offset, size - LOG_OVERHEAD_BYTES, 0, 2, crc, 0, 0, 1, 1, -1, -1, -1, 1)
 
 
@@ -126,7 +126,7 @@ def test_candidates_that_nothing_follows_cost_a_header_and_no_checksum(checksumm
 
 @pytest.mark.parametrize("damaged", [1, 2, 5, 20])
 def test_a_file_full_of_damaged_batches_is_searched_to_its_end(damaged: int) -> None:
-    """True damage spends no more than a pass, so that it never ends a search."""
+    """Real damage takes at most one pass, so it never ends a search."""
     parts, expected, position = [], [], 0
     for number in range(4000):
         part = bytearray(whole(number, b"v" * 2000))

@@ -32,7 +32,7 @@ def content(log: Log) -> Content:
 
 
 class CopyingFs(WatchedFs):
-    """Copies the log before and after every change of a name, as a process that is killed there leaves it."""
+    """Copies the log before and after every change of a name, as a killed process leaves it."""
 
     def __init__(self, path: Path, target: Path) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CopyingFs(WatchedFs):
 
 
 def cuts(tmp_path: Path) -> tuple[list[Path], Content, Content]:
-    """Copies of a log at every change of a compaction, and what it holds before and after."""
+    """Copies of a log at every change of a compaction, and its contents before and after."""
     path = tmp_path / "log"
     with opened(path, cleanup_policy="delete") as log:
         for name in (b"a", b"b", b"c"):

@@ -192,7 +192,7 @@ def batches_of(one: Unthreaded, partition: int = 0) -> list[tuple[int, int]]:
 def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
     tmp_path: Path, idempotent: bool, error: type[BaseException], place: str
 ) -> None:
-    """Of more batches than a log remembers of a producer."""
+    """A run of more batches than a log remembers of a producer."""
     with unthreaded(tmp_path / "data", batch_size=0, linger_ms=0, enable_idempotence=idempotent) as one:
         writer, sender = one.store.log("orders").writer, one.producer.sender
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(12)]

@@ -90,7 +90,7 @@ def test_what_makes_no_bytes_is_refused(made: Any) -> None:
 
 
 class Framing:
-    """An object in a serializer's place: it sees the topic, adds a header, and frames None too."""
+    """An object as a serializer: it sees the topic, adds a header, and frames None too."""
 
     def __init__(self) -> None:
         self.seen: list[HeaderList] = []

@@ -198,7 +198,7 @@ def test_verify_says_of_a_broker_s_directory_what_kstore_verify_says(tree: str) 
 
 
 def exported(out: Path) -> list[tuple[str, int, int, bytes]]:
-    """What a reader of the directory finds: Spark passes by names that begin with "_" or "."."""
+    """What a reader of the directory finds: Spark ignores names that begin with "_" or "."."""
     rows = []
     for path in sorted(out.rglob("*")):
         if path.is_file() and not any(part.startswith(("_", ".")) for part in path.relative_to(out).parts):

@@ -44,7 +44,7 @@ def bounds(splits: Sequence[Split]) -> list[list[tuple[int, int]]]:
 
 
 def check_covers(splits: Sequence[Split], ranges: Sequence[tuple[LogPlace, int, int]]) -> None:
-    """The pieces are the ranges, in their order, without a hole, and nothing exists twice."""
+    """The pieces are the ranges, in order, without a gap, and nothing twice."""
     pieces = [piece for split in splits for piece in split.pieces]
     found: list[tuple[LogPlace, int, int]] = []
     for piece in pieces:

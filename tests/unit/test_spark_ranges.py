@@ -230,7 +230,7 @@ def test_a_batch_reads_from_start_to_end() -> None:
 
 
 def test_a_start_above_the_end_reads_nothing() -> None:
-    """A first batch that failed is planned again with a later start, and has its old end."""
+    """A first batch that failed is planned again with a later start and its old end."""
     assert batch_of({A0: 1800, A1: 50}, {A0: 1000}, held(A0, 0, 1800), held(A1, 0, 50)) == {}
 
 

@@ -37,7 +37,7 @@ def opened_store(tmp_path: Path) -> Iterator[kstore.Store]:
 
 
 class Query:
-    """What Spark keeps of a query: where it is, and the records that it got."""
+    """Spark's state of a query: its position, and the records that it got."""
 
     def __init__(self, reader: KStoreStreamReader) -> None:
         self.reader = reader
@@ -49,7 +49,7 @@ class Query:
         return self.at
 
     def step(self, limit: ReadLimit | None = None) -> int:
-        """One trigger; how many records it read."""
+        """One trigger; returns how many records it read."""
         end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit() if limit is None else limit)
         values = read(self.reader, self.at, end)
         self.at = end

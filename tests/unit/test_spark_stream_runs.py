@@ -70,11 +70,11 @@ def test_a_broker_partition_streams_as_its_consumer_read_it(
 
 
 class Killed(Exception):
-    """The query, at a place where it may be killed."""
+    """The query, at a point where it may be killed."""
 
 
 class Checkpoint:
-    """What Spark keeps of a query: the end of each batch before it runs, then that it ran, and its sink's rows."""
+    """Spark's state of a query: the end of each batch before it runs, then that it ran, and its sink's rows."""
 
     def __init__(self) -> None:
         self.ends: list[Json] = []
@@ -92,7 +92,7 @@ class Spark:
         self._kill = kill
 
     def run(self, triggers: int) -> bool:
-        """Whether there was nothing new at last."""
+        """Whether the last run found nothing new."""
         kept = self._checkpoint
         start: Json
         if kept.committed == 0:

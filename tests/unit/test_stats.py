@@ -241,7 +241,7 @@ def test_damage_is_a_finding_and_the_rest_is_counted(tmp_path: Path) -> None:
 
 
 def test_the_damage_that_a_broker_s_directories_hold_is_found() -> None:
-    """But for damage of what statistics do not look at: indexes, snapshots, and without ``deep`` records."""
+    """Except for damage that statistics do not examine: indexes, snapshots, and without ``deep`` records."""
     names = golden_partitions("damaged")
     sound = {name for name in names if log_stats(golden_root() / "damaged" / name).is_sound}
     deep_sound = {name for name in names if log_stats(golden_root() / "damaged" / name, deep=True).is_sound}

@@ -44,7 +44,7 @@ def checkpoint(path: Path) -> dict[TopicPartition, int]:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, CompactionReport]]:
-    """The passes that the cleaner makes: which log, and what came of it."""
+    """The cleaner's passes: which log, and the outcome."""
     made: list[tuple[str, CompactionReport]] = []
 
     def noting(writer: LogWriter, **options: Any) -> CompactionReport:
@@ -175,7 +175,7 @@ def test_a_truncation_lowers_the_checkpoint_and_a_deleted_topic_leaves_it(tmp_pa
 
 
 def broker_s(path: Path, first_dirty: int) -> Path:
-    """A log of 60 records of which a broker says how far it has cleaned it."""
+    """A log of 60 records that a broker has cleaned up to an offset."""
     with Log(path / "t-0", durability="os", segment_bytes=1024) as log:
         fill(log, 60)
     write_offset_checkpoint(SYSTEM_FS, path / CLEANER_OFFSETS, {TopicPartition("t", 0): first_dirty}, mode=0o600)
@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
 
 
 def test_what_a_truncation_has_cut_is_dirty_again_though_a_broker_had_cleaned_it(tmp_path: Path) -> None:
-    """Else a tombstone written there would not be known to hide anything, and go before what it hides."""
+    """Otherwise a tombstone written there would seem to hide nothing, and go before what it hides."""
     clock = ManualClock()
     with Log(broker_s(tmp_path, 60), durability="os", segment_bytes=1024, clock=clock, delete_retention_ms=0) as log:
         log.truncate_to(30)

@@ -29,7 +29,7 @@ def opened(path: Path, **settings: Any) -> Store:
 
 
 def together(*works: Callable[[], object]) -> list[object]:
-    """Does all of it at once; results, in order. Raises: what one of them raises."""
+    """Runs all calls at the same time; returns the results, in order. Raises: what one of them raises."""
     with ThreadPoolExecutor(len(works)) as pool:
         return [future.result(300) for future in [pool.submit(work) for work in works]]
 

@@ -196,7 +196,7 @@ def test_entries_are_read_by_their_number(index: TimeIndex) -> None:
 
 
 class PageCounter(bytes):
-    """The content of an index that notes which pages were looked at."""
+    """The content of an index that notes which pages were read."""
 
     pages: set[int]
 

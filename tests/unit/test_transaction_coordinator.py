@@ -73,7 +73,7 @@ def known(coordinator: TransactionCoordinator, name: str = "x") -> TransactionMe
 
 
 def states(path: Path) -> list[State]:
-    """Of every record of ``__transaction_state``, in order."""
+    """The states in the records of ``__transaction_state``, in order."""
     with Log(path / "__transaction_state-0", read_only=True) as log:
         return [decode_transaction_value("x", record.value).state for record in log.read() if record.value]
 

@@ -29,7 +29,7 @@ ONGOING = TransactionMetadata(
 
 
 def decoded(metadata: TransactionMetadata) -> object:
-    """What the dump tool makes of a record."""
+    """The dump tool's text of a record."""
     key, value = encode_transaction_key(metadata.transactional_id), encode_transaction_value(metadata)
     shown = transaction_log_decoder()(Record(0, 0, "CreateTime", key, value))
     assert shown.key == {"type": "0", "data": {"transactionalId": metadata.transactional_id}}

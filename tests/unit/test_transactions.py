@@ -389,7 +389,7 @@ def test_producers_and_transactions_are_listed(log: Log, clock: ManualClock) -> 
 
 
 def test_a_log_with_producers_never_closes_without_a_snapshot(tmp_path: Path, clock: ManualClock) -> None:
-    """A broker takes a log without snapshots, closed cleanly, for one without producers."""
+    """To a broker, a cleanly closed log without snapshots has no producers."""
     with Log(tmp_path / "log", durability="os", clock=clock) as log:
         log.append_batches(begun(0))
         copy = killed(log, tmp_path / "killed")

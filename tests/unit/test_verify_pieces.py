@@ -110,7 +110,7 @@ def test_an_aborted_transaction_without_records_need_not_be_in_the_index(tmp_pat
 
 
 def test_an_emptied_batch_is_no_record_of_an_aborted_transaction(tmp_path: Path) -> None:
-    """What compaction keeps of a producer's last batch, for its sequence, holds nothing that an entry could hide."""
+    """The empty batch that compaction keeps for a producer's sequence holds nothing that an entry could hide."""
     path = tmp_path / "t-0"
     with kstore.Log(path, durability="os", cleanup_policy="compact") as log:
         for sequence in range(2):

@@ -195,7 +195,7 @@ def test_an_idle_follower_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_follower_is_woken_by_each_append_and_not_by_time(
     durability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were it to look at intervals only, which are a second here, twenty records would take as many seconds."""
+    """With looks at intervals only, of a second here, twenty records would take twenty seconds."""
     path = tmp_path / "log"
     with (
         Log(path, durability=durability, segment_bytes=1024) as writer,  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_a_writer_in_another_process_wakes_many_followers(tmp_path: Path) -> Non
 def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Closed under it, the number would soon be another file's, which the thread would read from."""
+    """If it were closed under the thread, its number would soon be another file's, from which the thread would read."""
     read_from: list[int] = []
 
     class Started:
