@@ -130,9 +130,13 @@ class Log:
             self._source = self._writer = open_shared_writer(context, durability, _ties)
         else:
             self._source = self._writer = open_writer(context, durability, _ties)
-        # The part that reads, for kstore's own use.
-        self.reads = LogReads(self._source, self._guard, self.path)
-        repairs.serve(self._source)
+        try:
+            # The part that reads, for kstore's own use.
+            self.reads = LogReads(self._source, self._guard, self.path)
+            repairs.serve(self._source)
+        except BaseException:
+            self._source.close()  # or its lock would last as long as the exception
+            raise
         self._closed = False
 
     @property

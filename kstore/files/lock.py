@@ -116,7 +116,7 @@ class DirectoryLock:
         self.release()
 
     def __del__(self) -> None:
-        if self._fd >= 0:  # else it may not be fully constructed
+        if getattr(self, "_fd", -1) >= 0:  # else it may not be fully constructed
             self._shares.clear()  # a live share would refer to this lock
             self.release()
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -198,6 +199,16 @@ def test_an_unclosed_log_warns_and_loses_nothing(tmp_path: Path) -> None:
     with Log(tmp_path / "log") as log:
         assert not log.recovery.clean
         assert values(log) == [b"x"]
+
+
+def test_an_open_that_fails_at_its_last_step_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("kstore.log.LogReads", mock.Mock(side_effect=MemoryError))
+        # The exception that is kept would keep a lock that nothing else releases.
+        with pytest.raises(MemoryError) as kept:
+            Log(tmp_path / "log")
+    Log(tmp_path / "log").close()
+    assert kept.type is MemoryError
 
 
 @pytest.mark.promise("fork")
