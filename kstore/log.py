@@ -24,12 +24,12 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches, check_invariants
+from kstore.engine.directory import ensure_directory
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.lookup import record_of
 from kstore.engine.metrics import log_metrics
-from kstore.engine.opening import ensure_directory
 from kstore.engine.reader import LogReader, open_reader, records_of, values_of
 from kstore.engine.reads import LogReads, segment_count_and_size
 from kstore.engine.source import LogSource

@@ -17,7 +17,7 @@ from typing import Any
 
 from kstore.config import LogConfig
 from kstore.engine.ends import Ends
-from kstore.engine.opening import Loaded
+from kstore.engine.loaded import Loaded
 from kstore.engine.others import OtherWriters
 from kstore.engine.syncs import Syncs
 from kstore.errors import PoisonedError, StorageError, SyncFailedError

@@ -13,10 +13,11 @@ import errno
 import threading
 from typing import NamedTuple
 
+from kstore.engine.directory import OWN_NAMES, is_log
 from kstore.engine.ends import Ends
 from kstore.engine.following import wait_beyond
 from kstore.engine.index_repairs import ScannedSegment
-from kstore.engine.opening import OWN_NAMES, is_log, losses_of
+from kstore.engine.loaded import losses_of
 from kstore.engine.producers import LogProducers
 from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments

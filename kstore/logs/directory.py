@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import Clock
-from kstore.engine.opening import ensure_directory, make_directory
+from kstore.engine.directory import ensure_directory, make_directory
 from kstore.engine.writer import directory_mode
 from kstore.errors import (
     ClosedError,

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kstore.engine.opening import ensure_directory, is_log
+from kstore.engine.directory import ensure_directory, is_log
 from kstore.errors import CorruptFileError, NotALogError, StorageError, UnsupportedFormatError
 from kstore.files.checkpoint import read_small_file, read_topic_id
 from kstore.files.fs import FileSystem

@@ -14,7 +14,8 @@ import logging
 
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
-from kstore.engine.opening import Loaded, load, losses_of, read_epochs
+from kstore.engine.loaded import Loaded, losses_of
+from kstore.engine.opening import load, read_epochs
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import ConfigError, CorruptIndexError, StorageError

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from kstore.engine.directory import ensure_log_directory
 from kstore.engine.durability import WriteBehind
 from kstore.engine.files import LogFiles
-from kstore.engine.opening import Loaded, ensure_log_directory, load
+from kstore.engine.loaded import Loaded
+from kstore.engine.opening import load
 from kstore.engine.writer import LogWriter, StoreTies, directory_mode
 from kstore.errors import PoisonedError
 from kstore.files.lock import DirectoryLock

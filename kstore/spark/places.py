@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-from kstore.engine.opening import is_log
+from kstore.engine.directory import is_log
 from kstore.errors import ConfigError, CorruptFileError, LogNotFoundError, NotALogError, StorageError
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileStat

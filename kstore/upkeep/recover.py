@@ -14,9 +14,11 @@ from typing import Literal, NamedTuple
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
+from kstore.engine.directory import is_log
 from kstore.engine.ends import Ends
 from kstore.engine.index_repairs import replace_indexes, scan_segment
-from kstore.engine.opening import LACKING_INDEX, Loaded, is_log, load
+from kstore.engine.loaded import Loaded
+from kstore.engine.opening import LACKING_INDEX, load
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.engine.writer import lone_writer

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.engine.opening import losses_of
+from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS

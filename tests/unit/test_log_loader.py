@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pytest
 
-from kstore.engine.opening import make_directory
+from kstore.engine.directory import make_directory
 from kstore.errors import NotALogError, StorageError, SyncFailedError
 from kstore.files.checkpoint import write_clean_shutdown, write_offset_checkpoint
 from kstore.files.fs import FileSystem

@@ -129,14 +129,14 @@ MUTANTS = (
     ),
     Mutant(
         "a recovery does not sync the names of indexes",
-        "kstore/engine/opening.py",
-        "    loaded.context.fs.sync_dir(loaded.context.directory)\n    _store(loaded)",
-        "    _store(loaded)",
+        "kstore/engine/recovery.py",
+        "    loaded.context.fs.sync_dir(loaded.context.directory)\n    store_loaded(loaded)",
+        "    store_loaded(loaded)",
         lives("appends-os", "truncations-os", "deletions-os", "retention-os"),
     ),
     Mutant(
         "a new log's directory is not synced",
-        "kstore/engine/opening.py",
+        "kstore/engine/directory.py",
         "with all that is in it.\n        fs.sync_dir(path.parent)\n",
         "with all that is in it.\n",
         lives("appends-sync"),
@@ -334,7 +334,7 @@ MUTANTS = (
     ),
     Mutant(
         "the name of a directory that another process has made is not synced",
-        "kstore/engine/opening.py",
+        "kstore/engine/directory.py",
         "        fs.sync_dir(path.parent)\n    except StorageError as error:",
         "        pass\n    except StorageError as error:",
         "tests/unit/test_log_loader.py",

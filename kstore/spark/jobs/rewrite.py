@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from kstore.engine.opening import make_directory
+from kstore.engine.directory import make_directory
 from kstore.errors import ConfigError, FileInTheWayError, StorageError
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.engine.opening import is_log
+from kstore.engine.directory import is_log
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptFileError, FileMissingError
 from kstore.files.checkpoint import read_topic_id

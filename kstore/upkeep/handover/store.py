@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kstore.engine.opening import ensure_directory, is_log
+from kstore.engine.directory import ensure_directory, is_log
 from kstore.errors import CorruptFileError, LogNotFoundError, StorageError
 from kstore.files.checkpoint import read_broker_epoch, read_offset_checkpoint, write_offset_checkpoint
 from kstore.files.fs import FileSystem

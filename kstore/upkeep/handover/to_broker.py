@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.engine.opening import is_log
+from kstore.engine.directory import is_log
 from kstore.engine.writer import LogWriter, directory_mode
 from kstore.errors import CorruptFileError, FileMissingError
 from kstore.files.checkpoint import (

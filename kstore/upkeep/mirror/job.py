@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kstore.engine.opening import is_log, losses_of
+from kstore.engine.directory import is_log
+from kstore.engine.loaded import losses_of
 from kstore.errors import ConfigError, DivergedError, FileMissingError, KstoreError, NotALogError, PathLike
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS

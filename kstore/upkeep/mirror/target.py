@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from kstore.engine.opening import is_log, losses_of, make_directory
+from kstore.engine.directory import is_log, make_directory
+from kstore.engine.loaded import losses_of
 from kstore.errors import NotALogError
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat, FileSystem

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kstore.config import LogConfig
-from kstore.engine.opening import is_log
+from kstore.engine.directory import is_log
 from kstore.errors import CorruptDataError, NotALogError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.config import LogConfig
-from kstore.engine.opening import OWN_NAMES, losses_of
+from kstore.engine.directory import OWN_NAMES
+from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
