@@ -34,3 +34,12 @@ def test_every_file_and_folder_of_the_package_has_a_floor() -> None:
     files = {path.stem for path in package.glob("[!_]*.py")}
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     assert set().union(*contract_floors()) == files | folders
+
+
+def test_few_files_lie_in_the_root() -> None:
+    assert len(list((ROOT / "kstore").glob("*.py"))) <= 15
+
+
+def test_a_file_is_short_enough_to_be_read_in_one_go() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "kstore").rglob("*.py")}
+    assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 600} == {}
