@@ -19,7 +19,7 @@ from kstore.files.paths import (
 )
 from kstore.state.compaction_state import KSTORE_COMPACTION
 
-__all__ = ["OWN_NAMES", "ensure_directory", "ensure_log_directory", "is_log", "make_directory"]
+__all__ = ["OWN_NAMES", "directory_mode", "ensure_directory", "ensure_log_directory", "is_log", "make_directory"]
 
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
@@ -81,3 +81,8 @@ def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
             ensure_directory(fs, path)  # another process was quicker
         # Until the parent is synced too, a crash may lose the new directory with all that is in it.
         fs.sync_dir(path.parent)
+
+
+def directory_mode(file_mode: int) -> int:
+    """The mode of a directory whose files have ``file_mode``: users who may read the files may search it."""
+    return file_mode | (file_mode & 0o444) >> 2

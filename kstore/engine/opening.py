@@ -23,6 +23,7 @@ from kstore.engine.recovery_scan import epochs_in
 from kstore.engine.segments import LogSegments
 from kstore.engine.split import overflowing, split_segment
 from kstore.engine.swap import finish_swaps, swapped_bases, swapped_index_bytes
+from kstore.engine.transaction_rebuild import rebuild_transaction_indexes
 from kstore.errors import CorruptFileError
 from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import FileSystem
@@ -172,7 +173,7 @@ def _check_transaction_indexes(loaded: Loaded, state: LogState, *, fits: bool) -
     if state.txn_bytes == UNKNOWN_TXN_BYTES or state.txn_bytes == found:
         _repair_transaction_indexes(loaded, believed)
         return
-    paths = loaded.producers.rebuild_indexes(believed)
+    paths = rebuild_transaction_indexes(loaded.producers, segments, believed)
     loaded.report.clean = False
     note = (
         f"a transaction index is lost or damaged ({found} bytes in all, expected {state.txn_bytes}):"

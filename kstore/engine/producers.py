@@ -15,11 +15,10 @@ from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import read_file
-from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
 from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
-from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.heads import skip_plain
 from kstore.record.walk import Damage
@@ -37,12 +36,12 @@ from kstore.rules.sequence import (
     seen,
 )
 from kstore.segment import LogSegment, SegmentContext
-from kstore.segments.places import START, Located
+from kstore.segments.places import Located
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX, AbortedTransaction
 
-__all__ = ["LogProducers", "PendingProducers", "TransactionRebuild", "UnsyncedIndex"]
+__all__ = ["LogProducers", "PendingProducers", "UnsyncedIndex", "skip_marker", "skip_without_producers"]
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +221,7 @@ class LogProducers:
         assert self._state is not None
         aborted = []
         start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
-        located = _skip_plain(segment, start, stop)
+        located = skip_without_producers(segment, start, stop)
         for item in segment.walk_from(located, stop):
             if isinstance(item, Damage):
                 continue
@@ -232,7 +231,7 @@ class LogProducers:
                 try:
                     ended = self._state.update(batch)
                 except CorruptDataError as error:
-                    _pass_over(segment, batch, error)
+                    skip_marker(segment, batch, error)
                     continue
                 if ended is not None:
                     aborted.append(ended)
@@ -324,32 +323,6 @@ class LogProducers:
         self._remove([offset])
         self._context.fs.sync_dir(self._context.directory)
         self._state = None
-
-    def rebuild_indexes(self, segments: Iterable[LogSegment]) -> list[str]:
-        """Rebuilds the transaction indexes of ``segments``, in their order, from their batches.
-
-        Returns the paths of those that changed, each of them durable. Raises: StorageError.
-        """
-        # A state of its own: this object's state would take in the batches twice.
-        own = LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)
-        rebuild = TransactionRebuild(own)
-        changed = []
-        for segment in segments:
-            following = self._segments.higher(segment.base_offset)
-            start = _skip_plain(segment, START, segment.size)
-            for item in segment.runs_from(
-                start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
-            ):
-                if isinstance(item, Damage):
-                    rebuild.note_damage(item)
-                elif isinstance(item, Run):
-                    rebuild.note_run(segment, item)
-                else:
-                    rebuild.note(segment, item[1])
-            if rebuild.finish(segment):
-                changed.append(str(segment.path(TXN_INDEX_SUFFIX)))
-        self.in_use = self.in_use or own.in_use
-        return changed
 
     def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose end is in ``segment``, according to its batches."""
@@ -517,7 +490,7 @@ class PendingProducers:
         return again
 
 
-def _skip_plain(segment: LogSegment, located: Located, stop: int) -> Located:
+def skip_without_producers(segment: LogSegment, located: Located, stop: int) -> Located:
     """Skips the batches without producers that start at ``located``, faster than a walk would."""
     file = segment.log_file()
     if isinstance(file, RemoteFile):
@@ -526,81 +499,6 @@ def _skip_plain(segment: LogSegment, located: Located, stop: int) -> Located:
     return located if found is None else Located(found[0], 0, max(found[1], located.next_offset))
 
 
-def _pass_over(segment: LogSegment, batch: Batch, error: CorruptDataError) -> None:
+def skip_marker(segment: LogSegment, batch: Batch, error: CorruptDataError) -> None:
+    """Reports a marker that is left out because it cannot be read."""
     logger.warning("%s: a marker at offset %d is passed over: %s", segment, batch.base_offset, error)
-
-
-class TransactionRebuild:
-    """Rebuilds transaction indexes from the batches that recovery scans, segment after segment."""
-
-    def __init__(self, producers: LogProducers) -> None:
-        self._producers = producers
-        self._state: ProducerState | None = None
-        self._aborted: list[AbortedTransaction] = []
-        self._damages: list[Damage] = []
-
-    def note_damage(self, damage: Damage) -> None:
-        """Notes damage in the segment: only the old index knows which transactions ended there."""
-        self._damages.append(damage)
-
-    def note(self, segment: LogSegment, batch: Batch) -> None:
-        """Takes the next batch. The state before the first segment is loaded from snapshots when it is needed."""
-        if batch.producer_id >= 0:
-            self._take(self._state_at(segment), segment, batch)
-
-    def note_run(self, segment: LogSegment, run: Run) -> None:
-        """``note`` for every batch of ``run``."""
-        if run.has_producers:
-            aborted, unreadable = self._state_at(segment).update_run(run)
-            self._aborted += aborted
-            for batch in unreadable:
-                self._take(self._state_at(segment), segment, batch)  # as a batch by itself, which says why
-
-    def _state_at(self, segment: LogSegment) -> ProducerState:
-        if self._state is None:
-            self._state = self._producers.up_to(segment.base_offset, 0)
-            self._producers.note_use()
-        return self._state
-
-    def _take(self, state: ProducerState, segment: LogSegment, batch: Batch) -> None:
-        try:
-            ended = state.update(batch)
-        except CorruptDataError as error:
-            _pass_over(segment, batch, error)
-            return
-        if ended is not None:
-            self._aborted.append(ended)
-
-    def finish(self, segment: LogSegment) -> bool:
-        """Writes the segment's index unless it is already right; returns whether it wrote."""
-        aborted, self._aborted = self._aborted, []
-        damages, self._damages = self._damages, []
-        index = segment.files.transaction_index()
-        found: list[AbortedTransaction] = []
-        is_whole = True
-        try:
-            for transaction in index.entries():
-                found.append(transaction)
-        except CorruptDataError as error:
-            is_whole = False
-            logger.warning("%s: rebuilt: %s", index.path, error)
-        finally:
-            index.close()
-        # An unreadable marker has ended its transaction nevertheless.
-        ended = {transaction.last_offset for transaction in aborted}
-        unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
-        aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
-        self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
-        if is_whole and found == aborted:
-            return False
-        # At once: readers in other processes trust the index.
-        segment.files.replace_transaction_index(aborted)
-        return True
-
-
-def _is_in(damages: Iterable[Damage], offset: int) -> bool:
-    """Whether a batch with ``offset`` may have been in the damaged range."""
-    return any(
-        damage.first_offset <= offset and (damage.next_offset is None or offset < damage.next_offset)
-        for damage in damages
-    )

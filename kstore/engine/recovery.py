@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kstore.engine.loaded import Loaded, store_loaded
-from kstore.engine.producers import TransactionRebuild
 from kstore.engine.recovery_scan import epochs_in, scan_segment
 from kstore.engine.segment_end import segment_end
+from kstore.engine.transaction_rebuild import TransactionRebuild
 from kstore.errors import DiskFullError, StorageError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry

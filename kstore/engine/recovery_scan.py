@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kstore.engine.producers import TransactionRebuild
+from kstore.engine.transaction_rebuild import TransactionRebuild
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.paths import LOG_SUFFIX

@@ -21,7 +21,7 @@ from kstore.config import LogConfig
 from kstore.engine.append import Appends
 from kstore.engine.closing import close_in_order
 from kstore.engine.cuts import Cuts
-from kstore.engine.directory import ensure_log_directory
+from kstore.engine.directory import directory_mode, ensure_log_directory
 from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
@@ -65,7 +65,7 @@ from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, Durability, RecoveryReport, RetentionResult
 
-__all__ = ["LogWriter", "StoreTies", "directory_mode", "lone_writer", "open_writer"]
+__all__ = ["LogWriter", "StoreTies", "lone_writer", "open_writer"]
 
 logger = logging.getLogger(__name__)
 
@@ -595,8 +595,3 @@ def open_writer(context: SegmentContext, durability: Durability, ties: StoreTies
     except BaseException:
         lock.release()
         raise
-
-
-def directory_mode(file_mode: int) -> int:
-    """The mode of a directory whose files have ``file_mode``: users who may read the files may search it."""
-    return file_mode | (file_mode & 0o444) >> 2

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import Clock
-from kstore.engine.directory import ensure_directory, make_directory
-from kstore.engine.writer import directory_mode
+from kstore.engine.directory import directory_mode, ensure_directory, make_directory
 from kstore.errors import (
     ClosedError,
     CorruptFileError,

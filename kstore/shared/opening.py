@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from kstore.engine.directory import ensure_log_directory
+from kstore.engine.directory import directory_mode, ensure_log_directory
 from kstore.engine.durability import WriteBehind
 from kstore.engine.files import LogFiles
 from kstore.engine.loaded import Loaded
 from kstore.engine.opening import load
-from kstore.engine.writer import LogWriter, StoreTies, directory_mode
+from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import PoisonedError
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_log, lock_past_lone_writers

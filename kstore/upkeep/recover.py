@@ -21,6 +21,7 @@ from kstore.engine.loaded import Loaded
 from kstore.engine.opening import LACKING_INDEX, load
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
+from kstore.engine.transaction_rebuild import rebuild_transaction_indexes
 from kstore.engine.writer import lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
 from kstore.files.fs import FileSystem, read_file
@@ -160,7 +161,7 @@ def _rebuild_indexes(
     for segment, stop in zip(segments, [*segments.bases[1:], OFFSET_MAX], strict=True):
         transactions = segment_name(segment.base_offset, TXN_INDEX_SUFFIX)
         if transactions in damaged:
-            producers.rebuild_indexes((segment,))
+            rebuild_transaction_indexes(producers, segments, (segment,))
             report.rebuilt.append(str(segment.path(TXN_INDEX_SUFFIX)))
         if segment.tail is not None:
             continue  # recovery has just rebuilt its indexes

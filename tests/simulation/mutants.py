@@ -78,7 +78,7 @@ MUTANTS = (
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",
-        "kstore/engine/producers.py",
+        "kstore/engine/transaction_rebuild.py",
         "        segment.files.replace_transaction_index(aborted)\n        return True",
         "        return True",
     ),

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.engine.directory import is_log
-from kstore.engine.writer import LogWriter, directory_mode
+from kstore.engine.directory import directory_mode, is_log
+from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptFileError, FileMissingError
 from kstore.files.checkpoint import (
     NO_BROKER_EPOCH,

@@ -1,0 +1,129 @@
+"""Rebuilds the transaction indexes of a log from its batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kstore.engine.producers import LogProducers, skip_marker, skip_without_producers
+from kstore.engine.segments import LogSegments
+from kstore.errors import CorruptDataError
+from kstore.files.paths import TXN_INDEX_SUFFIX
+from kstore.index import TransactionIndex
+from kstore.record._runs import Run
+from kstore.record.batch import Batch
+from kstore.record.walk import Damage
+from kstore.segment import LogSegment
+from kstore.segments.places import START
+from kstore.state.producer_state import ProducerState
+from kstore.types import OFFSET_MAX, AbortedTransaction
+
+__all__ = ["TransactionRebuild", "rebuild_transaction_indexes"]
+
+logger = logging.getLogger(__name__)
+
+
+def rebuild_transaction_indexes(
+    producers: LogProducers, all_segments: LogSegments, segments: Iterable[LogSegment]
+) -> list[str]:
+    """Rebuilds the transaction indexes of ``segments``, in their order, from their batches.
+
+    Returns the paths of those that changed, each of them durable. Raises: StorageError.
+    """
+    # A state of its own: that of ``producers`` would take in the batches twice.
+    own = producers.apart()
+    rebuild = TransactionRebuild(own)
+    changed = []
+    for segment in segments:
+        following = all_segments.higher(segment.base_offset)
+        start = skip_without_producers(segment, START, segment.size)
+        for item in segment.runs_from(
+            start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
+        ):
+            if isinstance(item, Damage):
+                rebuild.note_damage(item)
+            elif isinstance(item, Run):
+                rebuild.note_run(segment, item)
+            else:
+                rebuild.note(segment, item[1])
+        if rebuild.finish(segment):
+            changed.append(str(segment.path(TXN_INDEX_SUFFIX)))
+    if own.in_use:
+        producers.note_use()
+    return changed
+
+
+class TransactionRebuild:
+    """Rebuilds transaction indexes from the batches that recovery scans, segment after segment."""
+
+    def __init__(self, producers: LogProducers) -> None:
+        self._producers = producers
+        self._state: ProducerState | None = None
+        self._aborted: list[AbortedTransaction] = []
+        self._damages: list[Damage] = []
+
+    def note_damage(self, damage: Damage) -> None:
+        """Notes damage in the segment: only the old index knows which transactions ended there."""
+        self._damages.append(damage)
+
+    def note(self, segment: LogSegment, batch: Batch) -> None:
+        """Takes the next batch. The state before the first segment is loaded from snapshots when it is needed."""
+        if batch.producer_id >= 0:
+            self._take(self._state_at(segment), segment, batch)
+
+    def note_run(self, segment: LogSegment, run: Run) -> None:
+        """``note`` for every batch of ``run``."""
+        if run.has_producers:
+            aborted, unreadable = self._state_at(segment).update_run(run)
+            self._aborted += aborted
+            for batch in unreadable:
+                self._take(self._state_at(segment), segment, batch)  # as a batch by itself, which says why
+
+    def _state_at(self, segment: LogSegment) -> ProducerState:
+        if self._state is None:
+            self._state = self._producers.up_to(segment.base_offset, 0)
+            self._producers.note_use()
+        return self._state
+
+    def _take(self, state: ProducerState, segment: LogSegment, batch: Batch) -> None:
+        try:
+            ended = state.update(batch)
+        except CorruptDataError as error:
+            skip_marker(segment, batch, error)
+            return
+        if ended is not None:
+            self._aborted.append(ended)
+
+    def finish(self, segment: LogSegment) -> bool:
+        """Writes the segment's index unless it is already right; returns whether it wrote."""
+        aborted, self._aborted = self._aborted, []
+        damages, self._damages = self._damages, []
+        index = segment.files.transaction_index()
+        found: list[AbortedTransaction] = []
+        is_whole = True
+        try:
+            for transaction in index.entries():
+                found.append(transaction)
+        except CorruptDataError as error:
+            is_whole = False
+            logger.warning("%s: rebuilt: %s", index.path, error)
+        finally:
+            index.close()
+        # An unreadable marker has ended its transaction nevertheless.
+        ended = {transaction.last_offset for transaction in aborted}
+        unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
+        aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
+        self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
+        if is_whole and found == aborted:
+            return False
+        # At once: readers in other processes trust the index.
+        segment.files.replace_transaction_index(aborted)
+        return True
+
+
+def _is_in(damages: Iterable[Damage], offset: int) -> bool:
+    """Whether a batch with ``offset`` may have been in the damaged range."""
+    return any(
+        damage.first_offset <= offset and (damage.next_offset is None or offset < damage.next_offset)
+        for damage in damages
+    )
