@@ -1,11 +1,7 @@
 """``Log``: one partition, an append-only sequence of records in a directory of segments.
 
-Its parts are in ``engine/``:
-
-writes        writer    the lock, offsets, roll, flush, truncate; group_commit shares syncs
-opening       opening   believe or recover; view opens for reading
-reads         reads     over what was published, without a lock, by reader; columns gives Arrow
-transactions  transactions
+A ``Log`` has a writer, or a read-only view, and an object that reads from either (``reads``). Its methods delegate to
+them and to the other parts in ``engine/``, whose ``__init__`` maps them.
 
 Parts that only some programs use (columns, compaction, logs that several processes share) are loaded on first use.
 """

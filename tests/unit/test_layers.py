@@ -43,3 +43,10 @@ def test_few_files_lie_in_the_root() -> None:
 def test_a_file_is_short_enough_to_be_read_in_one_go() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / "kstore").rglob("*.py")}
     assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 600} == {}
+
+
+def test_the_engine_s_map_names_each_of_its_files() -> None:
+    engine = ROOT / "kstore/engine"
+    text = re.sub(r"\([^)]*\)", "", (engine / "__init__.py").read_text(encoding="utf-8"))
+    named = re.findall(r"\w+", " ".join(re.findall(r"^\w+(?: \w+)*  +(.*)$", text, re.MULTILINE)))
+    assert sorted([*named, "writer"]) == sorted(path.stem for path in engine.glob("[!_]*.py"))
