@@ -6,11 +6,13 @@ import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.compression import CODECS
+from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState
 from kstore.state.producer_snapshot import ProducerEntry, encode_snapshot
 from tests.golden_data import golden_root
@@ -24,6 +26,7 @@ __all__ = [
     "codec_seeds",
     "directory_files",
     "file_seeds",
+    "run_seeds",
     "snapshot_seeds",
     "state_seeds",
 ]
@@ -81,6 +84,25 @@ def batch_seeds() -> tuple[bytes, ...]:
         if stops:
             found.append(data[: stops[-1]])
     return tuple(found)
+
+
+@cache
+def run_seeds() -> tuple[bytes, ...]:
+    """Batches, and those of two producers with transactions that are committed, aborted and left open."""
+    fields: dict[str, Any] = {"producer_epoch": 1, "is_transactional": True}
+    parts = []
+    for number, (producer_id, kind) in enumerate(((5, None), (6, None), (5, "ABORT"), (6, "COMMIT"), (6, None))):
+        key, value = b"k", b"value"
+        if kind is not None:
+            key, value = EndTransactionMarker(ControlRecordType[kind], 3).encode()
+        record = Record(number, TIME + number, key=key, value=value)
+        owned: dict[str, Any] = {
+            "producer_id": producer_id,
+            "base_sequence": -1 if kind else number,
+            "is_control": kind is not None,
+        }
+        parts.append(build_batch([record], **fields, **owned))
+    return (*batch_seeds(), b"".join(parts), b"".join(parts * 2))
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from kstore.config import CompressionType, LogConfig
 from kstore.errors import CorruptDataError, KstoreError
-from kstore.record._runs import Run
+from kstore.record._runs import Run, epoch_starts, index_notes
 from kstore.record.batch import Batch
 from kstore.record.compression import CODECS
 from kstore.record.parse import parse_batch
@@ -21,6 +21,7 @@ from kstore.record.scan import BufferSource, find_next_batch, parse_batches, sca
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.validate import split_batches, validate
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX
 from tools.fuzz import directory, files, seeds
 from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
@@ -153,6 +154,7 @@ def runs(data: bytes) -> None:
         for item in walk_runs(source, 0, len(data), next_offset=0, **bounds):
             if isinstance(item, Run):
                 check_run(item)
+                check_notes(item)
                 found += item.batches()
             else:
                 found.append(item)
@@ -181,6 +183,43 @@ def check_run(run: Run) -> None:
     if wanted:
         middle = wanted[len(wanted) // 2].offset
         expect([each.offset for each in run.records(middle, middle + 1, counts)] == [middle], "another window")
+
+
+def check_notes(run: Run) -> None:
+    """What recovery notes of a run is what it notes of the batches."""
+    batches = [*run.batches()]
+    entries: list[int] = []
+    since_entry, timestamp, offset, latest = 0, -1, -1, -1
+    epochs = []
+    for position, batch in batches:
+        if batch.max_timestamp > timestamp:
+            timestamp, offset = batch.max_timestamp, batch.last_offset
+        if since_entry > SMALL_CHUNK_BYTES:
+            entries += (batch.last_offset, position, timestamp, offset)
+            since_entry = 0
+        since_entry += batch.size
+        if batch.leader_epoch > latest:
+            latest = batch.leader_epoch
+            epochs.append((latest, batch.base_offset))
+    notes = index_notes(run, -1, -1, 0, SMALL_CHUNK_BYTES)
+    expected = (batches[0][1].max_timestamp, timestamp, offset, since_entry)
+    expect(list(notes.entries) == entries and notes[1:] == expected, "other index notes")
+    expect(epoch_starts(run, -1) == epochs and run.leader_epoch_max == latest, "other leader epochs")
+
+    known, state = ProducerState(), ProducerState()
+    ended, unreadable = [], 0
+    for _, batch in batches:
+        try:
+            aborted = state.update(batch)
+        except CorruptDataError:
+            unreadable += 1
+            continue
+        ended += [aborted] if aborted is not None else []
+    found, unread = known.update_run(run)
+    expect((found, len(unread)) == (ended, unreadable), "other ends of transactions")
+    expect([*known.producers.items()] == [*state.producers.items()], "other producers")
+    expect(known.open_transactions == state.open_transactions, "other open transactions")
+    expect(run.has_producers == any(batch.producer_id >= 0 for _, batch in batches), "producers or none")
 
 
 def foreign(data: bytes) -> None:
@@ -225,7 +264,7 @@ TARGETS: dict[str, Target] = {
     "records": Target(records, seeds.batch_seeds, mutate_batches, compiled=True),
     "foreign": Target(foreign, seeds.batch_seeds, mutate_batches, compiled=True),
     "codecs": Target(codecs, seeds.codec_seeds, mutate),
-    "runs": Target(runs, seeds.batch_seeds, mutate_batches, compiled=True),
+    "runs": Target(runs, seeds.run_seeds, mutate_batches, compiled=True),
     "scanner": Target(scanner, seeds.batch_seeds, mutate_batches),
     "offset-index": Target(files.offset_index, lambda: seeds.file_seeds("*.index"), mutate),
     "time-index": Target(files.time_index, lambda: seeds.file_seeds("*.timeindex"), mutate),
