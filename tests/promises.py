@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from tests.catalogue import Listed
+from tests.catalogue import ROOT, Listed, all_tests
 from tests.evidence import KINDS, Evidence
 
-__all__ = ["PROMISES", "marked", "page"]
+__all__ = ["PROMISES", "marked", "page", "updated"]
 
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
@@ -82,5 +82,27 @@ def page(evidence: Evidence, marked_tests: Set[tuple[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def updated(page: str, marked_tests: Set[tuple[str, str]]) -> str:
+    """``page`` with a row for each marked test: a new one says *not run*, and a test that is gone loses its row."""
+    sections = page.split("\n## ")
+    lines = [sections[0].rstrip("\n")]
+    for section in sections[1:]:
+        name, *body = section.rstrip("\n").split("\n")
+        rows = {line.split("`")[1]: line for line in body if line.startswith("| `")}
+        tests = sorted(test for promise, test in marked_tests if promise == name)
+        lines += ["", f"## {name}", *(line for line in body if not line.startswith("| `"))]
+        lines += [rows.get(test, f"| `{test}` | | *not run* |") for test in tests]
+    return "\n".join(lines) + "\n"
+
+
 def _in_order(counts: dict[str, int]) -> list[tuple[str, int]]:
     return [(kind, counts[kind]) for kind in ("cases", *KINDS) if counts.get(kind)]
+
+
+def main() -> None:
+    page = ROOT / "docs" / "promises.md"
+    page.write_text(updated(page.read_text(encoding="utf-8"), marked(all_tests())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
