@@ -117,14 +117,11 @@ class LogSegments:
 
     def holding(self, offset: int) -> tuple[LogSegment, int] | None:
         """The segment that holds ``offset`` or, below the first, that one; with the offset at which it ends."""
-        snapshot = self.snapshot
-        segment = snapshot.floor(offset)
-        if segment is None:
-            if not snapshot.segments:
-                return None
-            segment = snapshot.segments[0]
-        following = snapshot.higher(segment.base_offset)
-        return segment, OFFSET_MAX if following is None else following.base_offset
+        bases, segments = self.snapshot
+        if not segments:
+            return None
+        at = bisect_right(bases, offset) or 1
+        return segments[at - 1], bases[at] if at < len(bases) else OFFSET_MAX
 
     def check(self) -> None:
         """Asserts the map's invariants."""

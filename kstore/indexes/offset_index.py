@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
-from kstore.indexes._search import offset_entries
+from kstore.indexes._search import floor_slot, offset_entries
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
@@ -155,7 +155,20 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         """The entries around ``offset``. Raises: CorruptIndexError if they cannot be right, or were just cut."""
         base = self.base_offset
         below = offset - base - 1
-        slot = self._floor_slot(INT32.pack(below if below < DELTA_MAX else DELTA_MAX), 0) if below >= 0 else -1
+        if below < 0:
+            slot = -1
+        else:
+            key = INT32.pack(below if below < DELTA_MAX else DELTA_MAX)
+            source, count = self._source, self._count
+            if type(source) is bytes:
+                # A sealed index, and an entry in its middle: the case of most lookups.
+                slot = floor_slot(source, count, 8, key, 0)
+                if 0 <= slot < count - 2:
+                    floor, floor_position, ceiling, ceiling_position, _, stop = ENTRIES[3].unpack_from(source, slot * 8)
+                    if floor_position >= 0 <= ceiling_position and ceiling >= 0 <= stop:
+                        return IndexSpan(base + floor, floor_position, base + ceiling, ceiling_position, stop)
+            else:
+                slot = self._floor_slot(key, 0)
         first = slot if slot > 0 else 0
         count = min(slot + 3, self._count) - first
         fields: tuple[int, ...] = ()
