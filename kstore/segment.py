@@ -398,6 +398,7 @@ class LogSegment:
         offset_stop: int = KNOWN_STOP,
         base_stop: int = OFFSET_MAX,
         run_batch_bytes: int = INT64_MAX,
+        with_compressed: bool = False,
     ) -> Iterator[Run | tuple[int, Batch] | Damage]:
         """As ``walk_from``, with runs of the plain batches that begin below ``base_stop`` (``walk_runs``)."""
         return walk_runs(
@@ -410,6 +411,7 @@ class LogSegment:
             hints=lambda: self.positions_behind(located.position),
             chunk_bytes=CHUNK_BYTES,
             run_batch_bytes=run_batch_bytes,
+            with_compressed=with_compressed,
         )
 
     def _entry_for(self, target: int) -> OffsetPosition | None:

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypedDict, TypeVar
 
 from kstore.engine.ends import Ends
 from kstore.engine.lookup import batch_of
@@ -92,6 +92,15 @@ def open_reader(
         timeout=timeout,
         is_current=is_current or stop <= known_end,
     )
+
+
+class _RunOptions(TypedDict):
+    """Arguments of ``LogSegment.runs_from``."""
+
+    offset_stop: int
+    base_stop: int
+    run_batch_bytes: int
+    with_compressed: bool
 
 
 class LogReader(Generic[Item]):
@@ -318,7 +327,8 @@ class _ReadPlan(Generic[Item]):
                     self._ensure_not_cut()
                     checked = chunk
                     has_losses = bool(self._log.losses.lost)
-            if run is not None and self._decode_run is not None and not (has_gap and has_losses):
+            is_plain = run is not None and not run.is_compressed and not (has_gap and has_losses)
+            if run is not None and is_plain and self._decode_run is not None:
                 rows = aborted.rows if aborted is not None else None
                 yield self._decode_run(run, self._offset, stop, self._counters.delivered, rows)
                 self._offset = max(self._offset, min(run.next_offset, stop))
@@ -354,11 +364,12 @@ class _ReadPlan(Generic[Item]):
     def _walk(self, segment: LogSegment, limit: int, end: int, stop: int) -> Iterator[Run | tuple[int, Batch] | Damage]:
         # A read that goes on from the segment before needs no index, and does not wait for one to be rebuilt.
         located = segment.locate(self._offset, limit, repair=self._offset > segment.base_offset)
-        items = segment.runs_from(located, limit, offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES)
+        options = _RunOptions(offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES, with_compressed=True)
+        items = segment.runs_from(located, limit, **options)
         first = next(items, None)
         if isinstance(first, Damage) and located.position:
             # A damaged index, or a damaged header on the way from its entry, may have led here: walk from the start.
-            items = segment.runs_from(START, limit, offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES)
+            items = segment.runs_from(START, limit, **options)
             first = next(items, None)
         if first is not None:
             yield first

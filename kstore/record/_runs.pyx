@@ -116,6 +116,9 @@ cdef struct RunWalk:
     bint has_gap
     # Whether a producer with an id wrote one of the batches.
     bint has_producers
+    # Whether batches may be compressed, and whether those of this run are: all of them, or none.
+    bint with_compressed
+    bint is_compressed
     int32_t leader_epoch_max
     Py_ssize_t large_count
 
@@ -203,6 +206,7 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
     cdef const uint8_t* batch
     cdef Head head
     cdef int problem
+    cdef bint is_compressed
     while True:
         if run.at >= run.limit:
             return DATA_END if run.at >= run.end else SIZE_LIMIT
@@ -223,7 +227,8 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
             problem = judge_gap(run, &head)
             if problem != DATA_END:
                 return problem
-        if head.attributes & ATTRIBUTE_CODEC:
+        is_compressed = (head.attributes & ATTRIBUTE_CODEC) != 0
+        if is_compressed and not run.with_compressed or run.batch_count and is_compressed != run.is_compressed:
             return COMPRESSED
         if head.size >= LARGE_SIZE:
             if run.large_count == LARGE_COUNT_MAX:
@@ -232,10 +237,11 @@ cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
             run.large_count += 1
         elif unlikely(small_crc(batch + CRC_START, head.size - CRC_START) != big_endian_32(batch + 17)):
             return BAD_CRC
-        if unlikely(not has_whole_records(batch, &head)):
+        if unlikely(not is_compressed and not has_whole_records(batch, &head)):
             return BAD_RECORDS
         if run.batch_count == 0:
             run.base_offset = head.base_offset
+            run.is_compressed = is_compressed
         run.has_gap |= head.base_offset != run.next_offset
         run.has_producers |= <int64_t>big_endian_64(batch + 43) >= 0
         run.leader_epoch_max = max(run.leader_epoch_max, <int32_t>big_endian_32(batch + 12))
@@ -255,6 +261,7 @@ def walk_run(
     int64_t offset_stop,
     int64_t known_end,
     int64_t base_stop,
+    bint with_compressed=False,
 ):
     """The Run of batches from byte ``start`` of ``data`` on; empty if the first batch there is not plain.
 
@@ -264,6 +271,7 @@ def walk_run(
         size_max: the run ends with the batch that reaches this size.
         next_offset, offset_stop, known_end: as in ``walk``.
         base_stop: the run ends before a batch that begins at or above it.
+        with_compressed: a run may also be one of compressed batches only, whose records are not checked.
     """
     cdef RunWalk walk
     cdef RunWalk[LARGE_COUNT_MAX] large
@@ -283,7 +291,8 @@ def walk_run(
     walk.base_stop = base_stop
     walk.known_end = known_end
     walk.batch_count = walk.record_count = walk.large_count = 0
-    walk.has_gap = walk.has_producers = False
+    walk.has_gap = walk.has_producers = walk.is_compressed = False
+    walk.with_compressed = with_compressed
     walk.leader_epoch_max = -1
     if walk.limit - start >= SIZE_WITHOUT_GIL:
         with nogil:
@@ -311,6 +320,7 @@ def walk_run(
     run.record_count = walk.record_count
     run.has_gap = walk.has_gap
     run.has_producers = walk.has_producers
+    run.is_compressed = walk.is_compressed
     run.leader_epoch_max = walk.leader_epoch_max
     run.reason_index = reason
     return run
@@ -324,7 +334,8 @@ cdef class Run:
 
     The first one begins at offset ``base_offset``, the next batch at ``next_offset`` or above; ``has_gap``: offsets
     are missing between them, or before the first. ``record_count`` counts the records of control batches too.
-    ``has_producers``: a producer with an id wrote one of them. ``leader_epoch_max`` is -1 if all epochs are negative.
+    ``has_producers``: a producer with an id wrote one of them. ``is_compressed``: all of them are compressed, and their
+    records are not checked: only ``batches`` gives them. ``leader_epoch_max`` is -1 if all epochs are negative.
     Immutable; ``data`` is kept.
     """
 
@@ -338,6 +349,7 @@ cdef class Run:
     cdef readonly int64_t record_count
     cdef readonly bint has_gap
     cdef readonly bint has_producers
+    cdef readonly bint is_compressed
     cdef readonly int32_t leader_epoch_max
     cdef int8_t reason_index
 
@@ -406,6 +418,8 @@ cdef class RunCursor:
     cdef int begin(
         self, Run run, int64_t first_offset, int64_t stop_offset, array.array tally, array.array aborted
     ) except -1:
+        if run.is_compressed:
+            raise ValueError("a run of compressed batches has no records of its own")
         if tally.ob_descr.typecode != c"q" or len(tally) != 3:
             raise ValueError("a tally is an array('q') of three numbers")
         if aborted is not None and (aborted.ob_descr.typecode != c"q" or len(aborted) % 3):

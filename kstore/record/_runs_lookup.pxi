@@ -137,6 +137,6 @@ cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):
     run.next_offset = head.last_offset + 1
     run.batch_count = 1
     run.record_count = head.record_count
-    run.has_gap = False
+    run.has_gap = run.is_compressed = False
     run.reason_index = SIZE_LIMIT
     return run

@@ -96,11 +96,12 @@ class ScanStop(NamedTuple):
 
 class RunBounds(NamedTuple):
     """Which batches may be part of a run: ``offset_stop`` and ``known_end`` as in ``walk``; ``base_stop``: those that
-    begin below it."""
+    begin below it; ``with_compressed``: runs of compressed batches too, whose records are not checked."""
 
     offset_stop: int = OFFSET_MAX
     known_end: int = 0
     base_stop: int = OFFSET_MAX
+    with_compressed: bool = False
 
 
 class _ByteBudget:

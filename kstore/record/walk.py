@@ -84,14 +84,16 @@ def walk_runs(
     chunk_bytes: int = 1 << 20,
     run_batch_bytes: int = INT64_MAX,
     run_bytes: int = RUN_BYTES_FIRST,
+    with_compressed: bool = False,
 ) -> Iterator[Run | tuple[int, Batch] | Damage]:
     """``walk``, with runs in place of the plain batches that begin below ``base_stop``.
 
     No run begins with a batch of more than ``run_batch_bytes``: checking a large batch before decoding it costs more
-    than its turn in Python. The first run has ``run_bytes``, and so have all others if that is much. Nothing else may
+    than its turn in Python. ``with_compressed``: there are also runs of compressed batches, of which only headers, CRCs
+    and offsets are checked. The first run has ``run_bytes``, and so have all others if that is much. Nothing else may
     change the memory that the source's ``pread`` returns.
     """
-    runs = RunBounds(offset_stop, known_end, base_stop)
+    runs = RunBounds(offset_stop, known_end, base_stop, with_compressed)
     sizes = run_batch_bytes, run_bytes
     return _walk(source, start, stop, next_offset, offset_stop, known_end, hints, chunk_bytes, runs, *sizes)
 

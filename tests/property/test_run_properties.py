@@ -48,7 +48,12 @@ def assert_alike(data: bytes, *, next_offset: int = 0, chunk_bytes: int = 1 << 2
     """Walks ``data`` both ways; runs return the same records as their batches."""
     source = BufferSource(data)
     expected = list(walk(source, 0, len(data), next_offset=next_offset, chunk_bytes=chunk_bytes, **bounds))
-    for base_stop, run_batch_bytes in ((5, OFFSET_MAX), (OFFSET_MAX, 80), (OFFSET_MAX, OFFSET_MAX)):
+    for base_stop, run_batch_bytes, with_compressed in (
+        (5, OFFSET_MAX, True),
+        (OFFSET_MAX, 80, False),
+        (OFFSET_MAX, OFFSET_MAX, True),
+        (OFFSET_MAX, OFFSET_MAX, False),
+    ):
         found = list(
             walk_runs(
                 source,
@@ -58,10 +63,15 @@ def assert_alike(data: bytes, *, next_offset: int = 0, chunk_bytes: int = 1 << 2
                 chunk_bytes=chunk_bytes,
                 base_stop=base_stop,
                 run_batch_bytes=run_batch_bytes,
+                with_compressed=with_compressed,
                 **bounds,
             )
         )
         assert [told(item) for item in as_batches(iter(found))] == [told(item) for item in expected]
+        for item in found:
+            if isinstance(item, Run):
+                codecs = {each.codec != "none" for _, each in item.batches()}
+                assert codecs == {item.is_compressed} <= {False, with_compressed}
     for item in found:
         if isinstance(item, Run):
             wanted = [one for _, each in item.batches() if not each.is_control for one in each.records()]

@@ -34,6 +34,7 @@ def run_of(data: bytes, start: int = 0, **given: int) -> Run:
         asked["offset_stop"],
         asked["known_end"],
         asked["base_stop"],
+        bool(asked.get("with_compressed", False)),
     )
 
 
@@ -110,6 +111,29 @@ def test_a_gap_at_the_end_of_the_data_is_left_to_the_walk() -> None:
     first, second = small_batch(0), small_batch(5)
     assert run_of(first + second, size_left=1000).reason == "gap"
     assert run_of(first + second).reason == "end"
+
+
+@pytest.mark.parametrize("size", [3, 6000])
+def test_a_run_of_compressed_batches_holds_no_others(size: int) -> None:
+    compressed = small_batch(0, 30, size, codec="lz4") + small_batch(30, 2, size, codec="gzip")
+    plain = small_batch(32, 2, 3) + small_batch(34)
+    data = compressed + plain + small_batch(36, 2, codec="zstd")
+    first = run_of(data, with_compressed=True)
+    assert (first.is_compressed, first.batch_count, first.stop, first.reason) == (True, 2, len(compressed), "codec")
+    second = run_of(data, first.stop, next_offset=32, with_compressed=True)
+    assert (second.is_compressed, second.batch_count, second.reason) == (False, 2, "codec")
+    assert run_of(data).batch_count == 0
+    damaged = bytearray(data)
+    damaged[len(compressed) - 1] ^= 1
+    assert (run_of(bytes(damaged), with_compressed=True).batch_count) == 1
+
+
+def test_a_run_of_compressed_batches_has_no_records_of_its_own() -> None:
+    run = run_of(small_batch(0, 5, codec="lz4"), with_compressed=True)
+    for decode in (run.records, run.values):
+        with pytest.raises(ValueError, match="compressed"):
+            decode(0, 5, tally())
+    assert [record.offset for _, batch in run.batches() for record in batch.records()] == list(range(5))
 
 
 def test_an_end_in_the_middle_of_a_batch_is_no_part_of_a_run() -> None:
