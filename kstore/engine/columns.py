@@ -136,7 +136,8 @@ def arrow_batches(log: LogReads, start: int | None, stop: int | None, options: A
     def decode(batch: Batch, first_offset: int, stop_offset: int, _: int) -> Iterable[pa.RecordBatch]:
         return decoder.add(batch, first_offset, stop_offset)  # it knows the limit
 
-    return ArrowBatches(open_reader(log, decode, start, stop, isolation_level, on_corrupt), decoder)
+    reader = open_reader(log, decode, start, stop, isolation_level, on_corrupt, decode_run=decoder.add_run)
+    return ArrowBatches(reader, decoder)
 
 
 def arrow_table(log: LogReads, start: int | None, stop: int | None, options: ReadOptions) -> pa.Table:

@@ -1,5 +1,6 @@
 """Types of the compiled columns; what each thing does is said in _columns.pyx."""
 
+from array import array
 from typing import NamedTuple, final
 
 from typing_extensions import Buffer
@@ -71,6 +72,16 @@ class ColumnBuilder:
         first_offset: int = ...,
         stop_offset: int = ...,
     ) -> bool: ...
+    def append_run(
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        first_offset: int,
+        stop_offset: int,
+        tally: array[int],
+        aborted: array[int] | None = None,
+    ) -> int: ...
     def resume(self) -> bool: ...
     def append_message(
         self, offset: int, timestamp: int, timestamp_type: int, key: bytes | None, value: bytes | None

@@ -15,10 +15,11 @@ at once, so that it is known to be whole, and ``resume`` continues where the chu
 
 from collections import namedtuple
 
+from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 cimport cython
@@ -42,6 +43,7 @@ cdef enum:
 
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
+include "_runs_head.pxi"
 
 # The buffers of one chunk; a column that was not requested is None, and so is a validity bitmap without nulls.
 BytesColumn = namedtuple("BytesColumn", "validity null_count offsets data", module=__name__)
@@ -352,6 +354,73 @@ cdef class ColumnBuilder:
         if is_through:
             self.leave_batch()
         return is_through
+
+    def append_run(
+        self,
+        bytes data not None,
+        Py_ssize_t start,
+        Py_ssize_t stop,
+        int64_t first_offset,
+        int64_t stop_offset,
+        array.array tally not None,
+        array.array aborted=None,
+    ):
+        """Adds the records of a run's batches, those in bytes ``start`` to ``stop`` of ``data``, as ``Run.records``
+        gives them, and counts them in ``tally``.
+
+        Returns where it stopped. If ``is_within_batch`` is set then, the chunk is full: ``finish`` and ``resume``, and
+        then this for the rest, come next. Raises CorruptRecordError only if the bytes are no run.
+        """
+        cdef const uint8_t* at
+        cdef const uint8_t* end
+        cdef Head head
+        cdef int64_t offset
+        self.refuse_within_batch()
+        if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
+            raise ValueError(f"bytes {start} to {stop}, expected 0 to the {PyBytes_GET_SIZE(data)} there are")
+        if tally.ob_descr.typecode != c"q" or len(tally) != 3:
+            raise ValueError("a tally is an array('q') of three numbers")
+        if aborted is not None and (aborted.ob_descr.typecode != c"q" or len(aborted) % 3):
+            raise ValueError("aborted transactions are an array('q') of rows of three numbers")
+        at = <const uint8_t*>PyBytes_AS_STRING(data) + start
+        end = <const uint8_t*>PyBytes_AS_STRING(data) + stop
+        while at < end and first_offset < stop_offset:
+            if unlikely(end - at < HEADER_SIZE or not read_head(at, &head) or head.size > end - at):
+                raise CorruptRecordError("a batch changed while it was read")
+            offset = first_offset
+            if head.last_offset >= offset:
+                first_offset = head.last_offset + 1
+                if not head.attributes & ATTRIBUTE_CONTROL and (aborted is None or not is_aborted(aborted, at, &head)):
+                    self.append_batch(data, at, &head, offset, stop_offset)
+                    note_window(tally, &head, offset, stop_offset)
+            at += head.size
+            if self.is_within_batch:
+                return at - <const uint8_t*>PyBytes_AS_STRING(data)
+        return stop
+
+    cdef int append_batch(
+        self, bytes data, const uint8_t* batch, Head* head, int64_t first_offset, int64_t stop_offset
+    ) except -1:
+        """``append`` of a plain batch of version 2 in ``data``, whose header was checked."""
+        cdef bint is_through = False
+        if unlikely(not begin_records(&self.walk, batch, head)):
+            raise CorruptRecordError(f"a record count of {head.record_count} in a batch of {head.size} bytes")
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.is_within_batch = True
+        try:
+            self.first_delta = first_offset - head.base_offset if first_offset > head.base_offset else 0
+            self.stop_delta = stop_offset - head.base_offset if stop_offset > head.base_offset else 0
+            self.base_offset = head.base_offset
+            self.base_timestamp = <int64_t>big_endian_64(batch + 27)
+            self.append_time = <int64_t>big_endian_64(batch + 35)
+            self.type_index = LOG_APPEND_TIME if head.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+            is_through = self.fill(True)
+        except:
+            self.leave_batch()
+            raise
+        if is_through:
+            self.leave_batch()
+        return 0
 
     def append_message(self, int64_t offset, int64_t timestamp, int timestamp_type, bytes key, bytes value):
         """Adds one record without headers; returns False, and adds nothing, if the chunk is full."""

@@ -43,14 +43,7 @@ cdef extern from "Python.h":
 cdef enum:
     MAGIC = 2
     MAGIC_POSITION = 16
-    HEADER_SIZE = 61
     CRC_START = 21
-    # What a batch's size field leaves out: the base offset and itself.
-    LOG_OVERHEAD = 12
-    ATTRIBUTE_CODEC = 0x07
-    ATTRIBUTE_LOG_APPEND_TIME = 0x08
-    ATTRIBUTE_TRANSACTIONAL = 0x10
-    ATTRIBUTE_CONTROL = 0x20
     # length, attributes, two deltas, two null or empty fields, header count: one byte each.
     RECORD_SIZE_MIN = 7
     # Index into TIMESTAMP_TYPES.
@@ -87,16 +80,7 @@ include "_codec_varint.pxi"
 include "_codec_read.pxi"
 include "_codec_objects.pxi"
 include "_runs_crc.pxi"
-
-
-# The fields of a header that its batch is known by.
-cdef struct Head:
-    int64_t base_offset
-    int64_t last_offset
-    int64_t size
-    int32_t last_offset_delta
-    int32_t record_count
-    int16_t attributes
+include "_runs_head.pxi"
 
 
 # A walk over batches: ``at`` to ``stop`` is there, ``end`` is where the range ends, behind ``stop`` or there.
@@ -121,49 +105,6 @@ cdef struct RunWalk:
     bint is_compressed
     int32_t leader_epoch_max
     Py_ssize_t large_count
-
-
-cdef inline uint64_t big_endian_64(const uint8_t* at) noexcept nogil:
-    return (
-        <uint64_t>at[0] << 56 | <uint64_t>at[1] << 48 | <uint64_t>at[2] << 40 | <uint64_t>at[3] << 32
-        | <uint64_t>at[4] << 24 | <uint64_t>at[5] << 16 | <uint64_t>at[6] << 8 | <uint64_t>at[7]
-    )
-
-
-cdef inline uint32_t big_endian_32(const uint8_t* at) noexcept nogil:
-    return <uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | <uint32_t>at[3]
-
-
-cdef inline bint read_head(const uint8_t* at, Head* head) noexcept nogil:
-    """Reads the 61 bytes of a header; False if no writer produces them (``batch.parse_v2``)."""
-    head.size = <int64_t><int32_t>big_endian_32(at + 8) + LOG_OVERHEAD
-    head.base_offset = <int64_t>big_endian_64(at)
-    head.attributes = <int16_t>(<uint32_t>at[21] << 8 | at[22])
-    head.last_offset_delta = <int32_t>big_endian_32(at + 23)
-    head.record_count = <int32_t>big_endian_32(at + 57)
-    if unlikely(
-        head.size < HEADER_SIZE
-        or head.base_offset < 0
-        or head.last_offset_delta < 0
-        or head.base_offset >= INT64_MAX - head.last_offset_delta
-        or head.record_count < 0
-        or head.record_count > <int64_t>head.last_offset_delta + 1
-    ):
-        return False
-    head.last_offset = head.base_offset + head.last_offset_delta
-    return True
-
-
-cdef inline bint begin_records(Walk* walk, const uint8_t* batch, Head* head) noexcept nogil:
-    """Begins a pass over the records of a plain batch; False if its bytes cannot hold as many as it counts."""
-    walk.buffer = batch
-    walk.at = batch + HEADER_SIZE
-    walk.stop = batch + head.size
-    walk.index = 0
-    walk.count = head.record_count
-    walk.previous_delta = -1
-    walk.last_offset_delta = head.last_offset_delta
-    return head.record_count <= (head.size - HEADER_SIZE) // RECORD_SIZE_MIN
 
 
 cdef bint has_whole_records(const uint8_t* batch, Head* head) noexcept nogil:
@@ -473,8 +414,7 @@ cdef class RunCursor:
         """Comes to the next batch; of one that is not wanted the records are passed over."""
         cdef const uint8_t* batch = self.at
         cdef Head head
-        cdef int64_t left, count, offset
-        cdef long long* tally
+        cdef int64_t offset
         self.walk.index = self.walk.count = 0
         if unlikely(self.stop - batch < HEADER_SIZE or not read_head(batch, &head) or head.size > self.stop - batch):
             raise CorruptRecordError("a batch changed while it was read")
@@ -485,7 +425,7 @@ cdef class RunCursor:
         self.first_offset = head.last_offset + 1
         if head.attributes & ATTRIBUTE_CONTROL:
             return 0
-        if self.aborted is not None and self.is_aborted(batch, &head):
+        if self.aborted is not None and is_aborted(self.aborted, batch, &head):
             return 0
         begin_records(&self.walk, batch, &head)
         self.base_offset = head.base_offset
@@ -495,38 +435,10 @@ cdef class RunCursor:
         self.base_timestamp = <int64_t>big_endian_64(batch + 27)
         self.append_time = <int64_t>big_endian_64(batch + 35)
         self.timestamp_type = LOG_APPEND_TIME if head.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
-        left = self.stop_offset - offset
-        count = left
-        if left > 1:
-            count = head.record_count
-            if head.base_offset < offset or head.last_offset >= self.stop_offset:
-                count = min(count, min(head.last_offset + 1, self.stop_offset) - max(head.base_offset, offset))
-        # An array that was made shorter since has no room for it.
-        if len(self.tally) == 3:
-            tally = self.tally.data.as_longlongs
-            tally[0] += 1
-            tally[1] += count
-            tally[2] += head.size
+        note_window(self.tally, &head, offset, self.stop_offset)
         return 0
 
-    cdef bint is_aborted(self, const uint8_t* batch, Head* head) noexcept:
-        cdef const long long* rows = self.aborted.data.as_longlongs
-        cdef int64_t producer_id = <int64_t>big_endian_64(batch + 43)
-        cdef Py_ssize_t low = 0
-        cdef Py_ssize_t high = len(self.aborted) // 3
-        cdef Py_ssize_t middle
-        if not head.attributes & ATTRIBUTE_TRANSACTIONAL:
-            return False
-        # The last row at or below (producer id, base offset).
-        while low < high:
-            middle = (low + high) // 2
-            if rows[3 * middle] < producer_id or (
-                rows[3 * middle] == producer_id and rows[3 * middle + 1] <= head.base_offset
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        return low > 0 and rows[3 * low - 3] == producer_id and rows[3 * low - 1] >= head.base_offset
+
 
 
 @cython.final

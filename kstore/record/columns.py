@@ -23,8 +23,11 @@ from kstore.record.batch import ATTRIBUTE_LOG_APPEND_TIME, MAX_BYTES_UNCOMPRESSE
 from kstore.types import OFFSET_MAX, TIMESTAMP_TYPES
 
 if TYPE_CHECKING:
+    from array import array
+
     import pyarrow as pa
 
+    from kstore.record._runs import Run
     from kstore.record.batch import Batch
 
 __all__ = [
@@ -166,6 +169,19 @@ class ArrowDecoder:
             stop_offset,
         )
         return () if is_through else self._rest()
+
+    def add_run(
+        self, run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """``add`` for the batches of a run; the arguments are those of ``Run.records``.
+
+        They are added as the chunks are consumed: consume all, also if there are none.
+        """
+        at = run.start
+        while at < run.stop:
+            at = self._builder.append_run(run.data, at, run.stop, first_offset, stop_offset, tally, aborted)
+            if self._builder.is_within_batch:
+                yield from self._rest()
 
     def flush(self) -> pa.RecordBatch | None:
         """The records after the last full chunk, or None."""
