@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import c_ubyte
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 from kstore.config import CompressionType, LogConfig
 from kstore.errors import CorruptDataError, KstoreError
-from kstore.record._runs import Run, epoch_starts, index_notes
+from kstore.record._runs import Run, epoch_starts, find_batch, index_notes, record_at
 from kstore.record.batch import Batch
 from kstore.record.compression import CODECS
 from kstore.record.parse import parse_batch
@@ -160,6 +161,34 @@ def runs(data: bytes) -> None:
                 found.append(item)
         expected = [_told(each) for each in walk(source, 0, len(data), next_offset=0, **bounds)]
         expect([_told(each) for each in found] == expected, "another walk over runs")
+        found = []
+        for item in walk_runs(source, 0, len(data), next_offset=0, with_compressed=True, **bounds):
+            if isinstance(item, Run):
+                expect(all((each.codec_id != 0) == item.is_compressed for _, each in item.batches()), "mixed codecs")
+                found += item.batches()
+            else:
+                found.append(item)
+        expect([_told(each) for each in found] == expected, "another walk over compressed runs")
+
+
+def lookup(data: bytes) -> None:
+    """A record that is looked up is one that its batch has, and the CRC of the batch is right."""
+    items = [item for item in walk(BufferSource(data), 0, len(data), next_offset=0) if not isinstance(item, Damage)]
+    targets = {0, 1, *(offset for _, batch in items[:8] for offset in (batch.base_offset, batch.last_offset))}
+    counts = array("q", [0, 0, 0])
+    for target, size_left, indexed in product(targets, (len(data), 2 * len(data)), (-1, 1)):
+        found = find_batch(data, size_left, target, 0, OFFSET_STOP, indexed, target, 0)
+        if found is None:
+            continue
+        at, size = found
+        expect(0 <= at <= at + size <= size_left, f"a batch of {size} bytes at {at}")
+        record = record_at(data, at, target, counts)
+        if record is not None:
+            expect(record.offset == target, f"offset {record.offset}, asked {target}")
+            batch = parse_batch(data, at)
+            expect(batch.is_valid() and not batch.is_control, "a record of a batch that has none to give")
+            with suppress(CorruptDataError):  # another record of the batch may be malformed
+                expect([*batch.records(target, target + 1)] == [record], "another record than its batch has")
 
 
 def _told(item: tuple[int, Batch] | Damage) -> object:
@@ -265,6 +294,7 @@ TARGETS: dict[str, Target] = {
     "foreign": Target(foreign, seeds.batch_seeds, mutate_batches, compiled=True),
     "codecs": Target(codecs, seeds.codec_seeds, mutate),
     "runs": Target(runs, seeds.run_seeds, mutate_batches, compiled=True),
+    "lookup": Target(lookup, seeds.run_seeds, mutate_batches, compiled=True),
     "scanner": Target(scanner, seeds.batch_seeds, mutate_batches),
     "offset-index": Target(files.offset_index, lambda: seeds.file_seeds("*.index"), mutate),
     "time-index": Target(files.time_index, lambda: seeds.file_seeds("*.timeindex"), mutate),
