@@ -95,7 +95,7 @@ class TransactionRebuild:
             self._aborted.append(ended)
 
     def finish(self, segment: LogSegment) -> bool:
-        """Writes the segment's index unless it is already right; returns whether it wrote."""
+        """Puts the segment's index on disk, written again unless it is right; returns whether it was."""
         aborted, self._aborted = self._aborted, []
         damages, self._damages = self._damages, []
         index = segment.files.transaction_index()
@@ -115,6 +115,9 @@ class TransactionRebuild:
         aborted = sorted([*aborted, *unread], key=lambda transaction: transaction.last_offset)
         self._producers.index_sizes.note(segment.base_offset, len(aborted) * TransactionIndex.entry_size)
         if is_whole and found == aborted:
+            if found:
+                # The process that wrote it may have been killed before it synced it.
+                segment.files.sync_transaction_index()
             return False
         # At once: readers in other processes trust the index.
         segment.files.replace_transaction_index(aborted)

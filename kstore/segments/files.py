@@ -80,6 +80,14 @@ class SegmentFiles(NamedTuple):
         """Replaces the existing index with one of ``aborted``, durably."""
         replace_file(self.fs, self.path(TXN_INDEX_SUFFIX), TransactionIndex.encode(aborted), mode=self.file_mode)
 
+    def sync_transaction_index(self) -> None:
+        """Puts the index on disk as it is. Raises: SyncFailedError, StorageError."""
+        index = self.transaction_index(writable=True)
+        try:
+            index.flush()
+        finally:
+            index.close()
+
     def truncate_transactions_to(self, offset: int) -> int:
         """Keeps the aborted transactions that ended below ``offset``, on disk; returns the size of the index then."""
         index = self.transaction_index(writable=True)

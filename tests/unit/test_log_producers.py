@@ -15,7 +15,7 @@ from kstore.log import Log
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.types import AbortedTransaction, Durability
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.log_cases import data, edit, files, killed, marker, offsets, segment_bases, transaction
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -185,6 +185,17 @@ def test_recovery_rebuilds_an_index_of_the_last_segment_from_earlier_ones(tmp_pa
     with Log(copy) as again:
         assert again.recovery.segments_scanned == 1
         assert files(copy, TXN_INDEX) == before
+
+
+def test_recovery_syncs_a_transaction_index_that_it_keeps(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        append(log, data(0), transaction(1, 1, 2), marker(1, 3, commit=False))
+        copy = killed(log, tmp_path / "killed")
+    # Its writer was killed before it synced, and a power cut may still take what a clean close then believes.
+    fs = RecordingFs()
+    Log(copy, fs=fs).close()
+    kinds = [(operation.kind, Path(operation.path).suffix or Path(operation.path).name) for operation in fs.operations]
+    assert ("fdatasync", TXN_INDEX) in kinds[: kinds.index(("fdatasync", ".state"))]
 
 
 def test_a_torn_marker_is_cut_and_its_transaction_open_again(tmp_path: Path) -> None:

@@ -385,6 +385,13 @@ MUTANTS = (
         "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
     ),
     Mutant(
+        "a transaction index that recovery keeps is not synced",
+        "kstore/engine/transaction_rebuild.py",
+        "            if found:\n",
+        "            if not found:\n",
+        "tests/unit/test_log_producers.py",
+    ),
+    Mutant(
         "a lost transaction index is missed after a clean close only",
         "kstore/engine/files.py",
         "            txn_bytes=self.transaction_index_bytes(ends, clean=clean),\n",
