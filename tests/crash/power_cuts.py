@@ -24,6 +24,7 @@ from tests.crash_states import Choice, Disk, Image, Torn, all_but, everything, n
 from tests.evidence import shuffled
 from tests.fake_fs import CHANGES, Operation
 from tests.memory_fs import Machine, MemoryFs, MemoryRecording
+from tests.selection import is_quick
 
 __all__ = ["ROOT", "Counts", "RecordedLife", "choices_for", "cut_power", "fast_directory", "moment_count"]
 
@@ -152,8 +153,8 @@ def _any_choice(units: int, generator: random.Random) -> Choice:
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
     """Cuts the power until about ``count`` different states survived, or hardly any more exist.
 
-    States differ by the contents of files, or by what was promised. They are those of every moment of the life, or, if
-    ``count`` is less than that, of as many moments drawn by the seed.
+    States differ by the contents of files, or by what was promised. Every moment of the life has at least one, but a
+    quick run whose ``count`` is less than that draws as many moments by the seed.
     """
     generator = random.Random(seed)
     machine.restart()
@@ -173,7 +174,7 @@ def _cut_everywhere(
     left = moment_count(life.operations)
     of_recoveries, tries = 0, 0
     for moment in moments(life.before, life.operations):
-        if generator.random() * left > count - len(seen):
+        if is_quick() and generator.random() * left > count - len(seen):
             left -= 1
             continue
         # What earlier moments could not use is shared among the rest.
