@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.reader import LogReader, open_reader
+from kstore.engine.reader import LogReader, RunDecoder, open_reader
 from kstore.errors import ClosedError
 from kstore.log import Log
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
@@ -20,7 +22,7 @@ __all__ = ["Decode", "Reader", "decode_records", "decode_values"]
 Item = TypeVar("Item")
 Decode = Callable[[Batch, int, int, int], list[Any]]
 
-# How much one trip to a thread brings, in whole batches: bytes as stored in the log, and items.
+# How much one trip to a thread brings, in whole batches or runs: bytes as stored in the log, and items.
 PIECE_BYTES: Final = 1 << 20
 PIECE_ITEMS: Final = 10_000
 
@@ -207,7 +209,13 @@ class _ReadPosition:
             return False
         self._end = end = max(end, self._position)
         self._runs = open_reader(
-            self._log.reads, self._decode, self._position, end, self._isolation_level, self._on_corrupt
+            self._log.reads,
+            self._decode,
+            self._position,
+            end,
+            self._isolation_level,
+            self._on_corrupt,
+            decode_run=DECODE_RUN[self._decode],
         )
         return True
 
@@ -226,3 +234,18 @@ def decode_records(batch: Batch, first_offset: int, stop_offset: int, limit: int
 
 def decode_values(batch: Batch, first_offset: int, stop_offset: int, limit: int) -> list[Any]:
     return [(list(batch.values(first_offset, stop_offset, limit)), batch.size)]
+
+
+def _records_of_run(
+    run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
+) -> list[Any]:
+    return [(list(run.records(first_offset, stop_offset, tally, aborted)), run.stop - run.start)]
+
+
+def _values_of_run(
+    run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
+) -> list[Any]:
+    return [(list(run.values(first_offset, stop_offset, tally, aborted)), run.stop - run.start)]
+
+
+DECODE_RUN: dict[Decode, RunDecoder[Any]] = {decode_records: _records_of_run, decode_values: _values_of_run}
