@@ -32,7 +32,7 @@ from kstore.record.batch import (
 from kstore.record.crc import crc32c
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TimestampType
 
-__all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "read_batch"]
+__all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "increment", "read_batch"]
 
 # offset, size, crc, magic, attributes
 LEGACY_PREFIX = struct.Struct(">qiIbb")
@@ -111,12 +111,12 @@ class V2DumpBatch:
     @property
     def last_sequence(self) -> int:
         base_sequence = self.header.base_sequence
-        return -1 if base_sequence == -1 else _increment(base_sequence, self.header.last_offset_delta)
+        return -1 if base_sequence == -1 else increment(base_sequence, self.header.last_offset_delta)
 
     def sequence(self, offset: int) -> int:
         """The sequence number of the record at ``offset``, -1 in a batch without sequences."""
         base_sequence = self.header.base_sequence
-        return -1 if base_sequence < 0 else _increment(base_sequence, offset - self.entry.offset)
+        return -1 if base_sequence < 0 else increment(base_sequence, offset - self.entry.offset)
 
     def computed_crc(self) -> int:
         entry = self.entry
@@ -292,7 +292,7 @@ def read_batch(entry: Entry, file: File) -> DumpBatch:
     return LegacyDumpBatch(entry, file)
 
 
-def _increment(sequence: int, by: int) -> int:
+def increment(sequence: int, by: int) -> int:
     """``sequence`` + ``by``, wrapping from 2^31 - 1 to 0; damaged ones follow Java's 32-bit arithmetic."""
     if sequence > _int32(SEQUENCE_MAX - by):
         return _int32(by - _int32(SEQUENCE_MAX - sequence) - 1)

@@ -80,7 +80,12 @@ class EntryWalk:
                 if len(data) < min(size, CHUNK_BYTES):
                     return
             yield Entry(position, size, offset, magic, data, at)
-            self.position = position + size
+            if self.position == position:
+                self.position = position + size
+
+    def skip_to(self, position: int) -> None:
+        """Continues at ``position``, where an entry of the same chunk ends."""
+        self.position = position
 
 
 def read_entry(source: Source, position: int, stop: int) -> Entry | None:

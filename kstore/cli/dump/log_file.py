@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from kstore.cli.dump.batches import DumpBatch, Message, V2DumpBatch, read_batch
 from kstore.cli.dump.entries import Entry, EntryWalk
 from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
 from kstore.cli.dump.reports import FileReport
+from kstore.cli.dump.text import TextPrinter
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._codec import Record
-from kstore.record.batch import MAGIC_V2
+from kstore.record._runs import Run, walk_run
+from kstore.record.batch import ATTRIBUTE_CONTROL, BATCH_HEADER, LOG_OVERHEAD_BYTES, MAGIC_V2, BatchHeader
 from kstore.record.scan import SearchBudget, find_next_batch
+from kstore.types import OFFSET_MAX
 
 __all__ = ["dump_log", "dump_metadata_snapshot"]
 
@@ -68,14 +73,57 @@ class _LogDump:
         Returns where the whole ones end, None if the dump ends, and whether a damaged size ends them.
         """
         walk = EntryWalk(self._file, position, stop)
+        printer = self._job.printer
         try:
             for entry in walk:
-                if not self._entry(entry):
+                if isinstance(printer, TextPrinter) and (run := self._run_at(entry, stop)) is not None:
+                    if not self._run(run, printer):
+                        return None, False
+                    walk.skip_to(run.position + run.stop)
+                elif not self._entry(entry):
                     return None, False
         except CorruptBatchError as error:
             self._job.damage(self._path, error.reason, walk.position)
             return walk.position, True
         return walk.position, False
+
+    def _run_at(self, entry: Entry, stop: int) -> Run | None:
+        """The run of more than one plain batch that begins with ``entry``, if there is one."""
+        if entry.magic != MAGIC_V2 or not entry.is_whole:
+            return None
+        size_left, start = stop - entry.position, entry.position - entry.at
+        run = walk_run(entry.data, entry.at, size_left, start, self._next_offset, size_left, OFFSET_MAX, 0, OFFSET_MAX)
+        return run if run.batch_count > 1 else None
+
+    def _run(self, run: Run, printer: TextPrinter) -> bool:
+        """Prints the batches of a run, as ``_entry`` would one by one."""
+        options = self._job.options
+        if not options.deep_iteration:
+            printer.run(run)
+            self._next_offset = run.next_offset
+            return True
+        data, at = run.data, run.start
+        records = iter(run.records(run.base_offset, OFFSET_MAX, array("q", (0, 0, 0))))
+        while at < run.stop:
+            header = BatchHeader._make(BATCH_HEADER.unpack_from(data, at))
+            size, position = header.batch_length + LOG_OVERHEAD_BYTES, run.position + at
+            entry = Entry(position, size, header.base_offset, header.magic, data, at)
+            if header.attributes & ATTRIBUTE_CONTROL:
+                if not self._entry(entry):
+                    return False
+            else:
+                batch = V2DumpBatch(entry, self._file)
+                printer.plain_batch(header, position)
+                self._next_offset = batch.last_offset + 1
+                try:
+                    printer.records(batch, self._gaps.follow(islice(records, header.record_count)), options.shown)
+                except CorruptDataError as error:
+                    if not self._goes_on_behind(entry, f"{_name(batch)}: {error.reason}"):
+                        return False
+                    # The decoder refused a record; the cursor goes on behind the batch.
+                    records = iter(run.records(batch.last_offset + 1, OFFSET_MAX, array("q", (0, 0, 0))))
+            at += size
+        return True
 
     def _entry(self, entry: Entry) -> bool:
         """Prints one entry; returns whether the dump continues after it."""
