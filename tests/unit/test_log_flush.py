@@ -26,7 +26,7 @@ from kstore.logs.open_logs import Flushes
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
-from tests.fake_fs import WRITES, FailingFs, Fault, Operation, WatchedFs
+from tests.fake_fs import CHANGES, WRITES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
 from tests.log_cases import killed, marker, transaction
 from tests.without_flusher import log_without_flusher
 
@@ -451,3 +451,56 @@ def test_a_store_s_log_asks_again_for_a_flush_after_an_interrupt_in_the_asking(t
             log.append(b"x")
         log.append(b"y")
         flushed_to(log, 2)
+
+
+def done_by(act: Callable[[], object], fs: RecordingFs) -> list[tuple[str, str]]:
+    """What ``act`` changes, in order: each operation with the suffix of its file."""
+    before = len(fs.operations)
+    act()
+    return [(one.kind, Path(one.path).suffix) for one in fs.operations[before:] if one.kind in CHANGES]
+
+
+def before_the_state(done: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What comes before ``kstore.state`` is on disk."""
+    return done[: done.index(("fdatasync", ".state"))]
+
+
+@pytest.mark.usefixtures("unflushed")
+@pytest.mark.parametrize("durability", ["interval", "os"])
+def test_a_flush_syncs_sealed_segments_and_names_before_it_vouches_for_them(
+    durability: Durability, tmp_path: Path
+) -> None:
+    fs = RecordingFs()
+    with Log(tmp_path / "log", durability=durability, fs=fs) as log:
+        for _ in range(3):
+            log.append(b"v")
+            log.roll()
+        log.append(b"v")
+        done = before_the_state(done_by(log.flush, fs))
+        assert done.count(("fdatasync", ".log")) == 4
+        assert ("sync_dir", "") in done
+
+
+@pytest.mark.usefixtures("unflushed")
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+def test_a_flush_syncs_transaction_indexes_before_it_vouches_for_them(durability: Durability, tmp_path: Path) -> None:
+    fs = RecordingFs()
+    with Log(tmp_path / "log", durability=durability, fs=fs) as log:
+        log.append_batches(transaction(1, 0, 1), assign_offsets=False)
+        log.append_batches(marker(1, 2, commit=False), assign_offsets=False)
+        assert ("fdatasync", ".txnindex") in before_the_state(done_by(log.flush, fs))
+
+
+@pytest.mark.usefixtures("unflushed")
+@pytest.mark.parametrize("durability", ["interval", "os"])
+def test_a_deletion_syncs_the_names_of_what_stays_before_it_removes_a_file(
+    durability: Durability, tmp_path: Path
+) -> None:
+    fs = RecordingFs()
+    with Log(tmp_path / "log", durability=durability, fs=fs) as log:
+        for _ in range(3):
+            log.append(b"v")
+            log.roll()
+        done = [kind for kind, _ in done_by(lambda: log.delete_records(2), fs)]
+        removed = min(done.index(kind) for kind in ("rename", "unlink") if kind in done)
+        assert "sync_dir" in done[:removed]

@@ -23,7 +23,6 @@ LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
 SWAP = "tests/unit/test_segment_swap.py"
 STORE = "tests/crash/test_store_crashes.py"
-PRODUCERS = "tests/crash/test_producer_crashes.py"
 SHARED_LOG = "tests/unit/test_log_shared.py"
 LOSSES = "tests/unit/test_log_losses.py tests/crash/test_loss_crashes.py"
 TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
@@ -95,7 +94,7 @@ MUTANTS = (
         "kstore/engine/flush.py",
         "        return [*files.unflushed, *(",
         "        return [*(",
-        lives("appends-os", "appends-interval"),
+        FLUSHES,
     ),
     Mutant(
         "a flush does not sync the names of new segments",
@@ -132,7 +131,7 @@ MUTANTS = (
         "kstore/engine/recovery.py",
         "    loaded.context.fs.sync_dir(loaded.context.directory)\n    store_loaded(loaded)",
         "    store_loaded(loaded)",
-        lives("appends-os", "truncations-os", "deletions-os", "retention-os"),
+        "tests/unit/test_log_producers.py",
     ),
     Mutant(
         "a new log's directory is not synced",
@@ -155,7 +154,7 @@ MUTANTS = (
         "kstore/engine/cuts.py",
         "a log that begins too late.\n            files.context.fs.sync_dir(files.context.directory)\n",
         "a log.\n            pass\n",
-        lives("deletions-os", "deletions-interval"),
+        FLUSHES,
     ),
     Mutant(
         "the known end is not lowered before a truncation",
@@ -257,7 +256,7 @@ MUTANTS = (
         "kstore/engine/flush.py",
         "        index.flush()\n",
         "        pass\n",
-        PRODUCERS,
+        FLUSHES,
     ),
     Mutant(
         "a small file is not synced before it takes its name",
