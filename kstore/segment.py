@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -35,6 +35,8 @@ from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
+
+Handle = TypeVar("Handle")
 
 # One step of a header walk reads this much: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
@@ -83,6 +85,7 @@ class LogSegment:
 
     __slots__ = (
         "_context",
+        "_handle_owner",
         "_has_damage",
         "_largest",
         "_retired",
@@ -100,6 +103,8 @@ class LogSegment:
     ) -> None:
         """``lacks_index``: a listing of the directory shows that one of its two searched indexes is missing."""
         self._context = context
+        # Identifies its handles in the cache. Its base offset does not: the segment that replaces it has the same one.
+        self._handle_owner = object()
         self.lacks_index = lacks_index
         # Whether its indexes were checked against its batches, which is done once. Guarded by the repairs.
         self.is_examined = False
@@ -189,9 +194,13 @@ class LogSegment:
     def size_in(self, file: File) -> int:
         """``size``, for a caller that has the ``.log`` open: asking an open file is cheaper than asking for its
         name."""
-        if self.tail is None and self._size < 0:
-            self._size = file.size()
-        return self.size
+        if self.tail is not None or self._size >= 0:
+            return self.size
+        change_count = self.change_count
+        self._size = size = file.size()
+        if self.change_count != change_count:
+            self._size = -1  # of the file as it was before the change
+        return size
 
     def resize(self, size: int) -> None:
         """Applies the writer process's changes of the file: its size, -1 to look when it is needed."""
@@ -213,56 +222,51 @@ class LogSegment:
         tail = self.tail
         if tail is not None and (open_file := tail.open_file) is not None:
             return open_file
-        file = self._context.handles.get((self.base_offset, LOG_SUFFIX), self._open_log)
-        if self._retired:
-            raise self._replaced()
-        return file
+        return self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
 
     def _open_log(self) -> File:
-        return self._context.fs.open(self.files.path_text(LOG_SUFFIX))
+        return self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX)))
 
     def offset_index(self) -> OffsetIndex:
         if self.tail is not None:
             return self.tail.offset_index
-        index = self._context.handles.get((self.base_offset, INDEX_SUFFIX), self._open_offset_index)
-        if self._retired:
-            raise self._replaced()
-        return index
+        return self._context.handles.get((self._handle_owner, INDEX_SUFFIX), self._open_offset_index)
 
     def _open_offset_index(self) -> OffsetIndex:
         kept = self._kept(INDEX_SUFFIX)
         if isinstance(kept, OffsetIndex):
             return kept
-        return OffsetIndex.open_read_only(
-            self._context.fs, self.files.path_text(INDEX_SUFFIX), self.base_offset, live=True
-        )
+        path = self.files.path_text(INDEX_SUFFIX)
+        return self._own(OffsetIndex.open_read_only(self._context.fs, path, self.base_offset, live=True))
 
     def time_index(self) -> TimeIndex:
         if self.tail is not None:
             return self.tail.time_index
-        index = self._context.handles.get((self.base_offset, TIME_INDEX_SUFFIX), self._open_time_index)
-        if self._retired:
-            raise self._replaced()
-        return index
+        return self._context.handles.get((self._handle_owner, TIME_INDEX_SUFFIX), self._open_time_index)
 
     def _open_time_index(self) -> TimeIndex:
         kept = self._kept(TIME_INDEX_SUFFIX)
         if isinstance(kept, TimeIndex):
             return kept
-        return TimeIndex.open_read_only(
-            self._context.fs, self.files.path_text(TIME_INDEX_SUFFIX), self.base_offset, live=True
-        )
+        path = self.files.path_text(TIME_INDEX_SUFFIX)
+        return self._own(TimeIndex.open_read_only(self._context.fs, path, self.base_offset, live=True))
+
+    def _own(self, opened: Handle) -> Handle:
+        """``opened``, unless the segment is retired: then the file may belong to the segment that replaces it.
+
+        Openers call this before the cache gets the handle. If the segment is retired later, the cache does not keep it.
+        """
+        if self._retired:
+            path = self.files.path_text(LOG_SUFFIX)
+            raise FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
+        return opened
 
     def retire(self) -> None:
         """Its names are about to become another segment's: users of its open files continue, but it opens none
         again."""
+        # In this order; see ``_own``.
         self._retired = True
         self._drop_handles()
-
-    def _replaced(self) -> FileMissingError:
-        # Requested after the file was opened, which may have been the new one of that name.
-        path = self.files.path_text(LOG_SUFFIX)
-        return FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
 
     # --- repair -----------------------------------------------------------------------------------------------------
 
@@ -293,8 +297,8 @@ class LogSegment:
 
     def drop_indexes(self) -> None:
         """Makes the next lookup read both indexes again."""
-        self._context.handles.drop((self.base_offset, INDEX_SUFFIX))
-        self._context.handles.drop((self.base_offset, TIME_INDEX_SUFFIX))
+        self._context.handles.drop((self._handle_owner, INDEX_SUFFIX))
+        self._context.handles.drop((self._handle_owner, TIME_INDEX_SUFFIX))
 
     def _changed(self) -> None:
         """It is no longer the segment that was, or is being, examined."""
@@ -570,7 +574,7 @@ class LogSegment:
         self._drop_handles()
 
     def _drop_handles(self) -> None:
-        self._context.handles.drop((self.base_offset, LOG_SUFFIX))
+        self._context.handles.drop((self._handle_owner, LOG_SUFFIX))
         self.drop_indexes()
         self._changed()
 

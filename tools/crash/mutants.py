@@ -59,6 +59,13 @@ MUTANTS = (
         "high_watermark=source.last_stable_offset()",
         "tests/unit/test_committed_reads.py",
     ),
+    Mutant(
+        "a replaced segment opens the files of the one that replaces it",
+        "kstore/segment.py",
+        "        if self._retired:\n            path",
+        "        if False:\n            path",
+        "tests/unit/test_swap_readers.py",
+    ),
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
         "an append is not synced",
