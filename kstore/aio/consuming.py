@@ -129,6 +129,8 @@ class Consumer:
                 done, self._poll = self._poll, None
                 found, seconds = done.result()
             if found:
+                # The last step: what a poll does not return comes again.
+                self._loop_consumer.reading.before = {}
                 return found
             if not await self._told(seconds, deadline):
                 return {}
@@ -161,12 +163,11 @@ class Consumer:
             await asyncio.wait([self._piece])
 
     async def _settle_poll(self) -> None:
-        """Recalls what a cancelled poll has found."""
+        """Waits for what a cancelled poll has started. The consumer knows that none of it was returned."""
         if self._poll is not None:
             await asyncio.wait([self._poll])
             done, self._poll = self._poll, None
-            if done.exception() is None and (found := done.result()[0]):
-                await self._threads.run(partial(self._loop_consumer.give_back, found))
+            done.exception()  # it ended with the cancelled poll
 
     async def _call(self, call: Callable[[], Result]) -> Result:
         """Makes another call in a thread, when it is this consumer's turn. If cancelled, even before, it still runs."""

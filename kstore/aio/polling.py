@@ -41,7 +41,7 @@ class LoopConsumer:
         self._waiter = LoopWaiter(topics.clock, loop)
         parts = consumer_parts(topics, groups, group, settings, waiter=self._waiter)
         self._use = parts.use
-        self._reading = parts.reading
+        self.reading = parts.reading
         self._positions = parts.positions
         self._next = parts.next
         self.sync = Consumer(parts, names, pattern=pattern, listener=listener)
@@ -77,7 +77,7 @@ class LoopConsumer:
             return None, min(self._waiter.arm(self._has_more), self._next.wait_seconds)
 
     def _has_more(self) -> bool:
-        return any(reader.has_more() for reader in self._reading.ready())
+        return any(reader.has_more() for reader in self.reading.ready())
 
     def look_for_records(self) -> tuple[Piece | None, float]:
         """The next records of an iteration."""
@@ -88,13 +88,5 @@ class LoopConsumer:
         return self._look(self._next.values)
 
     def look_for_poll(self, count: int) -> tuple[Polled | None, float]:
-        """The next records of a poll."""
+        """The next records of a poll, which comes again unless the caller clears ``reading.before``."""
         return self._look(partial(self._next.polled, count))
-
-    def give_back(self, polled: Polled) -> None:
-        """Makes records that a poll has found available to the next poll."""
-        with self._use.alone():
-            for owner, records in polled.items():
-                reader = self._reading.readers.get(owner)
-                if reader is not None:
-                    reader.seek(records[0].offset)

@@ -146,7 +146,10 @@ class Consumer:
         count = _count(self.config.max_poll_records if max_records is None else max_records)
         _check_timeout(timeout)
         with self._use.alone():
-            return self._next.awaited(lambda: self._next.polled(count), timeout) or {}
+            found = self._next.awaited(lambda: self._next.polled(count), timeout)
+        # Nothing can interrupt from here on.
+        self._reading.before = {}
+        return found or {}
 
     def to_arrow(self, max_records: int = 65_536, timeout: float | None = 0.0, **options: Any) -> pa.Table:
         """The next records as a ``pyarrow.Table``, instead of ``poll``: columns topic, partition and those of a log.
@@ -162,7 +165,10 @@ class Consumer:
         with self._use.alone():
             wanted = reading_options(options)
             pieces = self._next.awaited(lambda: self._reading.columns(count, wanted), timeout)
-            return table_of(pieces or [], options)
+            table = table_of(pieces or [], options)
+        # Nothing can interrupt from here on.
+        self._reading.before = {}
+        return table
 
     def __iter__(self) -> Iterator[Any]:
         """The next records, until the caller stops or none came for ``iteration_timeout_ms``.

@@ -132,10 +132,11 @@ class PartitionReader:
 
     def leave(self, offset: int, unused_count: int = 0) -> None:
         """The records below ``offset``, lent or given, were used; reading continues there."""
-        if self._lent is not None:
-            self._counters.records += _given(self._lent, offset) - self._lent_from
-        self._counters.records -= unused_count
+        lent = self._lent
         self.seek(offset)
+        if lent is not None:
+            self._counters.records += _given(lent, offset) - self._lent_from
+        self._counters.records -= unused_count
 
     def known_position(self) -> int | None:
         """The position, even within lent records; any thread may ask."""
@@ -167,16 +168,24 @@ class PartitionReader:
 
         Raises: OffsetOutOfRangeError, CorruptBatchError, StorageError: the position stays where it is.
         """
+        try:
+            return self._take(count)
+        except BaseException:
+            # Items may have left their source without being returned.
+            self.stop()
+            raise
+
+    def _take(self, count: int) -> list[Record]:
         while True:
             if self._items is not None and self._decode is _records:
                 found: list[Record] = list(islice(self._items, count))
+                self._counters.records += len(found)
                 if len(found) < count:
                     self._items = None
                     self.position = self._next_offset
                 else:
                     self.position = found[-1].offset + 1
                 if found:
-                    self._counters.records += len(found)
                     return found
             if not self._open_part(_records):
                 return []
@@ -203,10 +212,10 @@ class PartitionReader:
         cursor, self._lent = self._lent, None
         if cursor is not None:
             self.position = cursor.next_offset
-            self._counters.records += _given(cursor, cursor.next_offset) - self._lent_from
             if not cursor.has_more:
                 self._items = None
                 self.position = self._next_offset
+            self._counters.records += _given(cursor, cursor.next_offset) - self._lent_from
 
     def lend_values(self, count: int) -> Piece | None:
         """Like ``lend``, for the values only."""
@@ -219,24 +228,31 @@ class PartitionReader:
         return ListPiece(self, found, offsets) if found else None
 
     def _take_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
+        try:
+            return self._next_values(count)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _next_values(self, count: int) -> tuple[list[bytes | None], Sequence[int]]:
         while True:
             if self._items is not None and self._decode is _values:
                 if self._whole is not None and len(self._whole) <= count:
                     whole, offsets = self._whole, self._offsets
+                    self._counters.records += len(whole)
                     self._items = self._whole = None
                     self.position = self._next_offset
-                    self._counters.records += len(whole)
                     return whole, offsets
                 self._whole = None
                 found: list[bytes | None] = list(islice(self._items, count))
                 offsets, self._offsets = self._offsets[: len(found)], self._offsets[len(found) :]
+                self._counters.records += len(found)
                 if len(found) < count:
                     self._items = None
                     self.position = self._next_offset
                 else:
                     self.position = offsets[-1] + 1
                 if found:
-                    self._counters.records += len(found)
                     return found, offsets
             if not self._open_part(_values):
                 return [], ()
@@ -304,6 +320,13 @@ class PartitionReader:
 
     def take_arrow(self, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
         """The next records as columns, at most ``count``; None at the end of what can be read, or of the turn."""
+        try:
+            return self._take_arrow(count, options)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _take_arrow(self, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
         self._switch_to(_COLUMNS)
         batch = self._columns if self._options == options else None
         self._columns = None

@@ -108,7 +108,7 @@ class NextRecords:
     # --- for a poll -------------------------------------------------------------------------------------------------
 
     def polled(self, count: int) -> Polled:
-        """The next records, by partition, at most ``count``."""
+        """The next records, by partition, at most ``count``; the caller clears ``Reading.before``."""
         found: Any = self._reading.records(count)
         return self._deserialized(found) if found and not self._is_plain else found
 
@@ -132,11 +132,13 @@ class NextRecords:
     def records(self) -> Piece | None:
         """The next records of one partition, which are handed out from now on."""
         self._positions.piece = found = self._piece_of_records()
+        self._reading.before = {}
         return found
 
     def values(self) -> Piece | None:
         """The next values of one partition, which are handed out from now on."""
         self._positions.piece = found = self._reading.values(self._piece_count)
+        self._reading.before = {}
         return found
 
     def _piece_of_records(self) -> Piece | None:
@@ -175,12 +177,14 @@ class NextRecords:
         if not self._use.lock.acquire(False):
             return None
         try:
+            self._reading.note(reader)
             following = before.following(self._piece_count)
+            if following is not None:
+                positions.piece = following
+            self._reading.before = {}
+            return following
         except OffsetOutOfRangeError:
             reader.stop()
             return None
         finally:
             self._use.lock.release()
-        if following is not None:
-            positions.piece = following
-        return following

@@ -11,7 +11,7 @@ from kstore.files.paths import TopicPartition
 from kstore.record._codec import RecordCursor
 from kstore.record._runs import RunRecords, RunValues
 
-__all__ = ["Cursor", "CursorPiece", "ListPiece", "Piece"]
+__all__ = ["Cursor", "CursorPiece", "ListPiece", "Piece", "Reader"]
 
 # Creates items on request, and knows its progress.
 Cursor = RecordCursor | RunRecords | RunValues
@@ -26,6 +26,8 @@ class Reader(Protocol):
     def position(self) -> int | None: ...
     @property
     def paused(self) -> bool: ...
+    def known_position(self) -> int | None: ...
+    def seek(self, offset: int | None) -> None: ...
     def leave(self, offset: int, unused_count: int = 0) -> None: ...
     def stop(self) -> None: ...
     def lend(self, count: int) -> Piece | None: ...
@@ -79,9 +81,9 @@ class CursorPiece:
         if not self._cursor.has_more:
             self.reader.settle()
             return
-        offset = self._cursor.next_offset
+        # First: if Ctrl-C comes in between, a second call does the same. An ended cursor looks like one all given out.
+        self.reader.leave(self._cursor.next_offset)
         self._cursor.end()
-        self.reader.leave(offset)
 
 
 class ListPiece:
@@ -109,6 +111,7 @@ class ListPiece:
         if rest := length_hint(self.items):
             offset = self.position()
             assert offset is not None
+            # First: if Ctrl-C comes in between, a second call does the same.
+            self.reader.leave(offset, rest)
             # Past the last item: the holder of the iterator finds it exhausted.
             self.items.__setstate__(len(self._items))  # type: ignore[attr-defined]
-            self.reader.leave(offset, rest)

@@ -28,13 +28,17 @@ class Positions:
         self.piece: Piece | None = None
 
     def recall(self) -> None:
-        """Takes back what an iteration has not given out; it is read again."""
-        piece, self.piece = self.piece, None
-        if piece is not None:
-            piece.end()
+        """Takes back what an iteration has not given out, and what an interrupted call has not returned; it is read
+        again."""
+        if self.piece is not None:
+            self.piece.end()
+            self.piece = None
+        self._reading.take_back()
 
     def of(self, reader: PartitionReader) -> int:
         """The offset of the next record. Raises: NoOffsetError, WakeupError, StorageError."""
+        if (before := self._reading.before.get(reader)) is not None:
+            return before
         piece = self.piece
         if piece is not None and piece.reader is reader and (offset := piece.position()) is not None:
             return offset

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.of_store import StoreGroups
-from kstore.consumer.pieces import Piece
+from kstore.consumer.pieces import Piece, Reader
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
@@ -26,6 +26,9 @@ __all__ = ["Reading"]
 
 logger = logging.getLogger(__name__)
 
+Found = TypeVar("Found")
+Taken = TypeVar("Taken", bound=Sized)
+
 
 class Reading:
     """A consumer's partitions; for one thread."""
@@ -38,6 +41,9 @@ class Reading:
         # In the order of their turns.
         self.readers: dict[TopicPartition, PartitionReader] = {}
         self.counters = ReadingCounters()
+        # Where readers were before the call in progress, or interrupted, that has not returned what it took from them.
+        # A call clears it with its last step, as an assignment: CPython serves a signal after a call, not after that.
+        self.before: dict[Reader, int] = {}
 
     # --- which ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +134,18 @@ class Reading:
             logger.warning("%s: %s: reading continues at offset %d", reader.owner, error, offset)
         reader.seek(offset)
 
+    def note(self, reader: Reader) -> None:
+        """Call it before something is taken from ``reader``."""
+        position = reader.known_position()
+        assert position is not None
+        self.before.setdefault(reader, position)
+
+    def take_back(self) -> None:
+        """What an interrupted call took and did not return comes again."""
+        for reader, offset in self.before.items():
+            reader.seek(offset)
+        self.before = {}
+
     # --- what -------------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[PartitionReader]:
@@ -151,94 +169,72 @@ class Reading:
                 reader.has_turn_ended = False
                 self.readers[reader.owner] = self.readers.pop(reader.owner)
 
-    def lent(self, count: int) -> Piece | None:
-        """The next records of one partition, at most ``count``; None if no records are available now."""
-        for reader in self._turns():
-            try:
-                found = reader.lend(count)
-            except OffsetOutOfRangeError as error:
-                reader.stop()
-                self._reset(reader, error)
-                found = reader.lend(count)
-            if found is not None:
-                return found
-        return None
-
-    def piece(self, count: int) -> tuple[PartitionReader, list[Record]] | None:
-        """Like ``lent``, as a list of records."""
-        for reader in self._turns():
-            found = self._taken(reader, count)
-            if found:
-                return reader, found
-        return None
-
-    def _taken(self, reader: PartitionReader, count: int) -> list[Record]:
+    def _from(self, reader: PartitionReader, take: Callable[[PartitionReader, int], Found], count: int) -> Found:
+        """The result of ``take``, also if the position is out of range."""
+        self.note(reader)
         try:
-            return reader.take(count)
+            return take(reader, count)
         except OffsetOutOfRangeError as error:
             reader.stop()
             self._reset(reader, error)
-            return reader.take(count)
+            return take(reader, count)
+
+    def _first(self, take: Callable[[PartitionReader, int], Found], count: int) -> tuple[PartitionReader, Found] | None:
+        """What ``take`` finds in the first partition that has something."""
+        for reader in self._turns():
+            found = self._from(reader, take, count)
+            if found:
+                return reader, found
+        self.before = {}
+        return None
+
+    def _all(
+        self, take: Callable[[PartitionReader, int], Taken | None], count: int
+    ) -> list[tuple[PartitionReader, Taken]]:
+        """What ``take`` finds in all partitions in turn, at most ``count`` records."""
+        found: list[tuple[PartitionReader, Taken]] = []
+        for reader in self._turns():
+            while count > 0:
+                try:
+                    taken = self._from(reader, take, count)
+                except Exception:
+                    if found:
+                        return found  # the records before it come first; the next call comes to the same place
+                    self.before = {}
+                    raise
+                if not taken:
+                    break
+                found.append((reader, taken))
+                count -= len(taken)
+            if count <= 0:
+                break
+        if not found:
+            self.before = {}
+        return found
+
+    def lent(self, count: int) -> Piece | None:
+        """The next records of one partition, at most ``count``; None if no records are available now."""
+        found = self._first(PartitionReader.lend, count)
+        return None if found is None else found[1]
+
+    def values(self, count: int) -> Piece | None:
+        """Like ``lent``, for values."""
+        found = self._first(PartitionReader.lend_values, count)
+        return None if found is None else found[1]
+
+    def piece(self, count: int) -> tuple[PartitionReader, list[Record]] | None:
+        """Like ``lent``, as a list of records."""
+        return self._first(PartitionReader.take, count)
 
     def records(self, count: int) -> dict[TopicPartition, list[Record]]:
         """The next records, at most ``count`` in all, by partition."""
         found: dict[TopicPartition, list[Record]] = {}
-        for reader in self._turns():
-            while count > 0:
-                try:
-                    taken = self._taken(reader, count)
-                except Exception:
-                    if found:
-                        return found  # the records before it come first; it will be raised again
-                    raise
-                if not taken:
-                    break
-                known = found.get(reader.owner)
-                if known is None:
-                    found[reader.owner] = taken
-                else:
-                    known += taken
-                count -= len(taken)
-            if count <= 0:
-                break
+        for reader, taken in self._all(PartitionReader.take, count):
+            known = found.setdefault(reader.owner, taken)
+            if known is not taken:
+                known += taken
         return found
-
-    def values(self, count: int) -> Piece | None:
-        """Like ``lent``, for values."""
-        for reader in self._turns():
-            try:
-                found = reader.lend_values(count)
-            except OffsetOutOfRangeError as error:
-                reader.stop()
-                self._reset(reader, error)
-                found = reader.lend_values(count)
-            if found is not None:
-                return found
-        return None
 
     def columns(self, count: int, options: dict[str, Any]) -> list[tuple[PartitionReader, pa.RecordBatch]]:
         """The next records as columns, at most ``count`` in all."""
-        found: list[tuple[PartitionReader, pa.RecordBatch]] = []
-        for reader in self._turns():
-            while count > 0:
-                try:
-                    batch = self._taken_columns(reader, count, options)
-                except Exception:
-                    if found:
-                        return found  # the records before it come first; it will be raised again
-                    raise
-                if batch is None:
-                    break
-                count -= batch.num_rows
-                found.append((reader, batch))
-            if count <= 0:
-                break
-        return found
-
-    def _taken_columns(self, reader: PartitionReader, count: int, options: dict[str, Any]) -> pa.RecordBatch | None:
-        try:
-            return reader.take_arrow(count, options)
-        except OffsetOutOfRangeError as error:
-            reader.stop()
-            self._reset(reader, error)
-            return reader.take_arrow(count, options)
+        return self._all(lambda reader, rest: reader.take_arrow(rest, options), count)

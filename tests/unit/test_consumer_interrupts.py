@@ -1,0 +1,127 @@
+"""A consumer whose call fails half-way: what the call took and did not return comes again, and is not committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstore.consumer.consumer import Consumer
+from kstore.consumer.fetching import PartitionReader
+from kstore.store import Store
+from tests.consumer_helpers import T0, T1, consumer, fill, offsets, opened
+from tests.unit.test_interrupted_counts import Tried, at_every_place
+
+COUNT = 200
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with opened(tmp_path / "data") as store:
+        fill(store, T0, COUNT, batch=7)
+        yield store
+
+
+def polled(reading: Consumer) -> list[int]:
+    return [record.offset for record in reading.poll(max_records=10).get(T0, ())]
+
+
+def columns(reading: Consumer) -> list[int]:
+    found: list[int] = reading.to_arrow(max_records=10)["offset"].to_pylist()
+    return found
+
+
+def iterated(reading: Consumer) -> list[int]:
+    return [record.offset for record in [next(reading, None)] if record is not None]
+
+
+# An interrupt where a generator is dropped: Python can raise it nowhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("take", "settings"),
+    [
+        pytest.param(polled, {}, id="poll"),
+        pytest.param(polled, {"value_deserializer": "str"}, id="deserialized"),
+        pytest.param(columns, {}, id="columns"),
+        pytest.param(iterated, {}, id="iteration"),
+        pytest.param(iterated, {"value_deserializer": "str"}, id="deserialized-iteration"),
+    ],
+)
+def test_an_interrupt_at_any_place_loses_no_record(
+    store: Store, take: Callable[[Consumer], list[int]], settings: dict[str, Any], tried: Tried
+) -> None:
+    with consumer(store, group="g", **settings) as reading:
+        reading.assign([T0])
+        seen: list[int] = []
+
+        def act() -> None:
+            seen.extend(take(reading))
+
+        def check() -> None:
+            assert reading.positions().get(T0, 0) == len(seen)
+            assert seen == list(range(len(seen)))
+            # From what another call has read ahead, too.
+            seen.extend(record.offset for record in reading.poll(max_records=3).get(T0, ()))
+            assert seen == list(range(len(seen)))
+            if len(seen) > COUNT - 30:
+                reading.seek(T0, 0)
+                seen.clear()
+
+        at_every_place(act, check, tried)
+        reading.commit()
+        assert reading.committed()[T0].offset == len(seen)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_failure_between_two_partitions_loses_no_record(
+    store: Store, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, T1, 20)
+    real, calls = PartitionReader.take, count(1)
+
+    def take(self: PartitionReader, number: int) -> list[Any]:
+        found = real(self, number)
+        if next(calls) == 3:
+            self.stop()
+            self.seek(found[0].offset)
+            raise error
+        return found
+
+    monkeypatch.setattr(PartitionReader, "take", take)
+    with consumer(store) as reading:
+        reading.assign([T1, T0])
+        seen: dict[Any, list[int]] = {T0: [], T1: []}
+        for _ in range(20):
+            try:
+                found = offsets(reading.poll(max_records=300))
+            except KeyboardInterrupt:
+                assert reading.positions() == {owner: len(numbers) for owner, numbers in seen.items()}
+                continue
+            for owner, numbers in found.items():
+                seen[owner] += numbers
+    assert seen == {T0: list(range(COUNT)), T1: list(range(20))}
+
+
+def test_memory_that_runs_out_within_a_piece_loses_no_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kstore.consumer import fetching
+
+    failing = [True]
+
+    def islice(items: Any, number: int) -> Any:
+        for place, item in enumerate(items):
+            if place == 4 and failing:
+                failing.pop()
+                raise MemoryError
+            yield item
+            if place + 1 == number:
+                return
+
+    monkeypatch.setattr(fetching, "islice", islice)
+    with consumer(store) as reading:
+        reading.assign([T0])
+        with pytest.raises(MemoryError):
+            reading.poll(max_records=10)
+        assert offsets(reading.poll(max_records=10)) == {T0: list(range(10))}
