@@ -158,6 +158,19 @@ def _units(position: int, data: bytes) -> Iterator[_Unit]:
         at += size
 
 
+def _outside(lost: _Unit, later: _Unit) -> Iterator[_Unit]:
+    """The parts of ``lost`` that ``later``, written over it, leaves."""
+    if lost.data is None or later.data is None:
+        yield lost
+        return
+    start, stop = later.position - lost.position, later.position + len(later.data) - lost.position
+    if start > 0:
+        yield _Unit(lost.position, lost.data[:start], lost=True)
+    if stop < len(lost.data):
+        begin = max(stop, 0)
+        yield _Unit(lost.position + begin, lost.data[begin:], lost=True)
+
+
 def _apply(content: bytearray, unit: _Unit) -> None:
     if unit.data is None:
         del content[unit.position :]
@@ -197,8 +210,16 @@ class _File:
         self._known = None
 
     def sync(self) -> None:
-        self.change([unit for unit in self.pending if not unit.lost])
-        self.pending = [unit for unit in self.pending if unit.lost]
+        self.sync_sizes()
+        pending, self.pending = self.pending, []
+        for unit in pending:
+            if unit.lost:
+                self.pending.append(unit)
+            else:
+                assert unit.data is not None, "the sizes are synced"
+                self.change([unit])
+                # What was lost before it does not come back over it.
+                self.pending = [rest for lost in self.pending for rest in _outside(lost, unit)]
 
     def sync_sizes(self) -> None:
         """Sizes persist in order: a certain one makes the earlier ones certain."""
