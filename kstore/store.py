@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -121,6 +122,8 @@ class Store:
             raise ConfigError("shared is for writers: a store that is read_only needs no lock")
         self.path = Path(path)
         self.config = StoreConfig(**{name: settings.pop(name) for name in STORE_SETTINGS & settings.keys()})
+        self._is_closing = False
+        self._is_released = False
         self._scheduler = Scheduler(clock, threads=background and not read_only)
         self._topics = Topics(
             self.path,
@@ -143,7 +146,7 @@ class Store:
             if not read_only:
                 self._begin()
         except BaseException:
-            self._topics.life.closed = True
+            self._topics.life.closed = self._is_released = True
             self._scheduler.stop()
             self._topics.directory.close()
             raise
@@ -391,18 +394,32 @@ class Store:
     # --- close ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes all logs cleanly, writes the checkpoints, and records the clean close. A second call does nothing.
+        """Closes all logs cleanly, writes the checkpoints, and records the clean close. A second call does nothing,
+        unless Ctrl-C ended the first: it continues, and the store recovers when it is next opened.
 
         Raises: the first failure: the store is closed anyway, and recovers when it is next opened.
         """
-        topics = self._topics
-        if topics.life.closed or closed_elsewhere(self.close, self):
+        if self._is_released or closed_elsewhere(self.close, self):
             return
-        topics.life.closed = True
-        if topics.life.forked:
-            return  # everything belongs to the parent
-        # Running tasks continue: a compaction ends when its log is closed, and the rest finds no more logs.
-        self._scheduler.end()
+        # Nothing from here to the ``try`` can run a signal handler or another thread.
+        if self._is_closing:
+            return
+        self._is_closing = True
+        try:
+            if not self._topics.life.forked:  # else everything belongs to the parent
+                self._close()
+            self._is_released = True
+        except Exception:
+            self._is_released = True
+            raise
+        finally:
+            self._topics.life.closed = True
+            self._is_closing = False
+
+    def _close(self) -> None:
+        """Every step can be repeated, after an interrupt."""
+        topics = self._topics
+        is_first, topics.life.closed = not topics.life.closed, True
         failures: list[BaseException] = []
 
         def attempt(action: Callable[[], object]) -> None:
@@ -412,21 +429,29 @@ class Store:
                 failures.append(error)
 
         try:
+            # Running tasks continue: a compaction ends when its log is closed, and the rest finds no more logs.
+            self._scheduler.end()
             for consumer in self._consumers.open().values():
-                consumer.abandon()
+                attempt(consumer.abandon)
             attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = topics.logs.shut()
-            side_by_side(
-                lambda owner: attempt(lambda: topics.logs.close(owner)),
-                owners,
-                count=self.config.recovery_threads,
-                name="kstore-close",
+            attempt(
+                lambda: side_by_side(
+                    lambda owner: attempt(lambda: topics.logs.close(owner)),
+                    owners,
+                    count=self.config.recovery_threads,
+                    name="kstore-close",
+                )
             )
+            for owner in owners:
+                # Only those that an interrupt has left open.
+                attempt(partial(topics.logs.close, owner))
             self._scheduler.stop()
             # Waits for a topic that is being created or deleted.
             with topics.changing():
-                if not topics.read_only and not failures:
+                # An interrupted first call has released the directory.
+                if is_first and not topics.read_only and not failures:
                     attempt(lambda: self._close_in_order(owners))
                 topics.directory.close()
         finally:

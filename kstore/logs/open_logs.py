@@ -177,8 +177,7 @@ class OpenLogs:
 
     def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:
         """Needs the entry's lock."""
-        log, entry.log = entry.log, None
-        writer, entry.writer = entry.writer, None
+        log, writer = entry.log, entry.writer
         entry.is_kept = False
         if log is None:
             return
@@ -189,6 +188,9 @@ class OpenLogs:
                 offsets = writer.offsets
                 with self._mutex:
                     self._closed_at[owner] = offsets
+            # Last: the next call continues a close that an interrupt ended early.
+            if writer is None or writer.closed:
+                entry.log = entry.writer = None
 
     def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability, counters: LogCounters) -> Log:
         directory = self._directory
