@@ -80,7 +80,8 @@ def side_by_side(
     The others are new threads called ``name``, or those of ``workers``.
 
     If no more threads can be started, the existing ones do it all. An exception in one call does not stop the others;
-    the first is raised at the end. An interrupt of this thread starts no more calls, and waits for those started.
+    the first is raised at the end. An interrupt of this thread starts no more calls, and waits for those started; so
+    does a second one.
     """
     waiting = deque(items)
     # From the other threads: an entry when one looks for an item, and later its failure, or None.
@@ -125,11 +126,19 @@ def side_by_side(
             except Exception as error:
                 failures.append(error)
     finally:
-        waiting.clear()
-        # A thread that has not started yet will find nothing to do, and is not waited for: its start may need a lock of
-        # the interpreter that this thread holds.
-        while len(ended) < len(begun):
-            bell.get()
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                waiting.clear()
+                # A thread that has not started yet will find nothing to do, and is not waited for: its start may need a
+                # lock of the interpreter that this thread holds.
+                while len(ended) < len(begun):
+                    bell.get()
+                break
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
     failures += [failure for failure in ended if failure is not None]
     if failures:
         raise failures[0]

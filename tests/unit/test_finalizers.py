@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -337,6 +338,30 @@ def test_an_interrupt_waits_for_what_was_begun() -> None:
         ended.set()
 
     with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, range(2), count=2, name="test")
+    assert ended.is_set()
+
+
+def test_a_second_interrupt_waits_for_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, ended = threading.Barrier(2), threading.Event(), threading.Event()
+    caller = threading.current_thread()
+
+    class ImpatientBell(SimpleQueue[None]):
+        def get(self, block: bool = True, timeout: float | None = None) -> None:
+            if not may_end.is_set():
+                may_end.set()
+                raise KeyboardInterrupt("the second")
+            super().get(block, timeout)
+
+    def work(_: int) -> None:
+        begun.wait(LONG)
+        if threading.current_thread() is caller:
+            raise KeyboardInterrupt
+        may_end.wait(LONG)
+        ended.set()
+
+    monkeypatch.setattr(thread_module, "SimpleQueue", ImpatientBell)
+    with pytest.raises(KeyboardInterrupt, match="the second"):
         side_by_side(work, range(2), count=2, name="test")
     assert ended.is_set()
 
