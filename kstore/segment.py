@@ -2,7 +2,8 @@
 
 A segment is *sealed* (its files are opened when first read, through the log's bounded cache of handles) or *active*
 (it has a ``SegmentTail``, the writer's open files). Only the log's writer, under the log's lock, changes a segment;
-reads take no lock: they use positions that were published before.
+reads take no lock: they use positions that were published before. A reader takes ``tail`` once, because a roll may
+remove it between two looks.
 
 An index is a hint. A lookup checks its result against the batch header found there. If an index is missing or wrong,
 the lookup has it rebuilt (``engine.index_repairs``); if that fails, it walks the segment from its start. Lookups under
@@ -18,11 +19,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import CorruptDataError, FileMissingError, StorageError
+from kstore.errors import FileMissingError
 from kstore.files.fs import File, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
+from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
 from kstore.record._runs import Run
@@ -178,8 +180,9 @@ class LogSegment:
     @property
     def size(self) -> int:
         """Bytes of whole batches, as far as known."""
-        if self.tail is not None:
-            return self.tail.position
+        tail = self.tail
+        if tail is not None:
+            return tail.position
         if self._size < 0:
             self._size = self._context.fs.stat(self.files.path_text(LOG_SUFFIX)).size
         return self._size
@@ -228,8 +231,9 @@ class LogSegment:
         return self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX)))
 
     def offset_index(self) -> OffsetIndex:
-        if self.tail is not None:
-            return self.tail.offset_index
+        tail = self.tail
+        if tail is not None:
+            return tail.offset_index
         return self._context.handles.get((self._handle_owner, INDEX_SUFFIX), self._open_offset_index)
 
     def _open_offset_index(self) -> OffsetIndex:
@@ -240,8 +244,9 @@ class LogSegment:
         return self._own(OffsetIndex.open_read_only(self._context.fs, path, self.base_offset, live=True))
 
     def time_index(self) -> TimeIndex:
-        if self.tail is not None:
-            return self.tail.time_index
+        tail = self.tail
+        if tail is not None:
+            return tail.time_index
         return self._context.handles.get((self._handle_owner, TIME_INDEX_SUFFIX), self._open_time_index)
 
     def _open_time_index(self) -> TimeIndex:
@@ -422,14 +427,14 @@ class LogSegment:
         """The index entry to begin with, None if there is no readable index."""
         try:
             return self.offset_index().lookup(target)
-        except (StorageError, CorruptDataError):
+        except INDEX_FAILURES:
             return None
 
     def positions_behind(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin after damage."""
         try:
             return [entry.position for entry in self.offset_index().entries() if entry.position > position]
-        except (StorageError, CorruptDataError):
+        except INDEX_FAILURES:
             return ()
 
     def largest_timestamp(self, stop: int, *, repair: bool = True) -> TimestampOffset:
@@ -457,7 +462,8 @@ class LogSegment:
     @property
     def has_damage(self) -> bool:
         """Whether damage hides timestamps: the search for the largest one, or recovery, has met some."""
-        return self.tail.has_damage if self.tail is not None else self._has_damage
+        tail = self.tail
+        return tail.has_damage if tail is not None else self._has_damage
 
     def _is_far(self, found: _TimeEntry | None, stop: int) -> bool:
         """Whether more follows the last time entry, which a sealed segment has at its end, than an index leaves out."""
@@ -475,7 +481,7 @@ class LogSegment:
         try:
             index = self.time_index()
             return index.last_entry if index.entry_count else None
-        except (StorageError, CorruptDataError):
+        except INDEX_FAILURES:
             return None
 
     def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> _TimeEntry | None:
@@ -506,7 +512,7 @@ class LogSegment:
         Every record before it is older than ``timestamp``."""
         try:
             entry = self.time_index().lookup(timestamp)
-        except (StorageError, CorruptDataError):
+        except INDEX_FAILURES:
             return self.base_offset
         if entry.timestamp == NO_TIMESTAMP:
             return self.base_offset
@@ -540,7 +546,8 @@ class LogSegment:
     # --- change -----------------------------------------------------------------------------------------------------
 
     def seal(self, *, sync: bool = False) -> None:
-        """Seals the active segment: last time index entry, indexes trimmed, spare blocks released.
+        """Seals the active segment: last time index entry, indexes trimmed, spare blocks released. Readers that have
+        its indexes continue with them.
 
         ``sync`` puts the indexes on disk too: a caller that has cleared the segment's doubt never checks them again.
         """

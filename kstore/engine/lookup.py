@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kstore.engine.reads import LogReads
-from kstore.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.errors import OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
+from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.record._codec import Record
 from kstore.record._runs import find_batch, record_at
 from kstore.record.batch import BATCH_HEADER_BYTES
@@ -81,7 +82,7 @@ def batch_of(segment: LogSegment, offset: int, stop: int, offset_stop: int, file
         return FoundBatch(data, found[0]) if found is not None and sum(found) <= len(data) else None
     try:
         floor_offset, floor, ceiling_offset, ceiling, after = segment.offset_index().around(offset)
-    except (CorruptDataError, StorageError):
+    except INDEX_FAILURES:
         return None
     if not floor <= ceiling < stop:
         # There is no second entry, or a writer has stored it since the end was published.

@@ -211,9 +211,9 @@ class _ReadPlan(Generic[Item]):
                 if not self._log.wait_beyond(self._offset, self._timeout, committed=self._committed):
                     return
         except ClosedError:
-            if not self._follow:
+            if not (self._follow and self._log.closed):
                 raise
-            # Who follows a log until it is closed has come to its end.
+            # The reader has followed the log until it was closed, which is the end of the read.
 
     def _first_run(self) -> Iterable[Item] | None:
         """The batch that holds the first offset, by the shortest way; None where anything about it is not plain.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kstore.errors import CorruptDataError, StorageError
+from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.record.batch import Batch
 from kstore.record.heads import HEAD_BYTES
 from kstore.record.walk import Damage, walk
@@ -61,7 +61,7 @@ def _last_indexed(segment: LogSegment, stop: int) -> Located:
     """The batch of the last index entry, if it is there; else the segment's start."""
     try:
         entry = segment.offset_index().last_entry
-    except (StorageError, CorruptDataError):
+    except INDEX_FAILURES:
         return START
     # A lookup for the entry's own offset checks the header there.
     found = segment.locate(entry.offset, stop, repair=False)

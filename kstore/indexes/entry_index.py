@@ -2,7 +2,6 @@
 
 A writable index is memory that grows in small steps, each with its blocks allocated first; the file shrinks only at
 ``seal()`` and ``close()``. It keeps no descriptor: each step opens the file by name. A read-only one is bytes, read
-once. Changes need the log's lock. Lookups need none: an entry is stored before the count that covers it, a grown
 once. Changes need the log's lock. Lookups do not: an entry is stored before the count that covers it, a grown mapping
 is in place before that count too, and a reader that meets a mapping just sealed looks again. Nothing is on disk before
 ``flush()``.
@@ -14,20 +13,26 @@ import errno
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from kstore.errors import (
     ClosedError,
+    CorruptDataError,
     CorruptIndexError,
     FileMissingError,
     IndexFullError,
     PathLike,
     ReadOnlyError,
+    StorageError,
 )
 from kstore.files.fs import READ_FILE_SIZE_MAX, FileSystem, Mapping, read_file
 from kstore.indexes._search import floor_slot
 
-__all__ = ["DELTA_MAX", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
+__all__ = ["DELTA_MAX", "INDEX_FAILURES", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
+
+# What a lookup may raise: then its caller continues without the index. An index is closed under its readers when its
+# segment is deleted, or is the active one and is reopened.
+INDEX_FAILURES: Final = (StorageError, CorruptDataError, ClosedError)
 
 # An offset is stored as an int32 relative to the segment's base.
 DELTA_MAX = (1 << 31) - 1

@@ -488,7 +488,9 @@ class SegmentTail:
             self.rebuild()
 
     def seal(self, *, sync: bool) -> None:
-        """Adds the last time entry, trims the indexes to their entries, releases spare blocks, and closes the files.
+        """Adds the last time entry, trims the indexes to their entries, and releases spare blocks.
+
+        The indexes stay readable: readers, which have no lock, may have found them before. Each is in memory now.
 
         ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored.
         """
@@ -505,7 +507,6 @@ class SegmentTail:
                 logger.warning("%s: not trimmed: %s", index.path, error)
         if self._file is not None:
             self._give_back_spare(self._file)
-        self.abandon()
 
     def sync_indexes(self, fs: FileSystem) -> None:
         """Puts the indexes of a tail that was sealed without a sync on disk, if possible; they are hints."""
@@ -516,7 +517,7 @@ class SegmentTail:
                 logger.warning("%s: not synced: %s", index.path, error)
 
     def abandon(self) -> None:
-        """Drops the files unchanged. Readers that hold the ``.log`` continue with it."""
+        """Drops the files unchanged. Readers that hold the ``.log`` continue with it, but without the indexes."""
         self.offset_index.close(trim=False)
         self.time_index.close(trim=False)
 

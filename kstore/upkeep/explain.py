@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from kstore.engine.ends import Ends
 from kstore.engine.times import find_offset_by_timestamp
-from kstore.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.errors import CorruptDataError, OffsetOutOfRangeError
 from kstore.index import OffsetIndex, TimeIndex
-from kstore.indexes.entry_index import WARM_BYTES
+from kstore.indexes.entry_index import INDEX_FAILURES, WARM_BYTES
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
@@ -141,12 +141,12 @@ def _slot_words(index: OffsetIndex | TimeIndex, slot: int) -> tuple[str, str]:
 def _add_time_entry(explanation: Explanation, segment: LogSegment, timestamp: int, limit: int) -> None:
     try:
         index = segment.time_index()
-    except (StorageError, CorruptDataError) as error:
+        slot = index.floor_slot(timestamp)
+        section, words = _slot_words(index, slot)
+        entry = index.entry(slot) if slot >= 0 else TimestampOffset(-1, segment.base_offset)
+    except INDEX_FAILURES as error:
         explanation.add("timeindex", f"cannot be used, so the segment is walked from its start: {error}")
         return
-    slot = index.floor_slot(timestamp)
-    section, words = _slot_words(index, slot)
-    entry = index.entry(slot) if slot >= 0 else TimestampOffset(-1, segment.base_offset)
     text = f"{words}: no record before offset {entry.offset} is later than {entry.timestamp}" if slot >= 0 else words
     explanation.add("timeindex", text, section=section, slot=slot, timestamp=entry.timestamp, offset=entry.offset)
 
@@ -164,7 +164,7 @@ def _explain_in_segment(
         entry_position = entry.position
         text = f"{words}: offset {entry.offset} at position {entry.position:,}" if slot >= 0 else words
         explanation.add("index", text, section=section, slot=slot, offset=entry.offset, position=entry.position)
-    except (StorageError, CorruptDataError) as error:
+    except INDEX_FAILURES as error:
         explanation.add("index", f"cannot be used, so the segment is walked from its start: {error}")
     located = segment.locate(offset, limit)
     if located.position < entry_position:
