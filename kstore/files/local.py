@@ -100,7 +100,8 @@ class OsFile:
         return f"OsFile({self.path!r}, fd={self._fd})"
 
     def __del__(self) -> None:
-        self.close()
+        if getattr(self, "_fd", -1) >= 0:  # else it may not be fully constructed
+            self.close()
 
     def pread(self, size: int, position: int) -> bytes:
         if size > READ_SIZE_UNCHECKED:

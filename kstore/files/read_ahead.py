@@ -41,18 +41,18 @@ class ReadAhead:
         # None once the thread ends.
         self._read: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
         self._has_thread = False
-        if stop - start >= THREAD_BYTES_MIN:
+
+    def __enter__(self) -> Self:
+        if self._stop - self._start >= THREAD_BYTES_MIN:
             try:
                 start_thread(self._serve, name="kstore-read-ahead")
-                self._ask(start)
+                self._ask(self._start)
                 self._has_thread = True
             except ThreadStartError:
                 pass  # everything is read when it is asked for
             finally:
                 if not self._has_thread:
                     self._asked.put(None)
-
-    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -70,6 +70,8 @@ class ReadAhead:
             self._start += len(self._pieces.popleft())
         while held_to < stop and self._reading == held_to:
             piece = self._next()
+            if piece is None:
+                return self._file.pread(size, position)
             self._pieces.append(piece)
             held_to += len(piece)
         if held_to < stop:
@@ -84,8 +86,9 @@ class ReadAhead:
     def close(self) -> None:
         """Ends the thread, and waits for what it is reading: on return nothing uses the file."""
         if self._has_thread:
-            self._has_thread = False
+            # First: an interrupt after it leaves no thread that waits for ever.
             self._asked.put(None)
+            self._has_thread = False
             while self._read.get() is not None:
                 pass
         self._pieces.clear()
@@ -95,10 +98,13 @@ class ReadAhead:
         if self._reading >= 0:
             self._asked.put(position)
 
-    def _next(self) -> bytes:
-        """The piece that was asked for; the next one is asked for first. Raises: what reading it raised."""
+    def _next(self) -> bytes | None:
+        """The piece that was asked for; the next one is asked for first. None if the thread has ended, as without
+        memory. Raises: what reading it raised."""
         found = self._read.get()
-        assert found is not None, "the thread serves until it is closed"
+        if found is None:
+            self._has_thread = False
+            return None
         if isinstance(found, BaseException):
             self._reading = -1
             raise found

@@ -95,3 +95,18 @@ def test_an_interrupt_between_two_reads_leaves_no_thread(file: File) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+
+
+def test_an_interrupt_before_the_block_leaves_no_thread(file: File) -> None:
+    source = ReadAhead(file, 0, len(DATA))
+    try:
+        assert not threads()
+    finally:
+        source.close()
+
+
+def test_a_thread_that_ended_by_itself_is_done_without(file: File) -> None:
+    with ReadAhead(file, 0, len(DATA)) as source:
+        source._asked.put(None)
+        assert source.pread(len(DATA), 0) == DATA
+        assert source.pread(100, 5_000) == DATA[5_000:5_100]
