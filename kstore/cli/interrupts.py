@@ -26,8 +26,8 @@ class Interrupts:
     @contextmanager
     def allowed(self) -> Iterator[None]:
         """A block that Ctrl-C interrupts, even if it was pressed before the block."""
-        self._is_allowed = True
         try:
+            self._is_allowed = True
             self.check()
             yield
         finally:
@@ -58,4 +58,5 @@ def held_interrupts() -> Iterator[Interrupts]:
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        # None: the handler was not set from Python, and cannot be set again.
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
