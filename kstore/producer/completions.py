@@ -82,6 +82,8 @@ class Completions:
             self._give_back(batch)
 
     def _give_back(self, batch: ProducerBatch) -> None:
-        buffer = batch.take_buffer()
-        if buffer is not None and batch.pool_size:
-            self._accumulator.pool.deallocate(buffer, batch.pool_size)
+        if batch.pool_size:
+            # In one step: an interrupt after the buffer is taken would leave it to whoever keeps the exception.
+            self._accumulator.pool.deallocate(batch.take_buffer(), batch.pool_size)
+        else:
+            batch.take_buffer()

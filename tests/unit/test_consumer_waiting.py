@@ -242,7 +242,8 @@ def test_waits_in_short_turns_look_at_the_logs_once(store: Store) -> None:
     for reader in readers:
         reader.seek(0)
     assert [waiter.wait(readers, 0.001) for _ in range(20)] == [False] * 20
-    assert looks == 2 * len(readers)
+    # The first turn looks again when it is over, unless a busy machine lets it end at once.
+    assert len(readers) <= looks <= 2 * len(readers)
     # Other readers, and what comes, are looked at.
     assert not waiter.wait(readers[:1], 0.001)
     assert not waiter.wait(readers, 0.001)

@@ -68,11 +68,11 @@ def test_the_settings_unpack_it_where_the_path_points(packed: Packed) -> None:
 
 @pytest.mark.long
 def test_more_packages_come_with_what_they_require(tmp_path: Path) -> None:
-    more = pack(tmp_path / "more.tgz", packages=["prometheus_client", "Import_Linter"])
-    assert {"prometheus-client", "import-linter", "click", "rich"} <= set(more.packages)
+    more = pack(tmp_path / "more.tgz", packages=["Prometheus_Client", "pytest"])
+    assert {"prometheus-client", "pytest", "pluggy", "iniconfig"} <= set(more.packages)
     with tarfile.open(more.path) as archive:
         names = archive.getnames()
-    assert "click/__init__.py" in names
+    assert "pluggy/__init__.py" in names
     assert not [name for name in names if ".." in name or name.startswith("/")]
 
 
