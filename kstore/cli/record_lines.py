@@ -38,7 +38,8 @@ def line_batches(file: BinaryIO, interrupts: Interrupts, batch_records: int = BA
     rest = b""
     while True:
         with interrupts.allowed():
-            chunk = _available(file, interrupts)
+            _wait_for(file, interrupts)
+        chunk: bytes = file.read1(READ_BYTES)  # type: ignore[attr-defined]  # every binary file that click opens has it
         if not chunk:
             break
         *lines, rest = (rest + chunk).split(b"\n")
@@ -50,20 +51,20 @@ def line_batches(file: BinaryIO, interrupts: Interrupts, batch_records: int = BA
         yield [rest]
 
 
-def _available(file: BinaryIO, interrupts: Interrupts) -> bytes:
-    """What ``file`` has now, at most ``READ_BYTES``; waits for the first byte. Empty at its end."""
+def _wait_for(file: BinaryIO, interrupts: Interrupts) -> None:
+    """Waits until a read of ``file`` does not wait. A file of no system has everything.
+
+    The read itself is not to be interrupted: what it has taken would be lost. And it would not notice a signal that
+    came just before it.
+    """
     try:
         poll = select.poll()
         poll.register(file, select.POLLIN)
     except (OSError, ValueError):
-        pass  # no file of the system's: it has everything
-    else:
-        # A read does not notice a signal that came just before it.
-        while not poll.poll(WAIT_MS):
-            interrupts.check()
-    # Larger than the file's buffer, which therefore stays empty.
-    chunk: bytes = file.read1(READ_BYTES)  # type: ignore[attr-defined]  # every binary file that click opens has it
-    return chunk
+        return
+    # No bytes wait in the file's buffer: each read asks for more than it holds.
+    while not poll.poll(WAIT_MS):
+        interrupts.check()
 
 
 def line_parser(is_json: bool, key_separator: str | None, *, takes_partition: bool = False) -> Parse:
