@@ -9,7 +9,6 @@ the call itself is short of memory.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import warnings
@@ -26,10 +25,8 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.crash.log_life import Batch, Life
+from tests.crash.refusals import refused
 from tests.evidence import Lost, Untyped, Wrong
-
-# CPython's own; not every build has it, and no type checker knows it.
-_testcapi = importlib.import_module("_testcapi")
 
 # If a call needs this many refusals, something else is wrong.
 REFUSALS_MAX = 20_000
@@ -115,13 +112,7 @@ def refuse(life: Life, call: Call, number: int) -> bool:
     """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
     batches, act = call.prepare(life)
     before = life.model.end
-    error: BaseException | None = None
-    _testcapi.set_nomemory(number, number + 1)
-    try:
-        act()
-    except BaseException as caught:
-        error = caught
-    _testcapi.remove_mem_hooks()
+    error = refused(act, number)
     if error is not None and not isinstance(error, (MemoryError, KstoreError, *DISGUISES)):
         raise Untyped(repr(error)) from error
     if not call.needs_open and life.log is None:
@@ -179,11 +170,11 @@ def main() -> None:
     life.append()
     if not call.needs_open:
         life.close()
-    refused = quiet = 0
+    refusal_count = quiet = 0
     for number in range(REFUSALS_MAX):
         met = refuse(life, call, number)
         print(number, flush=True)
-        refused += met
+        refusal_count += met
         # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
@@ -191,7 +182,7 @@ def main() -> None:
     if life.log is not None:
         life.close()
     life.assert_survived()
-    print(refused)
+    print(refusal_count)
 
 
 if __name__ == "__main__":

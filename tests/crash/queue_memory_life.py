@@ -9,7 +9,6 @@ the last one is the number of refusals.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import warnings
@@ -22,11 +21,9 @@ from kstore.errors import Empty, KstoreError
 from kstore.queue.job import Job
 from kstore.queue.queue import Queue
 from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
+from tests.crash.refusals import refused
 from tests.evidence import Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
-
-# CPython's own; not every build has it, and no type checker knows it.
-_testcapi = importlib.import_module("_testcapi")
 
 ITEMS = 12
 LEASE_SECONDS = 30.0
@@ -149,13 +146,7 @@ def refuse(life: Life, prepare: Callable[[Life], Callable[[], object]], number: 
     """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
     life.fill()
     act = prepare(life)
-    error: BaseException | None = None
-    _testcapi.set_nomemory(number, number + 1)
-    try:
-        act()
-    except BaseException as caught:
-        error = caught
-    _testcapi.remove_mem_hooks()
+    error = refused(act, number)
     if error is not None and not isinstance(error, (MemoryError, KstoreError, *DISGUISES)):
         raise Untyped(repr(error)) from error
     life.look()
@@ -166,17 +157,17 @@ def main() -> None:
     logging.disable()
     warnings.simplefilter("ignore")
     life, prepare = Life(Path(sys.argv[1])), CALLS[sys.argv[2]]
-    refused = quiet = 0
+    refusal_count = quiet = 0
     for number in range(REFUSALS_MAX):
         met = refuse(life, prepare, number)
         print(number, flush=True)
-        refused += met
+        refusal_count += met
         # A harmless refusal may be swallowed; a call that met none ten times meets no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
             break
     life.store.close()
-    print(refused)
+    print(refusal_count)
 
 
 if __name__ == "__main__":
