@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# The hundreds of processes that the tests start would each compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
 

@@ -27,7 +27,7 @@ from tests.selection import tries
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
-STATES, SAMPLE = tries(1000, quick=80), tries(45, quick=10)
+STATES, SAMPLE = tries(1000, quick=50), tries(45, quick=10)
 # After how many operations the log is compacted again, which takes the longest.
 AGAIN_EVERY = 7
 

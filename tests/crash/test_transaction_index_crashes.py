@@ -39,7 +39,9 @@ ABORTS, COMMITS = 1, 2
 KEYS = 5
 NOTE = "a transaction index is lost or damaged"
 # Of a life's states, how many of the many random ones a run of ``make test`` tries, for each kind of disk.
-SAMPLE = tries(60, quick=5)
+SAMPLE = tries(60, quick=2)
+# A kill takes nothing from the files: at how many moments.
+KILLED = tries(100_000, quick=100)
 
 
 class Life:
@@ -193,12 +195,9 @@ def crash(durability: Durability, seed: int, sample: int | None) -> tuple[int, i
             if choose is nothing:
                 machine.restart()
             moments = list(life.moments(choose, seed))
-            chosen = (
-                range(len(moments))
-                if choose is everything or sample is None
-                else shuffled(range(len(moments)), seed, sample)
-            )
-            without = set(shuffled(range(len(moments)), seed + 1, sample or len(moments)))
+            count = len(moments) if sample is None else KILLED if choose is everything else sample
+            chosen = shuffled(range(len(moments)), seed, count)
+            without = set(shuffled(chosen, seed + 1, sample or len(moments)))
             for at in chosen:
                 number, image = moments[at]
                 try:
