@@ -78,7 +78,6 @@ from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, Pr
 if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore import aio as aio
     from kstore.consumer.consumer import Consumer
-    from kstore.consumer.deserializers import ConsumerRecord
     from kstore.engine.fetch import FetchSlice
     from kstore.files.paths import TopicPartition
     from kstore.producer._accumulate import Deliveries, Delivery
@@ -86,6 +85,7 @@ if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore.producer.records import ProducerRecord, RecordMetadata
     from kstore.queue.job import Job
     from kstore.queue.queue import Queue
+    from kstore.record._codec import ConsumerRecord
     from kstore.record.scan import parse_batches
     from kstore.store import Store, open
     from kstore.transactions.group_records import OffsetAndMetadata
@@ -184,7 +184,7 @@ __version__ = "0.2.0"
 # The module of each public name that is loaded on first use.
 LAZY = {
     "Consumer": "kstore.consumer.consumer",
-    "ConsumerRecord": "kstore.consumer.deserializers",
+    "ConsumerRecord": "kstore.record._codec",
     "Deliveries": "kstore.producer._accumulate",
     "Delivery": "kstore.producer._accumulate",
     "FetchSlice": "kstore.engine.fetch",

@@ -20,6 +20,7 @@ from kstore.consumer.wanted import RebalanceListener
 from kstore.engine.times import TimePoint
 from kstore.errors import ConfigError, CorruptBatchError
 from kstore.files.paths import TopicPartition
+from kstore.record._codec import ConsumerRecord
 from kstore.setting_rules import UNLIMITED
 from kstore.transactions.group_records import OffsetAndMetadata
 
@@ -66,12 +67,14 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> ConsumerRecord:
         """The next record, or the end if none came for ``iteration_timeout_ms``. See ``kstore.Consumer``."""
+        item: ConsumerRecord
         if self._look is self._for_records:
             for item in self._items:
                 return item
-        return await self._next(self._for_records)
+        item = await self._next(self._for_records)
+        return item
 
     async def values(self) -> AsyncIterator[bytes | None]:
         """Like iteration, for the values only: the fast path for payloads."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, get_args
 
 import click
@@ -180,7 +180,7 @@ class _Run:
     def _wanted(self) -> int:
         return POLL_RECORDS if self._rest is None else min(self._rest, POLL_RECORDS)
 
-    def _print(self, owner: TopicPartition, records: list[Record]) -> None:
+    def _print(self, owner: TopicPartition, records: Sequence[Record]) -> None:
         if self._rest is not None:
             records = records[: self._rest]
             self._rest -= len(records)

@@ -29,6 +29,7 @@ from kstore.errors import ConfigError, ConsumerStateError, CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer.producer import Producer
+from kstore.record._codec import ConsumerRecord
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.types import OFFSET_MAX
 
@@ -134,11 +135,12 @@ class Consumer:
 
     # --- read -------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> dict[TopicPartition, list[Any]]:
+    def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """The next records, by partition, at most ``max_records`` (default: ``max_poll_records``).
 
-        Waits up to ``timeout`` seconds for the first of them, indefinitely with None; {} if none came. They are
-        ``Record``s, and with deserializers ``ConsumerRecord``s.
+        Waits up to ``timeout`` seconds for the first of them, indefinitely with None; {} if none came.
 
         Raises: ConsumerStateError (no subscription or assignment), WakeupError, NoOffsetError, OffsetOutOfRangeError,
         RecordDeserializationError, CorruptBatchError, StorageError: records before the damage came first.
@@ -170,11 +172,11 @@ class Consumer:
         self._reading.before = {}
         return table
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[ConsumerRecord]:
         """The next records, until the caller stops or none came for ``iteration_timeout_ms``.
 
-        Partitions take turns; ``current`` has the origin of the last record. A ``commit`` during iteration commits what
-        was handed out, including the last record. Raises: as ``poll``.
+        Partitions take turns; a record names its ``topic`` and ``partition``. A ``commit`` during iteration commits
+        what was handed out, including the last record. Raises: as ``poll``.
         """
         # The chain itself, so that a for loop stays in compiled code from one record to the next.
         return chain.from_iterable(self._pieces(self._next.records, self._deserializers.is_plain))
@@ -183,8 +185,9 @@ class Consumer:
         """Like iteration, for the values only: the fast path for payloads."""
         return chain.from_iterable(self._pieces(self._next.values, True))
 
-    def __next__(self) -> Any:
+    def __next__(self) -> ConsumerRecord:
         piece = self._positions.piece
+        item: ConsumerRecord
         while True:
             if piece is not None:
                 for item in piece.items:

@@ -1,35 +1,20 @@
-"""Deserializers: convert the bytes of a record's key and value, and the record that holds the results."""
+"""Deserializers: convert the bytes of a record's key and value."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from kstore.errors import RecordDeserializationError
 from kstore.files.paths import TopicPartition
-from kstore.record._codec import Record
-from kstore.types import TimestampType
+from kstore.record._codec import ConsumerRecord
 
-__all__ = ["DESERIALIZERS", "ConsumerRecord", "Deserializer", "Deserializers"]
+__all__ = ["DESERIALIZERS", "Deserializer", "Deserializers"]
 
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 _Deserialize: TypeAlias = "Callable[[str, Headers, bytes | None], Any]"
-
-
-class ConsumerRecord(NamedTuple):
-    """A record with deserialized key and value: fields as in ``Record``, and its origin."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: TimestampType
-    key: Any
-    value: Any
-    headers: Headers
-    leader_epoch: int
 
 
 class Deserializer(Protocol):
@@ -60,11 +45,11 @@ class Deserializers:
 
     @property
     def is_plain(self) -> bool:
-        """Whether keys and values stay bytes, and records are returned as read."""
+        """Whether keys and values stay bytes."""
         return self._settings == ("bytes", "bytes")
 
     def records(
-        self, owner: TopicPartition, records: Iterable[Record]
+        self, owner: TopicPartition, records: Iterable[ConsumerRecord]
     ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
         """The deserialized ``records``, up to the first that fails, and its error."""
         topic, partition = owner
@@ -81,19 +66,7 @@ class Deserializers:
                 failure = RecordDeserializationError(what, topic, partition, record.offset, type(error).__name__)
                 failure.__cause__ = error
                 return made, failure
-            made.append(
-                ConsumerRecord(
-                    topic,
-                    partition,
-                    record.offset,
-                    record.timestamp,
-                    record.timestamp_type,
-                    made_key,
-                    made_value,
-                    headers,
-                    record.leader_epoch,
-                )
-            )
+            made.append(record.deserialized(made_key, made_value))
         return made, None
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from kstore.engine.reader import open_reader
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
-from kstore.record._codec import Record, RecordCursor
+from kstore.record._codec import ConsumerRecord, Record, RecordCursor
 from kstore.record._runs import Run, RunRecords, RunValues
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.scan import RUN_BYTES_MAX
@@ -163,7 +163,7 @@ class PartitionReader:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Record]:
+    def take(self, count: int) -> list[ConsumerRecord]:
         """The next records, at most ``count``, of at most one run; none at the end of what can be read.
 
         Raises: OffsetOutOfRangeError, CorruptBatchError, StorageError: the position stays where it is.
@@ -175,10 +175,10 @@ class PartitionReader:
             self.stop()
             raise
 
-    def _take(self, count: int) -> list[Record]:
+    def _take(self, count: int) -> list[ConsumerRecord]:
         while True:
             if self._items is not None and self._decode is _records:
-                found: list[Record] = list(islice(self._items, count))
+                found: list[ConsumerRecord] = list(islice(self._items, count))
                 self._counters.records += len(found)
                 if len(found) < count:
                     self._items = None
@@ -276,7 +276,13 @@ class PartitionReader:
         part = self._next_part(decode)
         if part is None:
             return False
-        self._items, self._offsets, self._next_offset = iter(part.items), part.offsets, part.next_offset
+        items = iter(part.items)
+        if decode is _records:
+            if isinstance(items, RecordCursor | RunRecords):
+                items.origin = self.owner
+            else:
+                items = (_with_origin(self.owner, record) for record in items)
+        self._items, self._offsets, self._next_offset = items, part.offsets, part.next_offset
         self._whole = part.items if isinstance(part.items, list) and part.items else None
         self._size += part.size
         self._counters.bytes += part.size
@@ -367,6 +373,20 @@ class PartitionReader:
         self._size += batch.nbytes
         self._counters.bytes += batch.nbytes
         return batch
+
+
+def _with_origin(owner: TopicPartition, record: Record) -> ConsumerRecord:
+    """A record of a message set of version 0 or 1, which no cursor makes."""
+    return ConsumerRecord(
+        *owner,
+        record.offset,
+        record.timestamp,
+        record.timestamp_type,
+        record.key,
+        record.value,
+        record.headers,
+        record.leader_epoch,
+    )
 
 
 def _given(cursor: Cursor, next_offset: int) -> int:

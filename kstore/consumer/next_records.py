@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kstore.clock import Clock
 from kstore.consumer.commits import Commits
@@ -19,6 +19,7 @@ from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter
 from kstore.errors import ClosedError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
+from kstore.record._codec import ConsumerRecord
 from kstore.setting_rules import UNLIMITED
 from kstore.types import INT32_MAX
 
@@ -28,7 +29,7 @@ __all__ = ["NextRecords", "Polled"]
 WAIT_SECONDS_MAX = 60.0
 
 Found = TypeVar("Found")
-Polled = dict[TopicPartition, list[Any]]
+Polled = dict[TopicPartition, list[ConsumerRecord]]
 
 
 class NextRecords:
@@ -109,7 +110,7 @@ class NextRecords:
 
     def polled(self, count: int) -> Polled:
         """The next records, by partition, at most ``count``; the caller clears ``Reading.before``."""
-        found: Any = self._reading.records(count)
+        found = self._reading.records(count)
         return self._deserialized(found) if found and not self._is_plain else found
 
     def _deserialized(self, found: Polled) -> Polled:

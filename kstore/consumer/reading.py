@@ -16,7 +16,7 @@ from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
 from kstore.logs.topics import Topics
-from kstore.record._codec import Record
+from kstore.record._codec import ConsumerRecord
 from kstore.transactions.group_records import OffsetAndMetadata
 
 if TYPE_CHECKING:
@@ -222,13 +222,13 @@ class Reading:
         found = self._first(PartitionReader.lend_values, count)
         return None if found is None else found[1]
 
-    def piece(self, count: int) -> tuple[PartitionReader, list[Record]] | None:
+    def piece(self, count: int) -> tuple[PartitionReader, list[ConsumerRecord]] | None:
         """Like ``lent``, as a list of records."""
         return self._first(PartitionReader.take, count)
 
-    def records(self, count: int) -> dict[TopicPartition, list[Record]]:
+    def records(self, count: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """The next records, at most ``count`` in all, by partition."""
-        found: dict[TopicPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
         for reader, taken in self._all(PartitionReader.take, count):
             known = found.setdefault(reader.owner, taken)
             if known is not taken:

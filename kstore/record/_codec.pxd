@@ -4,7 +4,6 @@ cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 
-@cython.final
 cdef class Record:
     cdef readonly int64_t offset
     cdef readonly int64_t timestamp
@@ -13,8 +12,20 @@ cdef class Record:
     cdef readonly tuple headers
     cdef readonly int32_t leader_epoch
     cdef int8_t timestamp_type_index
+    # Its topic and partition, for a ConsumerRecord; None for any other.
+    cdef object origin
 
+    cdef int fill(self, object offset, object timestamp, str timestamp_type, object leader_epoch) except -1
     cdef tuple fields(self)
+
+
+cdef class ConsumerRecord(Record):
+    pass
+
+
+cdef class DeserializedRecord(ConsumerRecord):
+    cdef object made_key
+    cdef object made_value
 
 
 cdef class BatchBuffer:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from typing_extensions import Buffer
 
@@ -27,7 +27,6 @@ class RecordsSummary(NamedTuple):
     min_timestamp: int
     null_key_count: int
 
-@final
 class Record:
     def __init__(
         self,
@@ -56,8 +55,32 @@ class Record:
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 
+class ConsumerRecord(Record):
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: TimestampType = "CreateTime",
+        key: Buffer | None = None,
+        value: Buffer | None = None,
+        headers: Headers | None = (),
+        leader_epoch: int = -1,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    def deserialized(self, key: object, value: object) -> ConsumerRecord: ...
+
 @final
 class RecordCursor:
+    origin: tuple[str, int] | None
     def __init__(
         self,
         data: Buffer,

@@ -38,6 +38,7 @@ from kstore.types import TIMESTAMP_TYPES as _TIMESTAMP_TYPES
 
 __all__ = [
     "BatchBuffer",
+    "ConsumerRecord",
     "EncodedBatch",
     "OpenBatch",
     "Record",
@@ -67,6 +68,9 @@ cdef extern from *:
 cdef extern from "Python.h":
     # Borrowed references, and nothing that can run Python code.
     PyObject* Py_None
+    ctypedef struct PyTypeObject:
+        unsigned long tp_flags
+    unsigned long Py_TPFLAGS_BASETYPE
     bint PyBytes_CheckExact(PyObject* o)
     Py_ssize_t PyBytes_GET_SIZE(PyObject* o)
     char* PyBytes_AS_STRING(PyObject* o)

@@ -44,6 +44,8 @@ cdef class RecordCursor:
     cdef bint is_reading
     # After the last returned record; at first where it begins.
     cdef readonly int64_t next_offset
+    # The topic and partition, for ConsumerRecords; None for Records.
+    cdef public object origin
 
     def __cinit__(
         self,
@@ -120,7 +122,11 @@ cdef class RecordCursor:
                 break
             if view.offset_delta < self.first_delta:
                 continue
-            record = Record.__new__(Record)
+            if self.origin is None:
+                record = Record.__new__(Record)
+            else:
+                record = ConsumerRecord.__new__(ConsumerRecord)
+                record.origin = self.origin
             record.offset = self.base_offset + view.offset_delta
             self.next_offset = record.offset + 1
             record.timestamp_type_index = self.timestamp_type

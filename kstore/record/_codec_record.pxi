@@ -59,18 +59,22 @@ cdef class Record:
         headers=(),
         leader_epoch=-1,
     ):
+        self.fill(offset, timestamp, timestamp_type, leader_epoch)
+        self.key = as_bytes(key, "key")
+        self.value = as_bytes(value, "value")
+        self.headers = checked_headers(headers)
+
+    cdef int fill(self, object offset, object timestamp, str timestamp_type, object leader_epoch) except -1:
         if self.headers is not None:
-            raise TypeError("a Record is immutable")
+            raise TypeError(f"a {type(self).__name__} is immutable")
         if timestamp_type not in TIMESTAMP_TYPES:
             raise ValueError(f"timestamp_type {timestamp_type!r}, expected one of {', '.join(TIMESTAMP_TYPES)}")
         # Not an implicit conversion, which would truncate a float.
         self.offset = PyNumber_Index(offset)
         self.timestamp = PyNumber_Index(timestamp)
         self.timestamp_type_index = TIMESTAMP_TYPES.index(timestamp_type)
-        self.key = as_bytes(key, "key")
-        self.value = as_bytes(value, "value")
         self.leader_epoch = PyNumber_Index(leader_epoch)
-        self.headers = checked_headers(headers)
+        return 0
 
     @property
     def timestamp_type(self):
@@ -80,7 +84,7 @@ cdef class Record:
         return (self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers, self.leader_epoch)
 
     def __eq__(self, other):
-        if type(other) is not Record:
+        if type(other) is not type(self):
             return NotImplemented
         return self.fields() == (<Record>other).fields()
 
@@ -94,4 +98,105 @@ cdef class Record:
         )
 
     def __reduce__(self):
-        return Record, self.fields()
+        return type(self), self.fields()
+
+
+@cython.no_gc
+cdef class ConsumerRecord(Record):
+    """A record from a consumer: a ``Record`` that also has a ``topic`` and a ``partition``.
+
+    With deserializers, ``key`` and ``value`` are what they made.
+    """
+
+    # No field of its own, since it shares the freelist of Record.
+
+    def __init__(
+        self,
+        topic,
+        partition,
+        offset,
+        timestamp,
+        str timestamp_type="CreateTime",
+        key=None,
+        value=None,
+        headers=(),
+        leader_epoch=-1,
+    ):
+        self.fill(offset, timestamp, timestamp_type, leader_epoch)
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        # Of exact types, so that it cannot be part of a cycle.
+        self.origin = (PyUnicode_FromObject(topic), int(PyNumber_Index(partition)))
+        self.key = as_bytes(key, "key")
+        self.value = as_bytes(value, "value")
+        self.headers = checked_headers(headers)
+
+    @property
+    def topic(self):
+        return None if self.origin is None else self.origin[0]
+
+    @property
+    def partition(self):
+        return None if self.origin is None else self.origin[1]
+
+    def deserialized(self, key, value):
+        """The same record with ``key`` and ``value``, which may be anything, in place of its own."""
+        cdef DeserializedRecord made = DeserializedRecord.__new__(DeserializedRecord)
+        made.origin = self.origin
+        made.offset = self.offset
+        made.timestamp = self.timestamp
+        made.timestamp_type_index = self.timestamp_type_index
+        made.headers = self.headers
+        made.leader_epoch = self.leader_epoch
+        made.made_key = key
+        made.made_value = value
+        return made
+
+    cdef tuple fields(self):
+        return (self.topic, self.partition, *Record.fields(self))
+
+    def __repr__(self):
+        # A subclass has another key and value.
+        topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch = self.fields()
+        return (
+            f"ConsumerRecord(topic={topic!r}, partition={partition}, offset={offset}, timestamp={timestamp}, "
+            f"timestamp_type={timestamp_type!r}, key={key!r}, value={value!r}, headers={headers!r}, "
+            f"leader_epoch={leader_epoch})"
+        )
+
+
+cdef class DeserializedRecord(ConsumerRecord):
+    """A ConsumerRecord whose key and value are any objects. It may be part of a cycle, and so has a collector header."""
+
+    def __init__(self, *arguments, **named):
+        raise TypeError("use ConsumerRecord.deserialized")
+
+    @property
+    def key(self):
+        return self.made_key
+
+    @property
+    def value(self):
+        return self.made_value
+
+    cdef tuple fields(self):
+        return (
+            self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type, self.made_key,
+            self.made_value, self.headers, self.leader_epoch,
+        )
+
+    def __reduce__(self):
+        plain = (self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type)
+        return _deserialized, (*plain, self.made_key, self.made_value, self.headers, self.leader_epoch)
+
+
+def _deserialized(topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch):
+    """Unpickles a DeserializedRecord."""
+    record = ConsumerRecord(topic, partition, offset, timestamp, timestamp_type, None, None, headers, leader_epoch)
+    return record.deserialized(key, value)
+
+
+# Python code cannot subclass them: such records could be part of a cycle, without a collector header.
+(<PyTypeObject*>Record).tp_flags &= ~Py_TPFLAGS_BASETYPE
+(<PyTypeObject*>ConsumerRecord).tp_flags &= ~Py_TPFLAGS_BASETYPE
+(<PyTypeObject*>DeserializedRecord).tp_flags &= ~Py_TPFLAGS_BASETYPE

@@ -63,6 +63,7 @@ class Run:
 
 @final
 class RunRecords:
+    origin: tuple[str, int] | None
     @property
     def next_offset(self) -> int: ...
     @property

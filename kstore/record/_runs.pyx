@@ -21,7 +21,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32
 
 cimport cython
 
-from kstore.record._codec cimport Record
+from kstore.record._codec cimport ConsumerRecord, Record
 
 from kstore.errors import CorruptRecordError
 from kstore.record.batch import batch_crc, parse_v2
@@ -446,6 +446,9 @@ cdef class RunCursor:
 cdef class RunRecords(RunCursor):
     """An iterator over the Records of a run; see ``Run.records``. Not thread-safe."""
 
+    # The topic and partition, a tuple, for ConsumerRecords; None for Records.
+    cdef public object origin
+
     def __next__(self):
         cdef RecordView view
         if not self.next_view(&view):
@@ -454,7 +457,12 @@ cdef class RunRecords(RunCursor):
 
     cdef inline Record made(self, RecordView* view):
         """The Record of a ``view`` into the batch that was entered last."""
-        cdef Record record = Record.__new__(Record)
+        cdef Record record
+        if self.origin is None:
+            record = Record.__new__(Record)
+        else:
+            record = ConsumerRecord.__new__(ConsumerRecord)
+            record.origin = self.origin
         record.offset = self.base_offset + view.offset_delta
         self.next_offset = record.offset + 1
         self.given_count += 1

@@ -241,7 +241,7 @@ def test_in_the_child_of_a_fork_all_that_waits_says_so_and_the_parent_goes_on(tm
             await queue.put_many([b"a", b"b"])
             job = await queue.get()
             # The child has them half done, by tasks and threads that it does not have.
-            waiting = [
+            waiting: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(anext(consumer)),
                 asyncio.ensure_future(anext(following)),
                 asyncio.ensure_future(queue.put(b"c")),

@@ -6,6 +6,7 @@ import gc
 import inspect
 import pickle
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kstore.errors import CorruptRecordError, InvalidRecordError
 from kstore.record import _codec
 from kstore.record._codec import (
     BatchBuffer,
+    ConsumerRecord,
     OpenBatch,
     Record,
     decode_varint,
@@ -205,8 +207,54 @@ def test_a_record_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         made.extra = 1  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="a Record is immutable"):
-        made.__init__(1, 2)
+        made.__init__(1, 2)  # type: ignore[misc]
     assert made == record()
+
+
+@pytest.mark.parametrize("kind", [Record, ConsumerRecord, type(ConsumerRecord("t", 0, 0, 0).deserialized(1, 2))])
+def test_no_kind_of_record_can_be_subclassed(kind: type) -> None:
+    with pytest.raises(TypeError, match="not an acceptable base type"):
+        type("Sub", (kind,), {})
+
+
+def consumer_record(**fields: object) -> ConsumerRecord:
+    return ConsumerRecord("t", 3, 7, 1_700_000_000_000, **fields)  # type: ignore[arg-type]
+
+
+def test_a_consumers_record_is_a_record_that_names_its_topic_and_partition() -> None:
+    made = consumer_record(key=b"k", value=b"v", headers=(("h", b"1"),), leader_epoch=3)
+    assert isinstance(made, Record)
+    assert (made.topic, made.partition, made.offset, made.key, made.value) == ("t", 3, 7, b"k", b"v")
+    assert eval(repr(made)) == made
+    assert copy.copy(made) == pickle.loads(pickle.dumps(made)) == made
+    assert hash(made) == hash(eval(repr(made)))
+    assert made != ConsumerRecord(
+        "t", 4, 7, 1_700_000_000_000, key=b"k", value=b"v", headers=made.headers, leader_epoch=3
+    )
+    assert made != record(key=b"k", value=b"v", headers=(("h", b"1"),), leader_epoch=3)
+    with pytest.raises(TypeError, match="a ConsumerRecord is immutable"):
+        made.__init__("t", 1, 2, 3)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="topic must be str, not int"):
+        ConsumerRecord(1, 2, 3, 4)  # type: ignore[arg-type]
+
+
+def test_a_deserialized_record_holds_any_objects_and_can_be_part_of_a_cycle() -> None:
+    made = consumer_record(headers=(("h", b"1"),), leader_epoch=3).deserialized("k", {"a": 1})
+    assert isinstance(made, ConsumerRecord)
+    assert (made.key, made.value, made.topic, made.offset, made.headers) == ("k", {"a": 1}, "t", 7, (("h", b"1"),))
+    assert copy.copy(made) == pickle.loads(pickle.dumps(made)) == made
+    assert repr(made).startswith("ConsumerRecord(topic='t', partition=3, offset=7, ")
+    assert "key='k', value={'a': 1}" in repr(made)
+
+    class Value:
+        record: ConsumerRecord
+
+    value = Value()
+    value.record = made.deserialized(None, value)
+    gone = weakref.ref(value)
+    del value
+    gc.collect()
+    assert gone() is None
 
 
 class Text(str):

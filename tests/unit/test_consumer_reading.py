@@ -11,14 +11,16 @@ import pytest
 
 from kstore import (
     ConfigError,
+    ConsumerRecord,
     ConsumerStateError,
     CorruptBatchError,
     RecordDeserializationError,
     TopicPartition,
 )
-from kstore.consumer.deserializers import ConsumerRecord
 from kstore.store import Store
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened, polled_or
+from tests.foreign_batches import message_set
+from tests.run_helpers import small_batch
 
 
 @pytest.fixture
@@ -176,6 +178,25 @@ def test_records_that_come_while_it_waits_end_the_wait(store: Store) -> None:
     assert offsets(found) == {T2: [0]}
 
 
+def test_every_record_names_its_topic_and_partition(store: Store) -> None:
+    log = store.log("t", 1)
+    log.append(b"a", key=b"k")
+    log.append_many([b"b"] * 3)
+    log.append_batches(message_set(1, "none", 1, 2, offsets=(4, 5)), assign_offsets=False)
+    log.append_batches(small_batch(0, codec="lz4"))
+    with consumer(store, "t") as reading:
+        polled = reading.poll()[T1]
+        reading.seek_to_beginning()
+        iterated = list(reading)
+    assert polled == iterated
+    assert len(polled) == 8
+    assert {type(record) for record in polled} == {ConsumerRecord}
+    assert {(record.topic, record.partition) for record in polled} == {("t", 1)}
+    assert [(record.offset, record.key, record.value) for record in polled] == [
+        (record.offset, record.key, record.value) for record in log.read()
+    ]
+
+
 def test_deserializers_make_records_that_say_where_they_are_from(store: Store) -> None:
     store.log("t", 1).append(b'{"a": 1}', key="ключ".encode(), headers=[("h", b"1")], timestamp=5)
     store.log("t", 1).append(None)
@@ -183,7 +204,8 @@ def test_deserializers_make_records_that_say_where_they_are_from(store: Store) -
         first, second = reading.poll()[T1]
         reading.seek_to_beginning()
         assert [record.value for record in reading] == [{"a": 1}, None]
-    assert first == ConsumerRecord("t", 1, 0, 5, "CreateTime", "ключ", {"a": 1}, (("h", b"1"),), 0)
+    plain = ConsumerRecord("t", 1, 0, 5, "CreateTime", headers=(("h", b"1"),), leader_epoch=0)
+    assert first == plain.deserialized("ключ", {"a": 1})
     assert (second.key, second.value, second.offset) == (None, None, 1)
 
 
