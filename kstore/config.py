@@ -23,12 +23,12 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
-    check_known,
     gzip_level,
     one_of,
     or_none,
     parse_fields,
     parse_size,
+    resolved,
     table,
     whole,
     within,
@@ -116,10 +116,10 @@ class LogConfig:
     def from_settings(cls, **settings: Any) -> LogConfig:
         """The configuration with ``settings`` in place of the defaults.
 
-        Raises ConfigError for a setting that does not exist, with the nearest one that does, and as the constructor.
+        Kafka's dotted names (``**{"segment.bytes": 1 << 20}``) are accepted too. Raises ConfigError for a setting that
+        does not exist, with the nearest one that does, and as the constructor.
         """
-        check_known(settings, RULES)
-        return cls(**settings)
+        return cls(**resolved(settings, RULES, hints=HINTS))
 
     @property
     def is_compacted(self) -> bool:
@@ -289,6 +289,29 @@ RULES: dict[str, Rule] = {
     "open_files_max": within(1, INT32_MAX, COUNT, "", "Segments whose files are kept open for reading."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(LogConfig))
+
+# What to use for settings of Kafka's brokers and of other libraries.
+HINTS = {
+    "compression": "use compression_type=",
+    "flush_interval_ms": "use flush_ms=",
+    "fsync": "use durability='sync', 'interval' or 'os'",
+    "log_dir": "give the directory as the first argument",
+    "log_dirs": "give the directory as the first argument",
+    "log_retention_hours": "use retention_ms=",
+    "log_retention_minutes": "use retention_ms=",
+    "log_roll_hours": "use segment_ms=",
+    "log_roll_ms": "use segment_ms=",
+    "max_bytes": "use retention_bytes= to limit a log, max_message_bytes= to limit a batch",
+    "max_segment_size": "use segment_bytes=",
+    "mode": "use read_only=True to open for reading",
+    "num_partitions": "give create_topic its partitions=",
+    "readonly": "use read_only=",
+    "replication_factor": "kstore keeps one copy of a log",
+    "retention": "use retention_ms= or retention_bytes=",
+    "retention_hours": "use retention_ms=",
+    "segment_size": "use segment_bytes=",
+    "sync": "use durability='sync', 'interval' or 'os'",
+}
 
 
 # --- of a store -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ A configuration is a frozen dataclass, with a table of rules that has a row for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from operator import index
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from kstore.errors import ConfigError
 from kstore.types import INT64_MAX
@@ -25,13 +26,14 @@ __all__ = [
     "UNLIMITED",
     "Rule",
     "Setting",
-    "check_known",
     "gzip_level",
     "one_of",
     "or_none",
     "parse_fields",
     "parse_size",
+    "resolved",
     "shown",
+    "snake_case",
     "table",
     "whole",
     "within",
@@ -44,6 +46,7 @@ NO_LIMIT = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # How similar a name must be to be suggested for an unknown one (difflib's ratio).
 NEAR = 0.75
+NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 SIZE_UNITS = {
     "": 1,
@@ -192,16 +195,41 @@ def parse_fields(config: object, rules: Mapping[str, Rule]) -> None:
         object.__setattr__(config, name, parsed)
 
 
-def check_known(names: Iterable[str], rules: Mapping[str, Rule], whose: str = "") -> None:
-    """Raises: ConfigError for a setting that does not exist, with the nearest one that does."""
-    for name in names:
-        if name not in rules:
-            import difflib
+def resolved(
+    settings: Mapping[str, object], rules: Mapping[str, Rule], whose: str = "", hints: Mapping[str, str] = NO_HINTS
+) -> dict[str, Any]:
+    """``settings`` by the names of ``rules``: Kafka's dotted names are accepted too.
 
-            # Kafka's own spelling, segment.bytes, is the nearest possible.
-            nearest = difflib.get_close_matches(name.replace(".", "_"), rules, n=1, cutoff=NEAR)
-            hint = f", did you mean {nearest[0]!r}?" if nearest else f": there are {', '.join(rules)}"
-            raise ConfigError(f"there is no setting {shown(name)}{whose}{hint}")
+    Raises ConfigError for a setting that does not exist, or that is given twice. The error names the nearest one that
+    does exist, or says what ``hints`` has for the name.
+    """
+    found: dict[str, Any] = {}
+    for given, value in settings.items():
+        name = snake_case(given, rules)
+        if name not in rules:
+            raise ConfigError(f"there is no setting {shown(given)}{whose}{_advice(given, rules, hints)}")
+        if name in found:
+            raise ConfigError(f"{name} is given twice, also by its Kafka name")
+        found[name] = value
+    return found
+
+
+def snake_case(name: str, rules: Mapping[str, Rule]) -> str:
+    """The name in ``rules`` of a setting that may have Kafka's dotted name; another name is returned as it is."""
+    if "." not in name:
+        return name
+    return next((own for own, rule in rules.items() if rule.kafka_name == name), name)
+
+
+def _advice(given: str, rules: Mapping[str, Rule], hints: Mapping[str, str]) -> str:
+    name = given.replace(".", "_")
+    if name in hints:
+        return f": {hints[name]}"
+    import difflib
+
+    # Brokers' own settings have the prefix "log.".
+    near = difflib.get_close_matches(name.removeprefix("log_"), rules, n=1, cutoff=NEAR)
+    return f", did you mean {near[0]!r}?" if near else f": there are {', '.join(rules)}"
 
 
 def table(defaults: object, rules: Mapping[str, Rule]) -> tuple[Setting, ...]:

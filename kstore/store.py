@@ -13,14 +13,13 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.config import StoreConfig
+from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
@@ -42,6 +41,7 @@ from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
+from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
@@ -60,7 +60,6 @@ __all__ = [
 
 # Differences from a lone log: readers get a minute with removed segments, and each log has fewer open files.
 LOG_DEFAULTS: dict[str, Any] = {"file_delete_delay_ms": 60_000, "open_files_max": 32}
-STORE_SETTINGS = frozenset(row.name for row in fields(StoreConfig))
 
 
 class StoreStatus(NamedTuple):
@@ -121,13 +120,14 @@ class Store:
         if shared and read_only:
             raise ConfigError("shared is for writers: a store that is read_only needs no lock")
         self.path = Path(path)
-        self.config = StoreConfig(**{name: settings.pop(name) for name in STORE_SETTINGS & settings.keys()})
+        given = resolved(settings, {**RULES, **STORE_RULES}, " of a store", HINTS)
+        self.config = StoreConfig(**{name: given.pop(name) for name in STORE_RULES.keys() & given.keys()})
         self._is_closing = False
         self._is_released = False
         self._scheduler = Scheduler(clock, threads=background and not read_only)
         self._topics = Topics(
             self.path,
-            {**LOG_DEFAULTS, **settings},
+            {**LOG_DEFAULTS, **given},
             durability,
             self._scheduler,
             read_only=read_only,
@@ -297,7 +297,7 @@ class Store:
 
         ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
         """
-        if settings.get("transactional_id") is not None:
+        if settings.get("transactional_id", settings.get("transactional.id")) is not None:
             self._topics.check_alone("a transaction")
         self._topics.check_writable()
         producer = Producer(producer_parts(self._topics, self._coordinator, **settings))

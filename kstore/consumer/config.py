@@ -20,9 +20,9 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
-    check_known,
     one_of,
     parse_fields,
+    resolved,
     table,
     within,
 )
@@ -66,10 +66,10 @@ class ConsumerConfig:
     def from_settings(cls, **settings: Any) -> ConsumerConfig:
         """The configuration with ``settings`` in place of the defaults.
 
-        Raises ConfigError for a setting that does not exist, with the nearest one that does, and as the constructor.
+        Kafka's dotted names (``**{"max.poll.records": 5}``) are accepted too. Raises ConfigError for a setting that
+        does not exist, with the nearest one that does, and as the constructor.
         """
-        check_known(settings, RULES, " of a consumer")
-        return cls(**settings)
+        return cls(**resolved(settings, RULES, " of a consumer", HINTS))
 
 
 def consumer_settings() -> tuple[Setting, ...]:
@@ -173,3 +173,27 @@ RULES: dict[str, Rule] = {
     "value_deserializer": Rule("value.deserializer", _deserializer, DESERIALIZER, "Converts a value's bytes."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(ConsumerConfig))
+
+_NO_NETWORK = "a consumer of a store has no network, so leave it out"
+_NO_FETCH = "a consumer reads the files itself: max_partition_fetch_bytes= and max_poll_records= limit its reads"
+
+# What to use for settings of other clients.
+HINTS = {
+    "api_version": _NO_NETWORK,
+    "auto_commit": "use enable_auto_commit=",
+    "bootstrap_servers": "the store takes their place: kstore.open(path).consumer(...)",
+    "consumer_timeout_ms": "use iteration_timeout_ms=",
+    "deserializer": "use value_deserializer= and key_deserializer=",
+    "enable_auto_offset_store": "use enable_auto_commit=",
+    "fetch_max_bytes": _NO_FETCH,
+    "fetch_max_wait_ms": "give poll its timeout=",
+    "fetch_min_bytes": _NO_FETCH,
+    "group": "give it to Store.consumer",
+    "group_id": "use group=",
+    "group_instance_id": "use client_id= and group=",
+    "request_timeout_ms": "give poll its timeout=",
+    "security_protocol": _NO_NETWORK,
+    "session_timeout_ms": "use max_poll_interval_ms=",
+    "topic": "give the topics as positional arguments",
+    "topics": "give the topics as positional arguments",
+}

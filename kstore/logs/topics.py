@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from kstore.clock import Clock
-from kstore.config import LogConfig
+from kstore.config import RULES, LogConfig
 from kstore.errors import (
     ConfigError,
     KstoreError,
@@ -42,6 +42,7 @@ from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import TopicEntry, check_partition_count, collision, kept_settings
+from kstore.setting_rules import snake_case
 from kstore.types import Durability
 
 __all__ = ["BorrowedTopics", "PartitionDescription", "TopicDescription", "TopicSummary", "Topics"]
@@ -307,7 +308,7 @@ class Topics:
         self.check_alone("altering a topic")
         with self._lock:
             entry, numbers = self.directory.topic(name)
-            gone = set(reset)
+            gone = {snake_case(one, RULES) for one in reset}
             if unknown := sorted(gone - LOG_SETTINGS):
                 raise ConfigError(f"there is no setting {unknown[0]!r} to reset")
             own = {key: value for key, value in entry.settings.items() if key not in gone} | kept_settings(settings)

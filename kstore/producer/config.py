@@ -22,10 +22,10 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
-    check_known,
     gzip_level,
     one_of,
     parse_fields,
+    resolved,
     shown,
     table,
     whole,
@@ -96,10 +96,10 @@ class ProducerConfig:
     def from_settings(cls, **settings: Any) -> ProducerConfig:
         """The configuration with ``settings`` in place of the defaults.
 
-        Raises ConfigError for a setting that does not exist, with the nearest one that does, and as the constructor.
+        Kafka's dotted names (``**{"linger.ms": 5}``) are accepted too. Raises ConfigError for a setting that does not
+        exist, with the nearest one that does, and as the constructor.
         """
-        check_known(settings, RULES, " of a producer")
-        return cls(**settings)
+        return cls(**resolved(settings, RULES, " of a producer", HINTS))
 
     def compression_level(self, codec: str) -> int | None:
         """The level for a codec's name, None for one without levels."""
@@ -321,3 +321,26 @@ RULES: dict[str, Rule] = {
     "value_serializer": Rule("value.serializer", _serializer, SERIALIZER, "Converts a value to bytes."),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(ProducerConfig))
+
+_NO_NETWORK = "a producer of a store has no network, so leave it out"
+
+# What to use for settings of other clients.
+HINTS = {
+    "api_version": _NO_NETWORK,
+    "batch_num_messages": "use batch_size=, in bytes",
+    "bootstrap_servers": "the store takes their place: kstore.open(path).producer()",
+    "compression": "use compression_type=",
+    "compression_codec": "use compression_type=",
+    "max_batch_size": "use batch_size=",
+    "max_in_flight": "batches of a partition are always written in order, so leave it out",
+    "max_in_flight_requests_per_connection": "batches of a partition are always written in order, so leave it out",
+    "message_send_max_retries": "use retries=",
+    "message_timeout_ms": "use delivery_timeout_ms=",
+    "queue_buffering_max_kbytes": "use buffer_memory=, in bytes",
+    "queue_buffering_max_messages": "use buffer_memory=, in bytes",
+    "queue_buffering_max_ms": "use linger_ms=",
+    "request_required_acks": "use acks=",
+    "request_timeout_ms": "use delivery_timeout_ms=",
+    "security_protocol": _NO_NETWORK,
+    "serializer": "use value_serializer= and key_serializer=",
+}

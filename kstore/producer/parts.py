@@ -46,7 +46,8 @@ def producer_parts(
     life = Lifetime(f"the producer {client_id}")
     counters = ProducerCounters()
     # An exclusive store knows at once that a topic does not exist.
-    metadata = TopicMetadata(config, topics, waits=topics.shared or "max_block_ms" in settings)
+    is_block_time_given = "max_block_ms" in settings or "max.block.ms" in settings
+    metadata = TopicMetadata(config, topics, waits=topics.shared or is_block_time_given)
     transactions = TransactionManager(config, coordinator.get, clock)
     outbox = Outbox(
         config, topics, metadata, transactions, counters, life, client_id=client_id, is_threaded=is_threaded

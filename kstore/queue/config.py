@@ -14,8 +14,8 @@ from kstore.setting_rules import (
     SIZE,
     Rule,
     Setting,
-    check_known,
     parse_fields,
+    resolved,
     table,
     within,
 )
@@ -45,8 +45,7 @@ class QueueConfig:
     @classmethod
     def from_settings(cls, **settings: Any) -> QueueConfig:
         """Raises ConfigError for a setting that does not exist, with the nearest one that does."""
-        check_known(settings, RULES, " of a queue")
-        return cls(**settings)
+        return cls(**resolved(settings, RULES, " of a queue", HINTS))
 
 
 def queue_settings() -> tuple[Setting, ...]:
@@ -119,3 +118,18 @@ RULES: dict[str, Rule] = {
     ),
 }  # fmt: skip
 assert tuple(RULES) == tuple(row.name for row in fields(QueueConfig))
+
+# What to use for settings of other queues.
+HINTS = {
+    "auto_commit": "an item is done when its job is acked: with queue.get() as job",
+    "dead_letter_queue": "use dead_letters=",
+    "lease_ms": "use lease_seconds=",
+    "lease_timeout": "use lease_seconds=",
+    "max_length": "use maxsize=",
+    "max_receive_count": "use max_deliveries=",
+    "max_retries": "use max_deliveries=",
+    "max_size": "use maxsize=",
+    "retries": "use max_deliveries=",
+    "timeout": "give get its timeout=, or use lease_seconds=",
+    "visibility_timeout": "use lease_seconds=",
+}

@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kstore.config import LogConfig
+from kstore.config import HINTS, RULES, LogConfig
 from kstore.errors import ConfigError, CorruptFileError, PathLike
 from kstore.files.checked_text import CheckedText
 from kstore.files.paths import PARTITION_MAX, validate_topic
 from kstore.rules.arguments import one_of
+from kstore.setting_rules import resolved
 from kstore.types import DURABILITIES, Durability
 
 __all__ = [
@@ -98,6 +99,7 @@ def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A topic's ``settings`` as stored: each checked, sizes in bytes, times in ms. Raises: ConfigError."""
     own = dict(settings)
     durability = own.pop(DURABILITY, None)
+    own = resolved(own, RULES, " of a topic", HINTS)
     config = LogConfig.from_settings(**own)
     kept = {name: getattr(config, name) for name in own}
     if durability is not None:

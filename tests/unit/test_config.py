@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import kstore
+import kstore.consumer.config as consumer_config
+import kstore.producer.config as producer_config
+import kstore.queue.config as queue_config
+from kstore import config
 from kstore.config import LogConfig, settings
+from kstore.consumer.config import ConsumerConfig
 from kstore.errors import ConfigError
+from kstore.producer.config import ProducerConfig
+from kstore.queue.config import QueueConfig
+from kstore.setting_rules import Rule
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -226,7 +239,8 @@ def test_the_constructor_and_replace_check_too() -> None:
     ("name", "nearest"),
     [
         pytest.param("segment_byte", "segment_bytes", id="a-letter-short"),
-        pytest.param("segment.bytes", "segment_bytes", id="kafkas-spelling"),
+        pytest.param("segment.byts", "segment_bytes", id="kafkas-spelling"),
+        pytest.param("log.segment.bytes", "segment_bytes", id="brokers-spelling"),
         pytest.param("max_message_byts", "max_message_bytes", id="typing-error"),
         pytest.param("cleanup_polcy", "cleanup_policy", id="letter-left-out"),
     ],
@@ -239,6 +253,56 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(name: str, nearest: 
 def test_an_unknown_setting_like_no_other_is_refused_with_the_list() -> None:
     with pytest.raises(ConfigError, match="no setting 'replicas': there are segment_bytes, segment_ms, "):
         LogConfig.from_settings(replicas=3)
+
+
+ALL_RULES = [
+    pytest.param(LogConfig.from_settings, config.RULES, id="log"),
+    pytest.param(ProducerConfig.from_settings, producer_config.RULES, id="producer"),
+    pytest.param(ConsumerConfig.from_settings, consumer_config.RULES, id="consumer"),
+    pytest.param(QueueConfig.from_settings, queue_config.RULES, id="queue"),
+]
+
+
+@pytest.mark.parametrize(("from_settings", "rules"), ALL_RULES)
+def test_kafkas_dotted_names_are_accepted(from_settings: Callable[..., Any], rules: Mapping[str, Rule]) -> None:
+    defaults = from_settings()
+    for name, rule in rules.items():
+        if not rule.kafka_name:
+            continue
+        value = getattr(defaults, name)
+        assert getattr(from_settings(**{rule.kafka_name: value}), name) == value
+        if "." in rule.kafka_name:
+            with pytest.raises(ConfigError, match=f"{name} is given twice, also by its Kafka name"):
+                from_settings(**{name: value, rule.kafka_name: value})
+
+
+@pytest.mark.parametrize(
+    "module", [config, producer_config, consumer_config, queue_config], ids=lambda one: one.__name__
+)
+def test_a_hint_is_for_a_name_that_is_no_setting_and_names_only_settings_that_exist(module: ModuleType) -> None:
+    arguments = {"durability", "read_only", "partitions", "timeout", "group"}
+    for name, hint in module.HINTS.items():
+        assert name not in module.RULES
+        assert "." not in name
+        assert set(re.findall(r"(\w+)=", hint)) <= {*module.RULES, *arguments}
+
+
+@pytest.mark.parametrize("name", ["group_id", "group.id"])
+def test_a_setting_of_another_client_is_refused_with_what_to_use(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"there is no setting {name!r} of a consumer: use group=")):
+        ConsumerConfig.from_settings(**{name: "billing"})
+
+
+def test_a_store_accepts_the_dotted_names_of_its_own_settings_and_of_its_topics(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"log.flush.offset.checkpoint.interval.ms": "2m", "retention.ms": "7d"}
+    with kstore.open(tmp_path, background=False, **names) as store:
+        own: dict[str, Any] = {"segment.bytes": "64MiB"}
+        store.create_topic("t", **own)
+        assert store.config.checkpoint_interval_ms == 120_000
+        assert store.describe_topic("t").config.retention_ms == 604_800_000
+        assert store.describe_topic("t").settings == {"segment_bytes": 64 << 20}
+        store.alter_topic("t", reset=["segment.bytes"], **{"retention.bytes": "1GiB"})
+        assert store.describe_topic("t").settings == {"retention_bytes": 1 << 30}
 
 
 def test_a_config_is_immutable() -> None:

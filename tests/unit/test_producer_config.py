@@ -140,8 +140,8 @@ def test_a_switch_reads_as_a_bool_or_its_word(name: str) -> None:
 
 
 def test_an_unknown_setting_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"no setting 'linger\.ms' of a producer, did you mean 'linger_ms'"):
-        made(**{"linger.ms": 5})
+    with pytest.raises(ConfigError, match=r"no setting 'linger\.m' of a producer, did you mean 'linger_ms'"):
+        made(**{"linger.m": 5})
     with pytest.raises(ConfigError, match="no setting 'bootstrap' of a producer: there are acks, batch_size, "):
         made(bootstrap="localhost")
 
