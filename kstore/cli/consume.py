@@ -10,10 +10,11 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
 from kstore.cli.record_format import FormatError, RecordFormat
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.status import OK
+from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
@@ -86,6 +87,7 @@ Exit status:
 )
 @ISOLATION_LEVEL
 @ON_CORRUPT
+@RAW
 def command(
     directory: str,
     topics: tuple[str, ...],
@@ -231,18 +233,19 @@ def _line(form: str | None, is_json: bool, delimiter: str, key_delimiter: str | 
     if is_json:
         if form is not None or key_delimiter is not None:
             raise click.UsageError("--json has its own format: it excludes --format and --key-delimiter")
-        return _json_line
+        shown = shown_line()
+        return lambda owner, record: _json_line(owner, record, shown)
     text = form
     if text is None:
         key = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
         text = f"{key}%s{delimiter.replace('%', '%%')}"
     try:
-        return RecordFormat(text, null=null)
+        return RecordFormat(text, null=null, shown=shown_bytes())
     except FormatError as error:
         raise click.UsageError(f"--format: {error}") from None
 
 
-def _json_line(owner: TopicPartition, record: Record) -> bytes:
+def _json_line(owner: TopicPartition, record: Record, shown: Callable[[str], str]) -> bytes:
     fields: dict[str, object] = {
         "topic": owner.topic,
         "partition": owner.partition,
@@ -253,4 +256,4 @@ def _json_line(owner: TopicPartition, record: Record) -> bytes:
     }
     add_bytes(fields, "key", record.key)
     add_bytes(fields, "payload", record.value)
-    return f"{compact(fields)}\n".encode("utf-8", "surrogatepass")
+    return f"{shown(compact(fields))}\n".encode("utf-8", "surrogatepass")

@@ -22,8 +22,9 @@ from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
-from kstore.cli.options import format_option
+from kstore.cli.options import RAW, format_option
 from kstore.cli.status import DAMAGED, OK, USAGE
+from kstore.cli.terminal import shown_line
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -123,6 +124,7 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
 @click.option("--share-group-state-decoder", is_flag=True, help="Records of __share_group_state.")
 @click.option("--skip-record-metadata", is_flag=True, help="Print only the key and value of each record.")
 @format_option("text: Kafka's lines. json: one object a line, damage and mismatches too.")
+@RAW
 @click.option("--past-damage", is_flag=True, help="Continue after damage in the same file, at the next whole batch.")
 def command(
     paths: tuple[str, ...],
@@ -167,7 +169,7 @@ def command(
         past_damage=past_damage,
         shown=Shown(metadata=not skip_record_metadata, decoder=decoder),
     )
-    output = Output(sys.stdout.buffer, sys.stderr)
+    output = Output(sys.stdout.buffer, sys.stderr, shown_line())
     printer: Printer = (
         TextPrinter(output) if form == "text" else JsonPrinter(output, plain=not chosen and not has_class)
     )

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, get_args
 
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, lost_line
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
+from kstore.cli.terminal import shown_output
 from kstore.log import Log
 from kstore.record.columns import COLUMNS
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
@@ -59,6 +60,13 @@ Exit status:
     help="Of Parquet.",
 )
 @click.option("--base64", is_flag=True, help="In CSV, keys and values in base64; else they must be UTF-8.")
+@click.option(
+    "--safe-formulas",
+    is_flag=True,
+    help="In CSV, put ' before keys and values that a spreadsheet would run: those that start with = + - @, a tab or a"
+    " carriage return.",
+)
+@RAW
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(
     directory: str,
@@ -71,6 +79,7 @@ def command(
     on_corrupt: OnCorrupt,
     compression: Compression,
     base64: bool,
+    safe_formulas: bool,
     force: bool,
 ) -> int:
     """Write the records of the log in DIRECTORY to FILE ("-": standard output), which appears when it is complete.
@@ -87,12 +96,14 @@ def command(
     wanted = tuple(columns.split(",")) if columns is not None else CSV_COLUMNS if kind == "csv" else COLUMNS
     if kind == "csv" and "headers" in wanted:
         raise click.UsageError("CSV has no headers: leave them out, or write Parquet or JSON lines")
+    if safe_formulas and kind != "csv":
+        raise click.UsageError("--safe-formulas is for CSV")
     if file != STDOUT and not force and Path(file).exists():
         raise click.UsageError(f"{file} exists already: --force replaces it")
     with Log(directory, read_only=True) as log:
         end = log.high_watermark if stop is None else min(stop, log.high_watermark)
         total = max(end - (log.start_offset if start is None else start), 0)
-        with _written(file) as out, progress("export", total, unit="records") as advance:
+        with _written(file) as out, _progress(file, total) as advance:
             if kind == "jsonl":
                 reader = log.read(start, stop, isolation_level=isolation_level, on_corrupt=on_corrupt)
                 corrupt, count = reader.corrupt, _write_lines(reader, out, advance)
@@ -102,7 +113,14 @@ def command(
                 )
                 table: TableForm = "parquet" if kind == "parquet" else "csv"
                 count = write_table(
-                    batches, batches.schema, out, table, base64=base64, compression=compression, advance=advance
+                    batches,
+                    batches.schema,
+                    out,
+                    table,
+                    base64=base64,
+                    safe_formulas=safe_formulas,
+                    compression=compression,
+                    advance=advance,
                 )
                 corrupt = batches.corrupt
     _report(corrupt)
@@ -133,8 +151,9 @@ def _drain(lines: list[str], out: BinaryIO, advance: Callable[[int], None]) -> i
 def _written(file: str) -> Iterator[BinaryIO]:
     """A file that gets its name only when it is complete; an error leaves none."""
     if file == STDOUT:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        out = shown_output()
+        yield out
+        out.flush()
         return
     path = Path(file)
     part = path.with_name(f"{path.name}.part")
@@ -149,6 +168,11 @@ def _written(file: str) -> Iterator[BinaryIO]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _progress(file: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    # Records on standard output are progress enough.
+    return nullcontext(lambda count: None) if file == STDOUT else progress("export", total, unit="records")
 
 
 def _report(corrupt: list[CorruptRange]) -> None:

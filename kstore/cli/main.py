@@ -16,6 +16,7 @@ except ModuleNotFoundError:
 from kstore import __version__
 from kstore.cli.command import ReaderGoneError, UserInterrupt
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
+from kstore.cli.terminal import guarded_output
 from kstore.errors import KstoreError
 from kstore.files.descriptors import raise_soft_limit
 
@@ -95,6 +96,11 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     Errors are one line on standard error. A reader that went away, as in ``kstore ... | head``, is not an error.
     """
     raise_soft_limit()
+    with guarded_output():
+        return _run(arguments, command)
+
+
+def _run(arguments: Sequence[str] | None, command: click.Command) -> int:
     try:
         status = command.main(arguments, prog_name=_program(command), standalone_mode=False)
         sys.stdout.flush()

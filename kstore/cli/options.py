@@ -7,9 +7,10 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from kstore.cli.terminal import show_raw
 from kstore.types import CorruptRange, Durability, IsolationLevel
 
-__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "format_option", "lost_line"]
+__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "RAW", "format_option", "lost_line"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,6 +34,20 @@ DURABILITY = click.option(
     default="sync",
     show_default=True,
     help="When a batch counts as appended: on disk (sync), or written (interval, os).",
+)
+
+
+def _show_raw(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        show_raw()
+
+
+RAW = click.option(
+    "--raw",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_raw,
+    help="Send control characters to a terminal as they are. Default: show them as escapes; a pipe gets every byte.",
 )
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Literal, TextIO
 
 from kstore.cli.table import painted
+from kstore.cli.terminal import escaped, terminal_of
 
 __all__ = ["LiveLine", "progress"]
 
@@ -37,7 +38,7 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
 
     Yields the function that advances it, which any thread may call. ``total`` None: unknown.
     """
-    stream = sys.stderr
+    stream = terminal_of(sys.stderr)
     if not _can_show(stream):
         yield _nothing
         return
@@ -69,7 +70,7 @@ class LiveLine:
     """A line on standard error that is rewritten: in place on a terminal, otherwise on a new line each time."""
 
     def __init__(self) -> None:
-        self._stream = sys.stderr
+        self._stream = terminal_of(sys.stderr)
         self.is_in_place = _can_show(self._stream)
         self._is_shown = False
 
@@ -77,7 +78,7 @@ class LiveLine:
         """Shows ``text`` in place of the previous text."""
         if self.is_in_place:
             # A line that is longer than the terminal is wide cannot be erased.
-            text = text[: shutil.get_terminal_size().columns - 1]
+            text = escaped(text)[: shutil.get_terminal_size().columns - 1]
         if colour is not None:
             text = painted(text, colour, self._stream)
         self._stream.write(f"{TO_LINE_START}{text}" if self.is_in_place else f"{text}\n")

@@ -10,10 +10,11 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.options import format_option
+from kstore.cli.options import RAW, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
 from kstore.cli.status import OK
+from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.log import Log
@@ -99,6 +100,7 @@ def _stats(directory: str, name: str, form: str) -> int:
 @_sub("peek", "Print the oldest items.")
 @click.option("--count", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="At most N items.")
 @FORMAT
+@RAW
 def _peek(directory: str, name: str, count: int, form: str) -> int:
     """Print the oldest items of QUEUE that are not done. Nothing is written, and nothing leased.
 
@@ -120,7 +122,8 @@ def _print(shown: Shown, form: str) -> None:
 
 
 def _write(value: bytes | None) -> None:
-    sys.stdout.buffer.write((value or b"") + b"\n")
+    shown = shown_bytes() or bytes
+    sys.stdout.buffer.write(shown(value or b"") + b"\n")
 
 
 def _fields(shown: Shown) -> dict[str, Any]:
@@ -158,6 +161,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
 @_sub("drain", "Print and remove items.")
 @COUNT
 @SHARED
+@RAW
 def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
     """Print the items of QUEUE that may be delivered now, one a line; each is done once printed."""
     drained = 0

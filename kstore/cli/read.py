@@ -9,9 +9,10 @@ from typing import BinaryIO
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, format_option, lost_line
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
+from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.cli.time_type import TimeType
 from kstore.log import Log
 from kstore.record._codec import Record
@@ -53,6 +54,7 @@ Exit status:
 @click.option("--key-separator", metavar="TEXT", help="In text, print the key and TEXT before the value.")
 @ISOLATION_LEVEL
 @ON_CORRUPT
+@RAW
 def command(
     directory: str,
     offset: int | None,
@@ -74,7 +76,7 @@ def command(
     if key_separator is not None and form == "json":
         raise click.UsageError("--key-separator is for text: in JSON the key is a field")
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
-    printer = _Printer(sys.stdout.buffer, _json_line if form == "json" else _text_line(separator))
+    printer = _Printer(sys.stdout.buffer, _json_line() if form == "json" else _text_line(separator))
     with Log(directory, read_only=True) as log:
         # Existing records are printed in large pieces, later ones at once.
         end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
@@ -161,12 +163,19 @@ def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
     return offset if offset >= 0 else max(log.start_offset, end + offset)
 
 
-def _json_line(record: Record) -> bytes:
-    return f"{compact(record_fields(record))}\n".encode("utf-8", "surrogatepass")
+def _json_line() -> Callable[[Record], bytes]:
+    """A function that turns a record into a line of JSON."""
+    shown = shown_line()
+    return lambda record: f"{shown(compact(record_fields(record)))}\n".encode("utf-8", "surrogatepass")
 
 
 def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:
     """A function that turns a record into a line of text."""
+    shown = shown_bytes()
+    if shown is not None:
+        if separator is None:
+            return lambda record: shown(record.value or b"") + b"\n"
+        return lambda record: b"".join([shown(record.key or b""), separator, shown(record.value or b""), b"\n"])
     if separator is None:
         return lambda record: (record.value or b"") + b"\n"
     return lambda record: b"".join([record.key or b"", separator, record.value or b"", b"\n"])

@@ -29,8 +29,8 @@ class FormatError(ValueError):
 class RecordFormat:
     """Turns records into bytes. A null is empty, or the text ``null``."""
 
-    def __init__(self, text: str, *, null: bytes = b"") -> None:
-        """Raises: FormatError."""
+    def __init__(self, text: str, *, null: bytes = b"", shown: Callable[[bytes], bytes] | None = None) -> None:
+        """``shown`` makes a record's bytes fit for a terminal. Raises: FormatError."""
         fields: dict[bytes, Part] = {
             b"s": lambda owner, record: null if record.value is None else record.value,
             b"S": lambda owner, record: b"%d" % _size(record.value),
@@ -47,7 +47,7 @@ class RecordFormat:
         for match in TOKEN.finditer(text.encode("utf-8", "surrogateescape")):
             field, byte, escape, plain, wrong = match.groups()
             if field in fields:
-                self._parts.append(fields[field])
+                self._parts.append(fields[field] if shown is None else _shown(fields[field], shown))
                 continue
             literal = plain or (b"%" if field == b"%" else None) or ESCAPES.get(escape)
             if byte is not None:
@@ -58,6 +58,10 @@ class RecordFormat:
 
     def __call__(self, owner: TopicPartition, record: Record) -> bytes:
         return b"".join([part(owner, record) for part in self._parts])
+
+
+def _shown(part: Part, shown: Callable[[bytes], bytes]) -> Part:
+    return lambda owner, record: shown(part(owner, record))
 
 
 def _literal(data: bytes) -> Part:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Literal, TextIO
+from typing import TextIO
 
-import click
+from kstore.cli.terminal import Colour, coloured, escaped
 
 __all__ = ["painted", "table"]
 
@@ -22,12 +21,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[
 
 
 def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    # A line break in a name would break the table, on a terminal or not.
+    return f"{value:,}" if isinstance(value, int) else escaped(str(value)) if "\n" in str(value) else str(value)
 
 
-def painted(text: str, colour: Literal["red", "yellow", "green"], stream: TextIO | None = None) -> str:
+def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
     """``text`` in ``colour`` if ``stream`` (default: standard output) is a terminal and ``NO_COLOR`` is not set."""
-    out = stream or sys.stdout
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not out.isatty():
-        return text
-    return click.style(text, fg=colour)
+    return coloured(text, colour, stream or sys.stdout)

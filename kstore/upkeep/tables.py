@@ -28,6 +28,8 @@ BASE64 = "_base64"
 RECORD_COLUMNS = ("key", "value", "timestamp", "headers")
 BATCH_RECORDS = 1 << 16
 CSV_BLOCK_BYTES = 4 << 20
+# What spreadsheets take for a formula, or skip before one (OWASP, CSV injection).
+FORMULA_START = r"\A([=+\-@\t\r\n])"
 
 
 class _Writer(Protocol):
@@ -43,10 +45,13 @@ def write_table(
     form: TableForm,
     *,
     base64: bool = False,
+    safe_formulas: bool = False,
     compression: Compression = "zstd",
     advance: Callable[[int], None] = lambda count: None,
 ) -> int:
     """Writes the batches as one table; returns the number of rows. ``advance`` receives the rows as they are written.
+
+    ``safe_formulas``: in CSV without ``base64``, a key or value that a spreadsheet would run gets a ' before it.
 
     Raises: InvalidRecordError for bytes that are not text in CSV without ``base64``.
     """
@@ -54,7 +59,7 @@ def write_table(
     count = 0
     try:
         for batch in batches:
-            writer.write_batch(batch if form == "parquet" else _as_text(batch, base64))
+            writer.write_batch(batch if form == "parquet" else _as_text(batch, base64, safe_formulas))
             count += batch.num_rows
             advance(batch.num_rows)
     finally:
@@ -106,6 +111,13 @@ def _csv() -> Any:
     return pyarrow.csv
 
 
+def _compute() -> Any:
+    import_pyarrow()
+    import pyarrow.compute
+
+    return pyarrow.compute
+
+
 def _parquet_writer(out: BinaryIO, schema: pa.Schema, compression: Compression) -> _Writer:
     writer: _Writer = _parquet().ParquetWriter(out, schema, compression=compression)
     return writer
@@ -128,7 +140,7 @@ def _csv_writer(out: BinaryIO, schema: pa.Schema, base64: bool) -> _Writer:
     return writer
 
 
-def _as_text(batch: pa.RecordBatch, base64: bool) -> pa.RecordBatch:
+def _as_text(batch: pa.RecordBatch, base64: bool, safe_formulas: bool) -> pa.RecordBatch:
     pa = import_pyarrow()
     arrays, names = [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -141,6 +153,8 @@ def _as_text(batch: pa.RecordBatch, base64: bool) -> pa.RecordBatch:
                 column = column.cast(pa.string())
             except pa.ArrowInvalid:
                 raise InvalidRecordError(f"a {name} has bytes that are not UTF-8: CSV needs base64 for these") from None
+            if safe_formulas:
+                column = _compute().replace_substring_regex(column, FORMULA_START, r"'\1")
         arrays.append(column)
         names.append(name)
     return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,20 @@ def test_what_is_exported_is_imported_again(
     assert f"appended {COUNT} records, offsets 0 to {COUNT - 1}" in capsys.readouterr().out
     with_headers = not name.endswith(".csv")
     assert records(tmp_path / "again-0", headers=with_headers) == records(orders, headers=with_headers)
+
+
+def test_csv_cells_that_a_spreadsheet_would_run_are_quoted_on_request(tmp_path: Path) -> None:
+    values = [b"=1+1", b"+1", b"-1", b"@SUM(A1)", b"\t=1", b"\r=1", b"a=1", b"", None]
+    with Log(tmp_path / "f-0") as log:
+        log.append_many(values, keys=[b"=k"] * len(values))
+    file = tmp_path / "f.csv"
+    options = ["--columns", "key,value", "--safe-formulas", str(tmp_path / "f-0"), str(file)]
+    assert main(["export", *options]) == 0
+    with file.open(newline="") as lines:
+        rows = list(csv.reader(lines))[1:]
+    assert [row[1] for row in rows] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "'\r=1", "a=1", "", ""]
+    assert {row[0] for row in rows} == {"'=k"}
+    assert main(["export", "--format", "jsonl", *options[2:]]) == 2
 
 
 def test_columns_and_range_are_chosen(orders: Path, tmp_path: Path) -> None:

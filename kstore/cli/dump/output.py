@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO, TextIO
 
 __all__ = ["Output"]
@@ -12,17 +13,28 @@ FLUSH_CHARS = 1 << 18
 class Output:
     """Buffers standard output, always as UTF-8, and keeps its order relative to standard error.
 
-    Not thread-safe. Raises BrokenPipeError when the reader has gone.
+    ``shown`` makes a line fit for a terminal. Not thread-safe. Raises BrokenPipeError when the reader has gone.
     """
 
-    def __init__(self, out: BinaryIO, err: TextIO) -> None:
+    def __init__(self, out: BinaryIO, err: TextIO, shown: Callable[[str], str] = str) -> None:
         self._out = out
+        self._shown = None if shown is str else shown
         self._err = err
         self._parts: list[str] = []
         self._size = 0
 
     def write(self, text: str) -> None:
-        """Adds ``text``, with its line break, to the standard output."""
+        """Adds ``text``, a line with its line break, to the standard output."""
+        if self._shown is not None:
+            text = self._shown(text[:-1]) + "\n"
+        self._parts.append(text)
+        self._size += len(text)
+        if self._size >= FLUSH_CHARS:
+            self._drain()
+
+    def write_lines(self, lines: list[str]) -> None:
+        """Adds lines of numbers, each with its line break: nothing in them acts on a terminal."""
+        text = "".join(lines)
         self._parts.append(text)
         self._size += len(text)
         if self._size >= FLUSH_CHARS:

@@ -72,14 +72,14 @@ class TextPrinter:
 
     def run(self, run: Run) -> None:
         """``batch`` for every batch of a run: they are whole and not compressed, so their CRCs are right."""
-        write, unpack, data, base = self._output.write, BATCH_HEADER.unpack_from, run.data, run.position
+        unpack, data, base = BATCH_HEADER.unpack_from, run.data, run.position
         at = run.start
         lines: list[str] = []
         while at < run.stop:
             header = unpack(data, at)
             lines.append(_plain_line(header, base + at))
             at += header[1] + LOG_OVERHEAD_BYTES
-        write("".join(lines))
+        self._output.write_lines(lines)
 
     def plain_batch(self, header: HeaderFields, position: int) -> None:
         """``batch`` for one batch of a run."""

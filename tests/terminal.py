@@ -1,0 +1,61 @@
+"""A command in a pseudo-terminal: what it sends there, as a person would see it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+__all__ = ["in_terminal"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def in_terminal(
+    *arguments: str,
+    directory: Path,
+    columns: int = 80,
+    stdout: int | None = None,
+    environment: dict[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Runs ``kstore`` with a terminal of this width as its standard streams; returns the status and what it sent there.
+
+    ``stdout``: another descriptor for standard output.
+    """
+    ours, theirs = pty.openpty()
+    try:
+        settings = termios.tcgetattr(theirs)
+        settings[1] &= ~termios.OPOST  # line breaks arrive as they are sent
+        termios.tcsetattr(theirs, termios.TCSANOW, settings)
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kstore", *arguments],
+            cwd=directory,
+            env=known | {"TERM": "xterm", "PYTHONPATH": str(ROOT)} | (environment or {}),
+            stdin=theirs,
+            stdout=theirs if stdout is None else stdout,
+            stderr=theirs,
+        )
+    finally:
+        os.close(theirs)
+    parts = []
+    try:
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:
+                break  # the last process on the terminal has gone
+            if not part:
+                break
+            parts.append(part)
+        return process.wait(timeout=60), b"".join(parts)
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()

@@ -1,0 +1,116 @@
+"""What records hold does not act on the terminal; a pipe gets every byte. Driven through a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kstore
+from kstore.cli import terminal
+from kstore.cli.main import main
+from kstore.cli.terminal import TerminalText, _escaped_bytes, escaped, guarded_output
+from kstore.store import Store
+from tests.terminal import in_terminal
+
+RED = b"\x1b[31m"
+NASTY = RED + "a\nb\rc\x9b31m\u202ed\x7f\té".encode()
+SHOWN = "\\x1b[31ma\\nb\\rc\\u009b31m\\u202ed\\u007f\té".encode()
+
+
+@pytest.fixture
+def nasty(tmp_path: Path) -> Path:
+    """A store with one record that is hostile everywhere."""
+    with Store(tmp_path / "data", background=False) as store:
+        store.create_topic("orders")
+        store.log("orders", 0).append(NASTY, key=RED, headers=[("\x1b[31m", RED)], timestamp=1)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes]]:
+    """Runs a command in this process with standard output as a terminal: its status and what the terminal got."""
+
+    def run_one(*arguments: str) -> tuple[int, bytes]:
+        with os.fdopen(os.dup(1), "w") as out, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(terminal, "_guarded", lambda stream: TerminalText(stream) if stream is out else stream)
+            status = main(arguments)
+        return status, capfdbinary.readouterr()[0]
+
+    return run_one
+
+
+COMMANDS = {
+    "read": ("read", "data/orders-0"),
+    "read with keys": ("read", "--key-separator", "=", "data/orders-0"),
+    "read json": ("read", "--format", "json", "data/orders-0"),
+    "consume": ("consume", "-e", "data", "orders"),
+    "consume format": ("consume", "-e", "-f", "%k %h %s\\n", "data", "orders"),
+    "consume json": ("consume", "-e", "-J", "data", "orders"),
+    "dump-log": ("dump-log", "--print-data-log", "data/orders-0/00000000000000000000.log"),
+    "dump-log json": ("dump-log", "--format", "json", "--print-data-log", "data/orders-0"),
+    "export csv": ("export", "--format", "csv", "--columns", "value", "data/orders-0", "-"),
+    "export": ("export", "--format", "jsonl", "data/orders-0", "-"),
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())
+def test_no_control_character_of_a_record_reaches_the_terminal(
+    nasty: Path, run: Callable[..., tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(nasty)
+    status, out = run(*arguments)
+    assert status == 0
+    text = out.decode()
+    assert not set(text) & set("\x1b\r\x9b\x7f\u202e"), text
+    assert "\\u202e" in text
+    # With --raw it gets them all; JSON escapes the first ones itself.
+    status, out = run(arguments[0], "--raw", *arguments[1:])
+    assert status == 0
+    assert "\u202e".encode() in out
+
+
+def test_a_value_stays_on_its_line(nasty: Path) -> None:
+    assert in_terminal("read", "data/orders-0", directory=nasty) == (0, SHOWN + b"\n")
+
+
+def test_bytes_that_are_no_text_are_escaped() -> None:
+    assert _escaped_bytes(b"a\xff\x9b\xc3") == b"a\\xff\\x9b\\xc3"
+
+
+def test_a_pipe_gets_every_byte(nasty: Path, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        assert in_terminal("read", "data/orders-0", directory=nasty, stdout=out.fileno()) == (0, b"")
+    assert (tmp_path / "out").read_bytes() == NASTY + b"\n"
+
+
+def test_a_message_with_the_name_of_a_file_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+    status, out = in_terminal("read", "\x1b[31m\u202e", directory=tmp_path)
+    assert status == 1
+    assert b"\x1b" not in out
+    assert b"\\x1b[31m\\u202e" in out
+
+
+def test_colours_are_sent_and_a_name_cannot_ask_for_them(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "a\x1b[31m\n-0"):
+        pass
+    status, out = in_terminal("verify", str(next(tmp_path.iterdir())), directory=tmp_path, columns=200)
+    assert status == 0
+    assert b"a\x1b" not in out
+    assert b"\x1b[32msound\x1b[0m\n" in out
+    assert b"a\\x1b[31m\\n-0" in out
+
+
+def test_line_breaks_of_text_stay() -> None:
+    assert escaped("a\nb\x1b", lines=True) == "a\nb\\x1b"
+    assert escaped("a\nb\x1b") == "a\\nb\\x1b"
+
+
+def test_streams_that_are_no_terminal_are_not_guarded() -> None:
+    before = sys.stdout, sys.stderr
+    with guarded_output():
+        assert (sys.stdout, sys.stderr) == before
