@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,9 +14,9 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
-from kstore.cli.verify import finding_fields, finding_line, log_bytes
-from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.cli.verify import finding_line, log_bytes
 from kstore.types import NO_OFFSET
+from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, find_logs, log_stats
 
 __all__ = ["command"]
@@ -41,7 +40,6 @@ LOG_COLUMNS = ("log", "segments", "bytes", "index bytes", "batches", "records", 
 SEGMENT_COLUMNS = ("segment", "bytes", "batches", "records", "start", "end", "first", "last", "codecs")
 DISTRIBUTION_COLUMNS = ("", "min", "p50", "p99", "max", "mean")
 CODEC_COLUMNS = ("codec", "batches", "bytes", "ratio")
-PERCENTILES = (50, 90, 99)
 BAR_WIDTH = 40
 
 
@@ -73,82 +71,18 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
 # --- json -------------------------------------------------------------------------------------------------------------
 
 
-def _fields(stats: Stats) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "segments": stats.segment_count,
-        "bytes": stats.size,
-        "index_bytes": _index_size(stats),
-        "side_bytes": {suffix.lstrip(".") or "other": size for suffix, size in stats.side_sizes.items()},
-        "batches": stats.batch_count,
-        "empty_batches": stats.empty_batch_count,
-        "records": stats.record_count,
-        "first_timestamp": stats.first_timestamp,
-        "last_timestamp": stats.last_timestamp,
-        "formats": {str(magic): count for magic, count in sorted(stats.formats.items())},
-        "codecs": {
-            name: {"batches": codec.batch_count, "bytes": codec.size, "ratio": _rounded(codec.ratio)}
-            for name, codec in sorted(stats.codecs.items())
-        },
-        "producer_batches": stats.producer_batch_count,
-        "transactional_batches": stats.transactional_batch_count,
-        "control_batches": stats.control_batch_count,
-        "commits": stats.commit_count,
-        "aborts": stats.abort_count,
-        "segment_bytes": _distribution(stats.segment_sizes),
-        "batch_bytes": _distribution(stats.batch_sizes),
-        "batch_records": _distribution(stats.batch_records),
-        "fenced_offsets": stats.fenced_count,
-        "lost_offsets": stats.lost_count,
-        "accepted_offsets": stats.accepted_count,
-        "damage": stats.damage_count,
-    }
-    if stats.start_offset != NO_OFFSET:
-        fields |= {"start": stats.start_offset, "end": stats.end_offset}
-    if (records := stats.records) is not None:
-        fields |= {
-            "decoded_records": records.record_count,
-            "keyed_records": records.keyed_count,
-            "tombstones": records.tombstone_count,
-            "record_headers": records.header_count,
-            "key_bytes": _distribution(records.key_sizes),
-            "value_bytes": _distribution(records.value_sizes),
-        }
-    return fields
-
-
-def _distribution(values: Distribution) -> dict[str, Any]:
-    if not values.count:
-        return {"count": 0}
-    return {
-        "count": values.count,
-        "sum": values.sum,
-        "min": values.minimum,
-        **{f"p{percent}": values.percentile(percent) for percent in PERCENTILES},
-        "max": values.maximum,
-        "histogram": [list(bar) for bar in values.histogram()],
-    }
-
-
-def _index_size(stats: Stats) -> int:
-    return sum(stats.side_sizes.get(suffix, 0) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX))
-
-
-def _rounded(ratio: float | None) -> float | None:
-    return None if ratio is None else round(ratio, 3)
-
-
 class _JsonPrinter:
     """One object a line."""
 
     def log(self, log: Stats) -> None:
         for segment in log.segments:
-            print(compact({"type": "segment", "path": segment.path, **_fields(segment)}))
-        print(compact({"type": "log", "log": log.path, **_fields(log)}))
+            print(compact({"type": "segment", "path": segment.path, **stat_fields(segment)}))
+        print(compact({"type": "log", "log": log.path, **stat_fields(log)}))
         for finding in log.findings:
-            print(compact({"type": "finding", **finding_fields(finding)}))
+            print(compact({"type": "finding", **finding.fields()}))
 
     def end(self, every: Stats) -> None:
-        print(compact({"type": "total", "logs": every.log_count, **_fields(every)}), flush=True)
+        print(compact({"type": "total", "logs": every.log_count, **stat_fields(every)}), flush=True)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -190,7 +124,7 @@ def _log_row(log: Stats, name: str = "") -> tuple[object, ...]:
         name or log.path,
         log.segment_count,
         log.size,
-        _index_size(log),
+        index_size(log),
         log.batch_count,
         log.record_count,
         *_range(log),

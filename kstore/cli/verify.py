@@ -19,7 +19,7 @@ from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 
-__all__ = ["command", "finding_fields", "finding_line", "log_bytes"]
+__all__ = ["command", "finding_line", "log_bytes"]
 
 EXAMPLES = """
 \b
@@ -110,24 +110,10 @@ class _JsonPrinter:
     def log(self, log: LogVerification) -> None:
         print(compact({"type": "log", **_fields(log)}))
         for finding in log.damages if self._quiet else log.findings:
-            print(compact({"type": "finding", **finding_fields(finding)}))
+            print(compact({"type": "finding", **finding.fields()}))
 
     def end(self) -> None:
         """There is no more output."""
-
-
-def finding_fields(finding: Finding) -> dict[str, Any]:
-    """The finding's fields that have a value."""
-    told = {name: value for name, value in finding._asdict().items() if name not in ("position", "first", "last")}
-    if finding.position != NO_POSITION:
-        told["position"] = finding.position
-    if finding.first != NO_OFFSET:
-        told["first"] = finding.first
-    if finding.last != NO_OFFSET:
-        told["last"] = finding.last
-    if finding.repair:
-        told["repair"] = finding.repair
-    return told
 
 
 class _TablePrinter:

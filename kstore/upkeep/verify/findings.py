@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kstore.rules.losses import UNCONFIRMED, LossRanges, holes
 from kstore.types import NO_OFFSET
@@ -50,6 +50,19 @@ class Finding(NamedTuple):
         # Findings about a whole log name its directory, all others a file in it.
         directory = self.path if self.kind == "checkpoint" else str(Path(self.path).parent)
         return f"kstore recover {options}{shlex.quote(directory)}"
+
+    def fields(self) -> dict[str, Any]:
+        """The fields that have a value, with ``repair``, by name."""
+        told = {name: value for name, value in self._asdict().items() if name not in ("position", "first", "last")}
+        if self.position != NO_POSITION:
+            told["position"] = self.position
+        if self.first != NO_OFFSET:
+            told["first"] = self.first
+        if self.last != NO_OFFSET:
+            told["last"] = self.last
+        if self.repair:
+            told["repair"] = self.repair
+        return told
 
 
 # By severity and kind: the options of ``kstore recover``.

@@ -1,0 +1,79 @@
+"""The statistics of a log as a dictionary, for JSON: the names that ``kstore stats`` and ``kstore report`` share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.types import NO_OFFSET
+from kstore.upkeep.stats import Distribution, Stats
+
+__all__ = ["index_size", "stat_fields"]
+
+PERCENTILES = (50, 90, 99)
+
+
+def stat_fields(stats: Stats) -> dict[str, Any]:
+    """The counts by name; a distribution with percentiles and histogram."""
+    fields: dict[str, Any] = {
+        "segments": stats.segment_count,
+        "bytes": stats.size,
+        "index_bytes": index_size(stats),
+        "side_bytes": {suffix.lstrip(".") or "other": size for suffix, size in stats.side_sizes.items()},
+        "batches": stats.batch_count,
+        "empty_batches": stats.empty_batch_count,
+        "records": stats.record_count,
+        "first_timestamp": stats.first_timestamp,
+        "last_timestamp": stats.last_timestamp,
+        "formats": {str(magic): count for magic, count in sorted(stats.formats.items())},
+        "codecs": {
+            name: {"batches": codec.batch_count, "bytes": codec.size, "ratio": _rounded(codec.ratio)}
+            for name, codec in sorted(stats.codecs.items())
+        },
+        "producer_batches": stats.producer_batch_count,
+        "transactional_batches": stats.transactional_batch_count,
+        "control_batches": stats.control_batch_count,
+        "commits": stats.commit_count,
+        "aborts": stats.abort_count,
+        "segment_bytes": _distribution(stats.segment_sizes),
+        "batch_bytes": _distribution(stats.batch_sizes),
+        "batch_records": _distribution(stats.batch_records),
+        "fenced_offsets": stats.fenced_count,
+        "lost_offsets": stats.lost_count,
+        "accepted_offsets": stats.accepted_count,
+        "damage": stats.damage_count,
+    }
+    if stats.start_offset != NO_OFFSET:
+        fields |= {"start": stats.start_offset, "end": stats.end_offset}
+    if (records := stats.records) is not None:
+        fields |= {
+            "decoded_records": records.record_count,
+            "keyed_records": records.keyed_count,
+            "tombstones": records.tombstone_count,
+            "record_headers": records.header_count,
+            "key_bytes": _distribution(records.key_sizes),
+            "value_bytes": _distribution(records.value_sizes),
+        }
+    return fields
+
+
+def _distribution(values: Distribution) -> dict[str, Any]:
+    if not values.count:
+        return {"count": 0}
+    return {
+        "count": values.count,
+        "sum": values.sum,
+        "min": values.minimum,
+        **{f"p{percent}": values.percentile(percent) for percent in PERCENTILES},
+        "max": values.maximum,
+        "histogram": [list(bar) for bar in values.histogram()],
+    }
+
+
+def index_size(stats: Stats) -> int:
+    """Bytes of the indexes, without producer snapshots and leftovers."""
+    return sum(stats.side_sizes.get(suffix, 0) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX))
+
+
+def _rounded(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 3)
