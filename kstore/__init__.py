@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore.queue.queue import Queue
     from kstore.record._codec import ConsumerRecord
     from kstore.record.scan import parse_batches
+    from kstore.reports.report import Report, report
     from kstore.store import Store, open
     from kstore.transactions.group_records import OffsetAndMetadata
 
@@ -156,6 +157,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RecoveryReport",
+    "Report",
     "RequestError",
     "SerializationError",
     "SharedLogError",
@@ -176,6 +178,7 @@ __all__ = [
     "__version__",
     "open",
     "parse_batches",
+    "report",
 ]
 
 # The one place of the version: pyproject.toml reads it from here.
@@ -194,10 +197,12 @@ LAZY = {
     "ProducerRecord": "kstore.producer.records",
     "Queue": "kstore.queue.queue",
     "RecordMetadata": "kstore.producer.records",
+    "Report": "kstore.reports.report",
     "Store": "kstore.store",
     "TopicPartition": "kstore.files.paths",
     "open": "kstore.store",
     "parse_batches": "kstore.record.scan",
+    "report": "kstore.reports.report",
 }
 
 

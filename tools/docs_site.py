@@ -50,6 +50,7 @@ API = {
     "reference/producer.md": ("Producers", ["Producer", "ProducerRecord", "Delivery", "Deliveries", "RecordMetadata"]),
     "reference/consumer.md": ("Consumers", ["Consumer", "ConsumerRecord", "OffsetAndMetadata"]),
     "reference/queue.md": ("Queues", ["Queue", "Job"]),
+    "reference/report.md": ("Reports", ["report", "Report"]),
 }
 # Modules whose ``__all__`` is public too.
 DOORS = {

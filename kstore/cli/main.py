@@ -43,6 +43,7 @@ COMMANDS = {
     "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
     "read": ("kstore.cli.read", "Print the records of a log."),
     "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
+    "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
     "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
     "stats": ("kstore.cli.stats", "Count what logs contain."),
     "topics": ("kstore.cli.topics", "List, create, change and delete topics."),

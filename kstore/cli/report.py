@@ -1,0 +1,76 @@
+"""``kstore report``: one page about logs, to send or to keep."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.progress import progress
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.verify import log_bytes
+from kstore.reports.gathering import logs_of
+from kstore.reports.report import report
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore report /var/lib/kafka/data -o page.html
+  kstore report --deep data/orders-0 -o page.html     every record counted, every byte checked
+  kstore report --hash-names data/ -o page.html       to send to others
+  kstore report --format json data/ | jq '.total.bytes, .topics'
+
+\b
+Exit status:
+  0  no damage was found
+  1  damage, or the report could not be made
+  2  bad usage
+"""
+
+
+@click.command("report", cls=KstoreCommand, epilog=EXAMPLES, short_help="Draw logs on a page: sizes, segments, damage.")
+@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.option("--output", "-o", type=click.Path(), help="Write the page to this file. Default: standard output.")
+@click.option("--deep", is_flag=True, help="Check every byte and count every record; otherwise only headers are read.")
+@click.option("--with-payload", is_flag=True, help="Show bytes of records at damaged places.")
+@click.option("--hash-names", is_flag=True, help="Replace the names of directories and topics by hashes.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "json"]),
+    default="html",
+    show_default=True,
+    help="html: a page. json: one object with the same numbers.",
+)
+def command(
+    directories: tuple[str, ...], output: str | None, deep: bool, with_payload: bool, hash_names: bool, form: str
+) -> int:
+    """Draw the logs in DIRECTORIES, kstore's or a Kafka broker's, on one HTML page that needs nothing else.
+
+    A directory is one partition, or holds partitions. The page shows where the bytes are, the segments of each
+    partition, batches, codecs and records, and every damage with its bytes, the fields of the header named.
+
+    It has no key, value, header or client name unless --with-payload is given.
+
+    Nothing is written to DIRECTORIES, no lock is taken, and a writer may be at work.
+    """
+    if form == "html" and output is None and sys.stdout.isatty():
+        raise click.UsageError("a page is not for a terminal: give -o FILE, or --format json")
+    if form == "json" and output is not None:
+        raise click.UsageError("--format json goes to standard output")
+    size = sum(map(log_bytes, logs_of([Path(directory) for directory in directories])))
+    with progress("report", 2 * size if deep else size) as advance:
+        made = report(*directories, deep=deep, with_payload=with_payload, hash_names=hash_names, advance=advance)
+    if output is not None:
+        try:
+            made.save(output)
+        except OSError as error:
+            raise click.ClickException(f"{output}: {error.strerror}") from None
+    else:
+        sys.stdout.write(f"{made.json()}\n" if form == "json" else made.html())
+        sys.stdout.flush()
+    return OK if made.is_sound else DAMAGED

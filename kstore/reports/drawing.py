@@ -1,0 +1,284 @@
+"""The pictures of a report, as SVG. Pure: from numbers of the document to text; colours come from the page's style.
+
+Every text goes through ``_text``: a topic may be called anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from kstore.reports.names import visible
+from kstore.reports.numbers import count_text, size_text
+from kstore.reports.treemap import Box, squarified
+
+__all__ = ["Block", "blocks_of", "histogram", "segment_map", "strip", "treemap"]
+
+# More segments than this share blocks with their neighbours.
+BLOCKS_MAX = 48
+STRIP_BLOCKS_MAX = 16
+# The treemap shows this many logs by themselves, the rest as one.
+TREEMAP_BOXES_MAX = 120
+WIDTH = 1000.0
+
+
+class Block(NamedTuple):
+    """One segment, or several neighbours. ``start`` and ``end`` are offsets, -1 if no batch was found."""
+
+    segment_count: int
+    base: int
+    size: int
+    batch_count: int
+    record_count: int
+    start: int
+    end: int
+    damage_count: int
+    is_active: bool
+
+    @property
+    def density(self) -> float:
+        """The share of its offsets that have a record: compaction lowers it."""
+        return min(self.record_count / (self.end - self.start), 1.0) if self.end > self.start >= 0 else 1.0
+
+
+def blocks_of(segments: Sequence[dict[str, Any]], count_max: int) -> list[Block]:
+    """At most ``count_max`` blocks for the segments of a log; the last one, which is active, is by itself."""
+    if not segments:
+        return []
+    *sealed, active = segments
+    step = max(-(-len(sealed) // max(count_max - 1, 1)), 1)
+    groups = [sealed[at : at + step] for at in range(0, len(sealed), step)] + [[active]]
+    return [_block(group, group[-1] is active) for group in groups]
+
+
+def _block(group: Sequence[dict[str, Any]], is_active: bool) -> Block:
+    known = [segment for segment in group if segment["end"] >= 0]
+    return Block(
+        len(group),
+        group[0]["base"],
+        sum(segment["bytes"] for segment in group),
+        sum(segment["batches"] for segment in group),
+        sum(segment["records"] for segment in group),
+        known[0]["start"] if known else -1,
+        known[-1]["end"] if known else -1,
+        sum(segment["damage"] for segment in group),
+        is_active,
+    )
+
+
+def _svg(width: float, height: float, label: str, body: str, css: str = "") -> str:
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" class="{css}" role="img" aria-label="{_text(label)}"'
+        f' xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
+
+
+def _text(text: str) -> str:
+    return escape(visible(text), quote=True)
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+
+MAP_HEIGHT = 108.0
+BAND_HEIGHT = 18.0
+BYTES_Y, OFFSETS_Y = 27.0, 70.0
+
+
+def segment_map(log: dict[str, Any], damages: Sequence[dict[str, Any]]) -> str:
+    """The segments of a log twice: as wide as their bytes, and as wide as their offsets, with lines between the two.
+
+    ``damages`` are findings with a position in a ``.log``. Where compaction removed records, a block of offsets is
+    paler.
+    """
+    blocks = blocks_of(log["segment_list"], BLOCKS_MAX)
+    by_bytes = _spans([block.size for block in blocks])
+    first = min([block.base for block in blocks], default=0)
+    ends = [max(block.end, block.base) for block in blocks]
+    last = max(ends, default=0)
+    span = max(last - first, 1)
+    body: list[str] = []
+    for number, block in enumerate(blocks):
+        left, right = by_bytes[number]
+        following = blocks[number + 1].base if number + 1 < len(blocks) else last
+        low, high = ((value - first) / span * WIDTH for value in (block.base, max(following, ends[number])))
+        kind = "active" if block.is_active else "sealed"
+        title = f"<title>{_text(_block_title(block))}</title>"
+        joint = f"M{_n(left)} {_n(BYTES_Y + BAND_HEIGHT)}H{_n(right)}L{_n(high)} {_n(OFFSETS_Y)}H{_n(low)}Z"
+        body.append(f'<g class="{kind}">{title}<path class="joint" d="{joint}"/>{_rect(left, right, BYTES_Y)}')
+        body.append(_rect(low, high, OFFSETS_Y, opacity=0.25 + 0.75 * block.density))
+        body.append("</g>")
+    body += _damage_marks(log, damages, first, span)
+    body.append(f'<text x="0" y="11">bytes: {_text(size_text(log["bytes"]))}</text>')
+    body.append(f'<text x="0" y="{_n(MAP_HEIGHT - 4)}">offset {first}</text>')
+    body.append(f'<text x="{_n(WIDTH)}" y="{_n(MAP_HEIGHT - 4)}" text-anchor="end">{last}</text>')
+    count = len(log["segment_list"])
+    if len(blocks) < count:
+        body.append(f'<text x="{_n(WIDTH)}" y="11" text-anchor="end">{count} segments, neighbours joined</text>')
+    return _svg(WIDTH, MAP_HEIGHT, f"segments of {log['name']}", "".join(body), "segments")
+
+
+def _spans(sizes: Sequence[int]) -> list[tuple[float, float]]:
+    """Where each begins and ends if all of them fill the width."""
+    total = sum(sizes) or 1
+    spans, at = [], 0.0
+    for size in sizes:
+        width = size / total * WIDTH
+        spans.append((at, at + width))
+        at += width
+    return spans
+
+
+def _rect(left: float, right: float, y: float, *, opacity: float = 1.0) -> str:
+    width = max(right - left - 1, 1.0)
+    faded = f' fill-opacity="{opacity:.2f}"' if opacity < 1 else ""
+    return f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(width)}" height="{_n(BAND_HEIGHT)}"{faded}/>'
+
+
+def _block_title(block: Block) -> str:
+    name = "active segment" if block.is_active else "segment"
+    if block.segment_count > 1:
+        name = f"{block.segment_count} segments"
+    offsets = f"offsets {block.start} to {block.end - 1}" if block.end > block.start >= 0 else "no batch"
+    return (
+        f"{name} from {block.base}: {size_text(block.size)}, {offsets}, {count_text(block.batch_count)} batches,"
+        f" {count_text(block.record_count)} records ({block.density:.0%} of the offsets)"
+    )
+
+
+def _damage_marks(log: dict[str, Any], damages: Sequence[dict[str, Any]], first: int, span: int) -> Iterator[str]:
+    """Where each damage is in the bytes, and in the offsets, of which ``span`` are drawn from ``first`` on."""
+    starts, at = {}, 0
+    for segment in log["segment_list"]:
+        starts[segment["base"]] = at
+        at += segment["bytes"]
+    total = at or 1
+    for damage in damages:
+        base = damage["path"].rpartition("/")[2].partition(".")[0]
+        if not base.isdigit() or int(base) not in starts:
+            continue
+        x = (starts[int(base)] + damage["position"]) / total * WIDTH
+        title = f"<title>{_text(damage['reason'])}</title>"
+        yield f'<path class="damage" d="M{_n(x)} {_n(BYTES_Y - 3)}l-5 -8h10z">{title}</path>'
+        yield f'<path class="damage" d="M{_n(x)} {_n(BYTES_Y)}v{_n(BAND_HEIGHT)}">{title}</path>'
+        if "first" in damage:
+            offset_x = min((damage["first"] - first) / span, 1.0) * WIDTH
+            count = damage.get("last", damage["first"]) - damage["first"] + 1
+            wide = min(count / span * WIDTH, WIDTH - offset_x)
+            yield (
+                f'<rect class="damage" x="{_n(offset_x)}" y="{_n(OFFSETS_Y)}" width="{_n(max(wide, 1.5))}"'
+                f' height="{_n(BAND_HEIGHT)}">{title}</rect>'
+            )
+
+
+def strip(log: dict[str, Any], size_max: int) -> str:
+    """A log as a bar of its segments, as long as its share of the largest log's bytes."""
+    blocks = blocks_of(log["segment_list"], STRIP_BLOCKS_MAX)
+    length = 160.0 * log["bytes"] / (size_max or 1)
+    total = log["bytes"] or 1
+    paths = {"sealed": "", "active": "", "damage": ""}
+    at = 0.0
+    for block in blocks:
+        width = length * block.size / total
+        kind = "damage" if block.damage_count else "active" if block.is_active else "sealed"
+        drawn = max(width - 0.6, 0.4)
+        paths[kind] += f"M{_n(at)} 0h{_n(drawn)}v12h-{_n(drawn)}z"
+        at += width
+    body = "".join(f'<path class="{kind}" d="{path}"/>' for kind, path in paths.items() if path)
+    return _svg(160, 12, f"{len(log['segment_list'])} segments", body, "strip")
+
+
+# --- where the bytes are ----------------------------------------------------------------------------------------------
+
+TREEMAP_HEIGHT = 300.0
+# In the picture's units; a letter is about 7 wide.
+LABEL_WIDTH_MIN, LABEL_HEIGHT_MIN, LETTER_WIDTH = 44.0, 20.0, 7.2
+
+
+def treemap(logs: Sequence[dict[str, Any]], anchors: dict[int, str]) -> str:
+    """A box for each log, as large as its bytes, in the colour of its topic; ``anchors`` by place in ``logs``."""
+    sized = sorted((number for number, log in enumerate(logs) if log["bytes"]), key=lambda n: -logs[n]["bytes"])
+    shown, rest = sized[:TREEMAP_BOXES_MAX], sized[TREEMAP_BOXES_MAX:]
+    sizes = [float(logs[number]["bytes"]) for number in shown]
+    rest_size = sum(logs[number]["bytes"] for number in rest)
+    topics = {topic: place for place, topic in enumerate(dict.fromkeys(logs[number]["topic"] for number in shown))}
+    body = []
+    # All others together come last, whatever their size: the picture is of the largest.
+    boxes = squarified([*sizes, float(rest_size)] if rest else sizes, Box(0, 0, WIDTH, TREEMAP_HEIGHT))
+    for number, box in zip(shown, boxes, strict=False):
+        log = logs[number]
+        css = f"topic{topics[log['topic']] % 8}" + (" damaged" if log["damage"] else "")
+        drawn = _box(box, log["name"], log["bytes"], css)
+        body.append(f'<a href="#{anchors[number]}">{drawn}</a>' if number in anchors else drawn)
+    if rest:
+        body.append(_box(boxes[-1], f"{len(rest)} others", rest_size, "rest"))
+    return _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap")
+
+
+def _box(box: Box, name: str, size: int, css: str) -> str:
+    x, y, width, height = box
+    drawn = (
+        f'<rect class="{css}" x="{_n(x + 0.5)}" y="{_n(y + 0.5)}" width="{_n(max(width - 1, 0.3))}"'
+        f' height="{_n(max(height - 1, 0.3))}" rx="2"><title>{_text(name)}: {_text(size_text(size))}</title></rect>'
+    )
+    if width < LABEL_WIDTH_MIN or height < LABEL_HEIGHT_MIN:
+        return drawn
+    shown = visible(name)
+    letters = int((width - 12) / LETTER_WIDTH)
+    label = shown if len(shown) <= letters else f"{shown[: max(letters - 1, 1)]}…"
+    drawn += f'<text x="{_n(x + 7)}" y="{_n(y + 17)}">{escape(label)}</text>'
+    if height > 2 * LABEL_HEIGHT_MIN and width > 80:
+        drawn += f'<text class="size" x="{_n(x + 7)}" y="{_n(y + 33)}">{_text(size_text(size))}</text>'
+    return drawn
+
+
+# --- distributions ----------------------------------------------------------------------------------------------------
+
+HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT, AXIS_HEIGHT = 480.0, 120.0, 18.0
+
+
+def histogram(bars: Sequence[Sequence[int]], label: str, *, in_bytes: bool) -> str:
+    """Bars of [low, high, count], which are powers of two; the count's axis is linear."""
+    most = max([count for _, _, count in bars], default=1)
+    step = HISTOGRAM_WIDTH / max(len(bars), 6)
+    body = []
+    shown = size_text if in_bytes else count_text
+    for number, (low, high, count) in enumerate(bars):
+        x, height = number * step, count / most * (HISTOGRAM_HEIGHT - 14)
+        if count:
+            height = max(height, 1.0)  # the rarest must be seen
+        range_text = shown(low) if low == high else f"{shown(low)} to {shown(high)}"
+        body.append(
+            f'<rect x="{_n(x + 1)}" y="{_n(HISTOGRAM_HEIGHT - height)}" width="{_n(step - 2)}" height="{_n(height)}"'
+            f' rx="1.5"><title>{_text(range_text)}: {count_text(count)}</title></rect>'
+        )
+        if count and step >= 26:
+            above = HISTOGRAM_HEIGHT - height - 3
+            body.append(f'<text class="count" x="{_n(x + step / 2)}" y="{_n(above)}">{_short(count)}</text>')
+        if number % max(-(-58 // step), 1) == 0:
+            y = HISTOGRAM_HEIGHT + AXIS_HEIGHT - 4
+            body.append(f'<text class="axis" x="{_n(x + 1)}" y="{_n(y)}">{_text(_short_size(low, in_bytes))}</text>')
+    body.append(f'<path class="line" d="M0 {_n(HISTOGRAM_HEIGHT)}H{_n(HISTOGRAM_WIDTH)}"/>')
+    return _svg(HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT + AXIS_HEIGHT, label, "".join(body), "histogram")
+
+
+def _short(count: int) -> str:
+    """``1234567`` -> ``"1.2 M"``."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            value = count / size
+            return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return str(count)
+
+
+def _short_size(value: int, in_bytes: bool) -> str:
+    if not in_bytes:
+        return _short(value)
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >> shift:
+            return f"{value >> shift} {unit}"
+    return f"{value} B"

@@ -1,0 +1,96 @@
+"""Names and other texts as a report may show them: hashed if wanted, and never able to disturb what surrounds them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import unicodedata
+from pathlib import Path
+
+from kstore.files.paths import topic_partition
+from kstore.rules.internal_topics import is_internal
+from kstore.upkeep.verify.findings import Finding
+
+__all__ = ["Names", "visible"]
+
+HASH_DIGITS = 10
+# Control characters, formatting ones (which reverse or hide text), halves of pairs, private and unassigned characters.
+HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that has no shape of its own written as its number: ``"a\\u202eb"``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join([_escaped(char) if unicodedata.category(char) in HIDDEN_CATEGORIES else char for char in text])
+
+
+def _escaped(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
+class Names:
+    """What a report calls paths and topics. Without ``hashed``: what they are called.
+
+    With it a name becomes a hash with a random key, the same one throughout the report; neither the name nor whether
+    it is a given one can be found from it. Topics that Kafka and kstore use internally keep their names.
+    """
+
+    def __init__(self, *, hashed: bool) -> None:
+        self._hashed = hashed
+        self._key = secrets.token_bytes(32)
+
+    def root(self, path: Path) -> str:
+        """A directory that was given."""
+        return self._hash("directory", str(path.absolute())) if self._hashed else str(path)
+
+    def topic(self, log: Path) -> str:
+        """The topic of the log in ``log``, or the directory's name if it is not a partition's."""
+        name = self._owner(log)
+        return self._hash("topic", name) if self._hashed and not is_internal(name) else name
+
+    def log(self, log: Path) -> str:
+        """The name of a partition's directory."""
+        if not self._hashed:
+            return log.name
+        partition = topic_partition(log.name)
+        return self.topic(log) if partition is None else f"{self.topic(log)}-{partition.partition}"
+
+    def path(self, path: Path) -> str:
+        """The directory of a log."""
+        return f"{self.root(path.parent)}/{self.log(path)}" if self._hashed else str(path)
+
+    def text(self, text: str, path: Path) -> str:
+        """A text that may contain the names of the log, or the directory of logs, in ``path``."""
+        if not self._hashed:
+            return text
+        known = {
+            str(path.absolute()): self.path(path),
+            str(path): self.path(path),
+            path.name: self.log(path),
+            self._owner(path): self.topic(path),
+            str(path.absolute().parent): self.root(path.parent),
+            str(path.parent): self.root(path.parent),
+        }
+        # In one pass, and the longest first: a path contains names, and a hash may too.
+        longest_first = sorted(filter(None, known), key=len, reverse=True)
+        pattern = "|".join([rf"(?<!\w){re.escape(name)}(?!\w)" for name in longest_first])
+        return re.sub(pattern, lambda match: known[match[0]], text)
+
+    def finding(self, finding: Finding, path: Path) -> Finding:
+        """A finding about ``path``; if names are hashed, one that quotes a file or a listing loses the quote."""
+        if not self._hashed:
+            return finding
+        reason = finding.reason
+        if finding.kind in ("name", "checkpoint", "epochs", "state"):
+            reason = reason.partition(":")[0]
+        return finding._replace(path=self.text(finding.path, path), reason=self.text(reason, path))
+
+    def _owner(self, log: Path) -> str:
+        partition = topic_partition(log.name)
+        return log.name if partition is None else partition.topic
+
+    def _hash(self, kind: str, name: str) -> str:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), key=self._key, person=kind.encode())
+        return f"{kind}-{digest.hexdigest()[:HASH_DIGITS]}"

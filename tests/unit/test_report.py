@@ -1,0 +1,390 @@
+"""``kstore.report``: its numbers are those of stats and verify, it leaks nothing, and its page cannot be disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstore
+from kstore.cli.main import main
+from kstore.errors import ConfigError, MissingExtraError, NotALogError
+from kstore.reports.document import Document
+from kstore.reports.page import page
+from kstore.upkeep.stat_fields import stat_fields
+from kstore.upkeep.stats import log_stats, total
+from kstore.upkeep.verify import verify_log
+from tests.golden_data import copy_partition, golden_partitions, golden_root
+
+GUIDE = Path(__file__).parents[2] / "docs" / "report.md"
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+SECRET = "tell-this-to-no-one"
+HOSTILE_NAMES = (
+    "<script>alert(1)<",
+    "\"onload='alert(1)'",
+    "a\u202egpj.exe",
+    "{{ 7 * 7 }}{% raw %}",
+    "a\x1b[31mred\x07",
+    "-->&lt;]]><!--",
+    os.fsdecode(b"\xff\xfe-latin"),
+    "long" * 60,
+)
+
+
+class Seen(HTMLParser):
+    """Reads a page, and refuses one that is not well-formed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+        self.text = "".join(self.texts)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, attrs)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, attributes in self.elements if (value := attributes.get(name)) is not None]
+
+
+def seen(document: Document) -> Seen:
+    pytest.importorskip("jinja2")
+    return Seen(page(document))
+
+
+def page_if_possible(document: Document) -> str:
+    """The page, or "" without Jinja2: what the document does not hold the page cannot tell."""
+    return page(document) if find_spec("jinja2") else ""
+
+
+@cache
+def report_on(tree: str, deep: bool = True) -> Document:
+    return kstore.report(golden_root() / tree, deep=deep).document
+
+
+def log_with(path: Path, value: bytes, **headers: bytes) -> Path:
+    with kstore.Log(path, durability="os") as log:
+        for number in range(4):
+            log.append(value * 20, key=value + b"%d" % number, headers=list(headers.items()))
+    return path
+
+
+def spoil(log: Path, number: int, at: int, new: bytes) -> None:
+    """Overwrites bytes of the batch ``number``."""
+    path = next(log.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    start = 0
+    for _ in range(number):
+        start += 12 + int.from_bytes(data[start + 8 : start + 12], "big")
+    data[start + at : start + at + len(new)] = new
+    path.write_bytes(data)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_its_numbers_are_those_of_stats_and_verify() -> None:
+    document = report_on("clean")
+    logs = {log["name"]: log for log in document["partitions"]}
+    assert sorted(logs) == golden_partitions("clean")
+    all_stats = [log_stats(golden_root() / "clean" / name, deep=True) for name in sorted(logs)]
+    for name, stats in zip(sorted(logs), all_stats, strict=True):
+        log, fields = logs[name], stat_fields(stats)
+        assert {key: log[key] for key in fields} == fields
+        verified = verify_log(golden_root() / "clean" / name)
+        assert log["verified"]["batches"] == verified.batch_count == log["batches"]
+        assert log["verified"]["end"] == verified.end_offset
+        assert log["segment_list"][0]["base"] == int(min((golden_root() / "clean" / name).glob("*.log")).stem)
+        for key in ("bytes", "batches", "records"):
+            assert sum(segment[key] for segment in log["segment_list"]) == log[key]
+    fields = stat_fields(total(all_stats))
+    assert {key: document["total"][key] for key in fields} == fields
+    assert sum(topic["bytes"] for topic in document["topics"]) == document["total"]["bytes"]
+
+
+def test_the_page_shows_the_document_s_numbers() -> None:
+    document = report_on("clean")
+    text = seen(document).text
+    for log in document["partitions"]:
+        assert log["name"] in text
+        assert f"{log['records']:,}" in text
+    for name in ("records", "decoded_records", "keyed_records", "tombstones", "commits", "aborts"):
+        assert f"{document['total'][name]:,}" in text
+    assert "no damage found" in text
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+def test_what_a_broker_wrote_has_no_damage(deep: bool) -> None:
+    assert report_on("clean", deep)["total"]["damage"] == 0
+    assert seen(report_on("clean", deep)).text
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", golden_partitions("damaged"))
+def test_each_damage_is_named_at_its_byte(name: str) -> None:
+    directory = golden_root() / "damaged" / name
+    document = kstore.report(directory, deep=True).document
+    [log] = document["partitions"]
+    expected = verify_log(directory)
+    assert log["damage"] == len(expected.damages)
+    assert [{**found, "view": None} for found in log["findings"]] == [
+        {**finding.fields(), "view": None} for finding in expected.findings
+    ]
+    text = seen(document).text
+    for found, finding in zip(log["findings"], expected.findings, strict=True):
+        assert finding.reason in text
+        assert finding.repair in text
+        if finding.severity == "note":
+            continue
+        if finding.position >= 0:
+            assert f"position {finding.position}" in text
+            assert found["view"]["position"] == finding.position
+        if "view" in found:
+            view, data = found["view"], Path(finding.path).read_bytes()
+            shown = bytes.fromhex(view["bytes"])
+            assert data[view["position"] :].startswith(shown)
+            assert view["position"] + len(shown) + view["hidden"] == len(data)
+    assert log["damage"] == 0 or "recovery" in log
+
+
+WRONG_FIELDS = {
+    "codec-unknown-0": {"attributes", "crc"},
+    "count-huge-0": {"record_count", "crc"},
+    "flipped-crc-0": {"crc"},
+    "flipped-record-0": {"crc"},
+    "gzip-body-0": {"crc"},
+    "length-huge-0": {"batch_length"},
+    "length-negative-0": {"batch_length"},
+    "length-small-0": {"batch_length"},
+    "length-zero-0": {"batch_length"},
+    "magic-unknown-0": {"magic"},
+    "offset-backwards-0": {"base_offset"},
+    "torn-tail-0": {"batch_length"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FIELDS)
+def test_the_wrong_field_of_a_header_is_marked(name: str) -> None:
+    [found, *_] = kstore.report(golden_root() / "damaged" / name, deep=True).document["partitions"][0]["findings"]
+    fields = found["view"]["fields"]
+    assert {field["name"] for field in fields if field["wrong"]} == WRONG_FIELDS[name]
+    assert len(fields) == 13
+    assert [field["position"] for field in fields][:3] == [found["position"] + at for at in (0, 8, 12)]
+
+
+def test_headers_alone_show_damage_that_headers_show(tmp_path: Path) -> None:
+    copy_partition("damaged", "length-zero-0", tmp_path)
+    copy_partition("clean", "plain-0", tmp_path)
+    made = kstore.report(tmp_path)
+    assert not made.is_sound
+    assert [log["damage"] for log in made.document["partitions"]] == [1, 0]
+    assert "verified" not in made.document["partitions"][0]
+
+
+def test_a_damaged_checkpoint_of_a_store_is_a_finding(tmp_path: Path) -> None:
+    copy_partition("clean", "plain-0", tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nnot an entry\n")
+    document = kstore.report(tmp_path).document
+    assert [found["kind"] for found in document["findings"]] == ["checkpoint"]
+    assert document["total"]["damage"] == 1
+    hashed = kstore.report(tmp_path, hash_names=True).json()
+    assert "not an entry" not in hashed
+
+
+# --- what it does not tell --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "new"), [(70, b"X"), (8, b"\x7f"), (0, SECRET.encode() * 4)], ids=["record", "length", "header"]
+)
+def test_no_key_value_or_header_is_told_unless_it_is_asked_for(tmp_path: Path, at: int, new: bytes) -> None:
+    log = log_with(tmp_path / "orders-0", SECRET.encode(), **{SECRET: SECRET.encode()})
+    spoil(log, 2, at, new)
+    made = kstore.report(log, deep=True)
+    assert made.document["total"]["damage"] == 1
+    [found] = [found for found in made.document["partitions"][0]["findings"] if found["severity"] == "damage"]
+    assert SECRET.encode()[:6] not in bytes.fromhex(found["view"]["bytes"])
+    assert SECRET[:6] not in made.json()
+    assert SECRET[:6] not in page_if_possible(made.document)
+    open_one = kstore.report(log, deep=True, with_payload=True).document["partitions"][0]["findings"]
+    assert SECRET.encode()[:6] in b"".join(bytes.fromhex(each["view"]["bytes"]) for each in open_one if "view" in each)
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+def test_hashed_names_are_told_nowhere(tmp_path: Path, deep: bool) -> None:
+    root = tmp_path / "customer-acme"
+    for name in ("payroll-0", "payroll-1"):
+        spoil(log_with(root / name, b"v"), 2, 8, b"\x7f")
+    (root / "payroll-0" / "notes about acme").write_bytes(b"")
+    made = kstore.report(root, deep=deep, hash_names=True)
+    text = made.json() + page_if_possible(made.document)
+    assert "payroll" not in text
+    assert "acme" not in text
+    assert str(tmp_path) not in text
+    first, second = made.document["partitions"]
+    assert first["topic"] == second["topic"]
+    assert first["name"] == f"{first['topic']}-0"
+    assert first["damage"] == 1
+    assert kstore.report(root, hash_names=True).document["topics"] != made.document["topics"]
+
+
+# --- hostile names, and the page --------------------------------------------------------------------------------------
+
+
+def test_hostile_names_do_not_disturb_the_page(tmp_path: Path) -> None:
+    for number, name in enumerate(HOSTILE_NAMES):
+        log = log_with(tmp_path / name.replace("/", "|"), b"<script>alert(2)</script>")
+        if number % 2:
+            spoil(log, 2, 8, b"\x7f")
+        (log / f"{name.replace('/', '|')[:200]}.txt").write_bytes(b"")
+    made = kstore.report(tmp_path, deep=True, with_payload=True)
+    assert made.json().isascii()
+    shown = seen(made.document)
+    assert {tag for tag, _ in shown.elements}.isdisjoint({"script", "img", "iframe", "object", "link", "base", "form"})
+    assert not [name for _, attributes in shown.elements for name in attributes if name.startswith("on")]
+    assert "49" not in [word.strip() for word in shown.text.split("7 * 7")]
+    for hidden in ("\u202e", "\x1b", "\x07"):
+        assert hidden not in page(made.document)
+    assert "a\\u202egpj.exe" in shown.text
+    assert "<script>alert(1)<" in shown.text
+    page(made.document).encode("utf-8")
+
+
+def test_the_page_asks_for_nothing_and_its_links_lead_somewhere() -> None:
+    shown = seen(report_on("damaged"))
+    ids = shown.values("id")
+    assert len(ids) == len(set(ids))
+    links = shown.values("href")
+    assert links
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+    assert shown.values("src") == []
+    assert "url(" not in page(report_on("damaged"))
+    policy = [attributes["content"] for tag, attributes in shown.elements if "http-equiv" in attributes]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def many_partitions(count: int) -> Document:
+    """A report on ``count`` partitions of 100 segments each, half of them damaged."""
+    document: Document = json.loads(json.dumps(report_on("damaged")))
+    damaged = next(log for log in document["partitions"] if log["name"] == "flipped-record-0")
+    [segment] = damaged["segment_list"]
+    logs: list[dict[str, Any]] = []
+    for number in range(count):
+        segments = [{**segment, "base": 1000 * at, "start": 1000 * at, "end": 1000 * at + 900} for at in range(100)]
+        findings = damaged["findings"] * 10 if number % 2 else []
+        name = f"a-topic-of-a-usual-length-{number}"
+        logs.append({**damaged, "name": name, "segment_list": segments, "findings": findings, "damage": len(findings)})
+    return document | {"partitions": logs}
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
+def test_the_page_stays_small(count: int) -> None:
+    pytest.importorskip("jinja2")
+    text = page(many_partitions(count))
+    assert len(text.encode()) < 5_000_000
+    assert text.count('<tr><td class="left name">') == count
+    Seen(text)
+
+
+# --- what it does -----------------------------------------------------------------------------------------------------
+
+
+def test_it_changes_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    for name in ("length-zero-0", "index-missing-0"):
+        copy_partition("damaged", name, tmp_path / "data")
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")}
+    made = kstore.report(tmp_path / "data", deep=True)
+    for inside in ("data/page.html", "data/length-zero-0/page.html"):
+        with pytest.raises(ConfigError, match=r"page\.html is beside or in the log"):
+            made.save(tmp_path / inside)
+    made.save(tmp_path / "page.html")
+    (tmp_path / "page.html").unlink()
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")} | {
+        tmp_path / "data": before[tmp_path / "data"]
+    } == before
+
+
+def test_what_is_no_log_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError):
+        kstore.report(tmp_path)
+
+
+def test_without_jinja2_there_is_json_and_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    made = kstore.report(golden_root() / "clean" / "plain-0")
+    assert json.loads(made.json()) == made.document
+    with pytest.raises(MissingExtraError, match=r"pip install 'kstore\[report\]'"):
+        made.html()
+
+
+def test_jinja2_is_loaded_for_the_page_alone() -> None:
+    path = golden_root() / "clean" / "plain-0"
+    program = f"import kstore, sys\nkstore.report({str(path)!r}).json()\nassert 'jinja2' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jinja2")
+    log = golden_root() / "clean" / "plain-0"
+    assert main(["report", str(log), "-o", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr().out == ""
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "plain-0" in Seen(text).text
+    assert list(tmp_path.iterdir()) == [tmp_path / "page.html"]
+    assert main(["report", str(golden_root() / "damaged" / "length-zero-0")]) == 1
+    assert "a batch of 12 bytes" in Seen(capsys.readouterr().out).text
+    assert main(["report", str(log), "-o", str(tmp_path / "none" / "page.html")]) == 1
+
+
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--deep", "--format", "json", str(golden_root() / "clean" / "plain-0")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["total"]["partitions"] == 1
+    assert document["deep"] is True
+    assert main(["report", "--format", "json", "-o", "x", str(golden_root() / "clean")]) == 2
+
+
+# --- docs/report.md ---------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_s_example_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("jinja2")
+    [code] = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, str(GUIDE), "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", code)
+    Seen((tmp_path / "page.html").read_text(encoding="utf-8"))
