@@ -42,7 +42,10 @@ cdef class RecordCursor:
     cdef int32_t leader_epoch
     cdef int8_t timestamp_type
     cdef bint is_reading
-    # After the last returned record; at first where it begins.
+    # Whether a record's object is being made: still set after a failure, and then the next call starts from ``before``.
+    cdef bint is_making
+    cdef Place before
+    # After the last returned record; initially where it begins. It moves only when the record's object exists.
     cdef readonly int64_t next_offset
     # The topic and partition, for ConsumerRecords; None for Records.
     cdef public object origin
@@ -83,7 +86,7 @@ cdef class RecordCursor:
     @property
     def has_more(self):
         """Whether another record remains, as far as is known without examining it."""
-        return self.walk.index < self.walk.count
+        return self.is_making or self.walk.index < self.walk.count
 
     def end(self):
         """Returns no more records."""
@@ -92,6 +95,7 @@ cdef class RecordCursor:
     cdef int finish(self) except -1:
         """Releases the buffer: an exhausted cursor must not keep a bytearray from being resized."""
         self.walk.count = 0
+        self.is_making = False
         # Making header objects may run the garbage collector, and with it any code, even this cursor's __next__.
         if not self.is_reading:
             PyBuffer_Release(&self.view)
@@ -112,7 +116,11 @@ cdef class RecordCursor:
     def __next__(self):
         cdef RecordView view
         cdef Record record
+        if unlikely(self.is_making):
+            step_back(&self.walk, &self.before)
+            self.is_making = False
         while self.walk.index < self.walk.count:
+            note_place(&self.before, &self.walk)
             if unlikely(not next_record(&self.walk, &view)):
                 # Only a buffer that was changed after the constructor's check leads here.
                 error = corrupt(&self.walk, &view)
@@ -122,13 +130,13 @@ cdef class RecordCursor:
                 break
             if view.offset_delta < self.first_delta:
                 continue
+            self.is_making = True
             if self.origin is None:
                 record = Record.__new__(Record)
             else:
                 record = ConsumerRecord.__new__(ConsumerRecord)
                 record.origin = self.origin
             record.offset = self.base_offset + view.offset_delta
-            self.next_offset = record.offset + 1
             record.timestamp_type_index = self.timestamp_type
             if self.timestamp_type == LOG_APPEND_TIME:
                 record.timestamp = self.append_time
@@ -138,6 +146,8 @@ cdef class RecordCursor:
             record.key = field_object(view.key, view.key_size)
             record.value = field_object(view.value, view.value_size)
             record.headers = () if view.header_count == 0 else self.headers(&view)
+            self.is_making = False
+            self.next_offset = max(self.next_offset, record.offset + 1)
             return record
         self.finish()
         raise StopIteration

@@ -55,6 +55,13 @@ cdef struct Walk:
     int32_t last_offset_delta
 
 
+# Where a pass was before a record.
+cdef struct Place:
+    const uint8_t* at
+    int32_t index
+    int32_t previous_delta
+
+
 cdef struct Summary:
     int32_t first_delta
     int32_t last_delta
@@ -193,6 +200,14 @@ cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
     walk.index += 1
     walk.previous_delta = record.offset_delta
     return True
+
+
+cdef inline void note_place(Place* place, Walk* walk) noexcept nogil:
+    place.at, place.index, place.previous_delta = walk.at, walk.index, walk.previous_delta
+
+
+cdef inline void step_back(Walk* walk, Place* place) noexcept nogil:
+    walk.at, walk.index, walk.previous_delta = place.at, place.index, place.previous_delta
 
 
 cdef object corrupt(Walk* walk, RecordView* record):

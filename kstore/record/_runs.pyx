@@ -351,7 +351,10 @@ cdef class RunCursor:
     cdef int64_t append_time
     cdef int32_t leader_epoch
     cdef int8_t timestamp_type
-    # After the last record that it gave; at first where it begins.
+    # Whether a record's object is being made: still set after a failure, and then the next call starts from ``before``.
+    cdef bint is_making
+    cdef Place before
+    # After the last record that it gave; initially where it begins. It moves only when the record's object exists.
     cdef readonly int64_t next_offset
     # How many it gave.
     cdef readonly int64_t given_count
@@ -375,12 +378,13 @@ cdef class RunCursor:
         self.stop_offset = stop_offset
         self.next_offset = max(first_offset, run.base_offset)
         self.given_count = 0
+        self.is_making = False
         return 0
 
     @property
     def has_more(self):
         """Whether there may be a record that it has not given, as far as is known without looking at that."""
-        return self.walk.index < self.walk.count or self.at < self.stop
+        return self.is_making or self.walk.index < self.walk.count or self.at < self.stop
 
     def end(self):
         """Gives no more records."""
@@ -389,14 +393,19 @@ cdef class RunCursor:
     cdef void finish(self) noexcept:
         self.walk.index = self.walk.count = 0
         self.at = self.stop
+        self.is_making = False
 
     def __iter__(self):
         return self
 
     cdef inline bint next_view(self, RecordView* view) except -1:
-        """Comes to the next record that is wanted; False at the end."""
+        """Comes to the next record that is wanted; False at the end. ``give`` says that its object was made."""
+        if unlikely(self.is_making):
+            step_back(&self.walk, &self.before)
+            self.is_making = False
         while True:
             while self.walk.index < self.walk.count:
+                note_place(&self.before, &self.walk)
                 if unlikely(not next_record(&self.walk, view)):
                     error = corrupt(&self.walk, view)
                     self.finish()
@@ -405,10 +414,17 @@ cdef class RunCursor:
                     self.finish()
                     return False
                 if view.offset_delta >= self.first_delta:
+                    self.is_making = True
                     return True
             if self.at >= self.stop:
                 return False
             self.enter_batch()
+
+    cdef inline void give(self, int64_t offset) noexcept:
+        """The object of the record at ``offset``, to which ``next_view`` came, was made."""
+        self.is_making = False
+        self.given_count += 1
+        self.next_offset = max(self.next_offset, offset + 1)
 
     cdef int enter_batch(self) except -1:
         """Comes to the next batch; of one that is not wanted the records are passed over."""
@@ -439,8 +455,6 @@ cdef class RunCursor:
         return 0
 
 
-
-
 @cython.final
 @cython.no_gc
 cdef class RunRecords(RunCursor):
@@ -451,9 +465,12 @@ cdef class RunRecords(RunCursor):
 
     def __next__(self):
         cdef RecordView view
+        cdef Record record
         if not self.next_view(&view):
             raise StopIteration
-        return self.made(&view)
+        record = self.made(&view)
+        self.give(record.offset)
+        return record
 
     cdef inline Record made(self, RecordView* view):
         """The Record of a ``view`` into the batch that was entered last."""
@@ -464,8 +481,6 @@ cdef class RunRecords(RunCursor):
             record = ConsumerRecord.__new__(ConsumerRecord)
             record.origin = self.origin
         record.offset = self.base_offset + view.offset_delta
-        self.next_offset = record.offset + 1
-        self.given_count += 1
         record.timestamp_type_index = self.timestamp_type
         if self.timestamp_type == LOG_APPEND_TIME:
             record.timestamp = self.append_time
@@ -474,7 +489,7 @@ cdef class RunRecords(RunCursor):
         record.leader_epoch = self.leader_epoch
         record.key = field_object(view.key, view.key_size)
         record.value = field_object(view.value, view.value_size)
-        # Last, since making them may run the garbage collector, and so code that calls this again.
+        # Last, since making them may run the garbage collector, and so code that uses the cursor.
         record.headers = () if view.header_count == 0 else header_objects(view)
         return record
 
@@ -486,11 +501,12 @@ cdef class RunValues(RunCursor):
 
     def __next__(self):
         cdef RecordView view
+        cdef bytes value
         if not self.next_view(&view):
             raise StopIteration
-        self.next_offset = self.base_offset + view.offset_delta + 1
-        self.given_count += 1
-        return field_object(view.value, view.value_size)
+        value = field_object(view.value, view.value_size)
+        self.give(self.base_offset + view.offset_delta)
+        return value
 
 
 include "_runs_lookup.pxi"
