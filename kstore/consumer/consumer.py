@@ -182,12 +182,22 @@ class Consumer:
         return chain.from_iterable(self._pieces(self._next.records, self._deserializers.is_plain))
 
     def values(self) -> Iterator[bytes | None]:
-        """Like iteration, for the values only: the fast path for payloads."""
+        """Like iteration, for the values only: the fast path for payloads.
+
+        A later iteration over records, or ``next``, continues after the last value that was handed out, and ends this
+        one.
+        """
         return chain.from_iterable(self._pieces(self._next.values, True))
 
     def __next__(self) -> ConsumerRecord:
+        """The next record: after a partly used ``values()`` too. Raises: StopIteration when iteration would end, and as
+        ``poll``."""
         piece = self._positions.piece
         item: ConsumerRecord
+        if piece is not None and piece.is_of_values:
+            with self._use.alone():
+                self._positions.recall()
+            piece = None
         while True:
             if piece is not None:
                 for item in piece.items:

@@ -46,6 +46,11 @@ class Piece(Protocol):
     @property
     def items(self) -> Iterator[Any]: ...
 
+    @property
+    def is_of_values(self) -> bool:
+        """Whether its items are values, not records."""
+        ...
+
     def position(self) -> int | None:
         """The offset after the last item that was given out."""
         ...
@@ -71,11 +76,15 @@ class CursorPiece:
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
 
+    @property
+    def is_of_values(self) -> bool:
+        return isinstance(self._cursor, RunValues)
+
     def position(self) -> int | None:
         return self._cursor.next_offset
 
     def following(self, count: int) -> Piece | None:
-        return self.reader.lend_values(count) if isinstance(self._cursor, RunValues) else self.reader.lend(count)
+        return self.reader.lend_values(count) if self.is_of_values else self.reader.lend(count)
 
     def end(self) -> None:
         if not self._cursor.has_more:
@@ -97,6 +106,10 @@ class ListPiece:
         self._offsets = offsets
         self.items: Iterator[Any] = iter(items)
 
+    @property
+    def is_of_values(self) -> bool:
+        return self._offsets is not None
+
     def position(self) -> int | None:
         rest = length_hint(self.items)
         if not rest:
@@ -105,7 +118,7 @@ class ListPiece:
         return self._items[place].offset if self._offsets is None else self._offsets[place]
 
     def following(self, count: int) -> Piece | None:
-        return self.reader.lend(count) if self._offsets is None else self.reader.lend_values(count)
+        return self.reader.lend_values(count) if self.is_of_values else self.reader.lend(count)
 
     def end(self) -> None:
         if rest := length_hint(self.items):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,18 @@ def test_values_and_columns_are_the_records(store: Store) -> None:
         assert sorted(table["value"].to_pylist(), key=str) == values
         assert set(zip(table["topic"].to_pylist(), table["partition"].to_pylist(), strict=True)) == {("t", 0), ("t", 2)}
         assert reading.positions() == {T0: 25, T1: 0, T2: 8}
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_next_returns_a_record_after_some_values(store: Store, batch: int) -> None:
+    fill(store, T0, 25, batch=batch)
+    with consumer(store) as reading:
+        reading.assign([T0])
+        values = reading.values()
+        assert len(list(islice(values, 3))) == 3
+        assert [next(reading).offset, next(reading).offset] == [3, 4]
+        assert list(islice(reading.values(), 1)) == [next(store.log("t", 0).read(5, 6)).value]
+        assert reading.position(T0) == 6
 
 
 def test_columns_come_in_pieces_of_any_size(store: Store) -> None:
