@@ -13,6 +13,7 @@ from kstore.files.paths import topic_partition
 from kstore.reports.gathering import Found, Gathered, GatheredLog
 from kstore.reports.hexview import HexView
 from kstore.reports.names import Names
+from kstore.reports.timeline import Timeline
 from kstore.types import RecoveryReport
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
@@ -32,6 +33,10 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
     every = stat_fields(total(log.stats for log in logs))
     every["damage"] = sum(log.damage_count for log in logs) + len(gathered.found)
     every["notes"] = sum(log.note_count for log in logs)
+    timeline = Timeline()
+    for log in logs:
+        timeline.merge(log.timeline)
+    every["timeline"] = timeline.fields()
     every["topics"] = len({_topic(log.path) for log in logs})
     every["partitions"] = len(logs)
     return {
@@ -80,6 +85,8 @@ def _log(log: GatheredLog, names: Names) -> Document:
         **stat_fields(log.stats),
         "damage": log.damage_count,
         "notes": log.note_count,
+        "timeline": log.timeline.fields(),
+        "producers": [producer._asdict() for producer in log.producers],
         "segment_list": [_segment(segment) for segment in log.stats.segments],
         "findings": [_found(each, names, log.path) for each in log.found],
     }

@@ -10,10 +10,11 @@ from html import escape
 from typing import Any, NamedTuple
 
 from kstore.reports.names import visible
-from kstore.reports.numbers import count_text, size_text
+from kstore.reports.numbers import count_text, duration_text, size_text, time_text
+from kstore.reports.timeline import Bucket, clusters_of
 from kstore.reports.treemap import Box, squarified
 
-__all__ = ["Block", "blocks_of", "histogram", "segment_map", "strip", "treemap"]
+__all__ = ["Block", "blocks_of", "histogram", "segment_map", "strip", "timeline", "treemap"]
 
 # More segments than this share blocks with their neighbours.
 BLOCKS_MAX = 48
@@ -282,3 +283,59 @@ def _short_size(value: int, in_bytes: bool) -> str:
         if value >> shift:
             return f"{value >> shift} {unit}"
     return f"{value} B"
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+TIME_HEIGHT = 110.0
+BAR_WIDTH_MIN = 1.2
+# A break in the axis, the least for the times on one side of it, and for a label.
+BREAK_WIDTH, CLUSTER_WIDTH_MIN, LABEL_WIDTH = 30.0, 130.0, 125.0
+
+
+def timeline(fields: dict[str, Any]) -> str:
+    """Bytes by time, as bars in proportion; the axis leaves out long times without a batch."""
+    buckets, width_ms = [Bucket._make(each) for each in fields["buckets"]], fields["width"]
+    clusters = clusters_of(buckets, width_ms)
+    most = max([bucket.size for bucket in buckets], default=0) or 1
+    durations = [cluster[-1].start + width_ms - cluster[0].start for cluster in clusters]
+    room = WIDTH - BREAK_WIDTH * (len(clusters) - 1) - CLUSTER_WIDTH_MIN * len(clusters)
+    body: list[str] = []
+    left = 0.0
+    for cluster, duration in zip(clusters, durations, strict=True):
+        width = CLUSTER_WIDTH_MIN + room * duration / sum(durations)
+        if left:
+            y = _n(TIME_HEIGHT + 4)
+            body.append(f'<text class="axis" x="{_n(left - BREAK_WIDTH / 2)}" y="{y}" text-anchor="middle">//</text>')
+        body += _cluster(cluster, width_ms, duration, left, width, most)
+        left += width + BREAK_WIDTH
+    return _svg(WIDTH, TIME_HEIGHT + AXIS_HEIGHT, "bytes by time", "".join(body), "timeline")
+
+
+def _cluster(
+    cluster: list[Bucket], width_ms: int, duration: int, left: float, width: float, most: int
+) -> Iterator[str]:
+    """The bars of neighbouring times, and their axis from ``left`` on."""
+    first = cluster[0].start
+    bar = max(width * width_ms / duration - 0.8, BAR_WIDTH_MIN)
+    for start, size, record_count, batch_count in cluster:
+        height = max(size / most * (TIME_HEIGHT - 6), 1.0)
+        title = (
+            f"from {time_text(start)}, for {duration_text(width_ms)}: {size_text(size)},"
+            f" {count_text(record_count)} records, {count_text(batch_count)} batches"
+        )
+        x = left + (start - first) / duration * width
+        yield (
+            f'<rect x="{_n(x)}" y="{_n(TIME_HEIGHT - height)}" width="{_n(bar)}" height="{_n(height)}">'
+            f"<title>{_text(title)}</title></rect>"
+        )
+    yield f'<path class="line" d="M{_n(left)} {_n(TIME_HEIGHT)}h{_n(width)}"/>'
+    marks = [("start", 0.0)]
+    if width > 2 * LABEL_WIDTH and len(cluster) > 1:
+        marks.append(("end", 1.0))
+    if width > 4 * LABEL_WIDTH and len(cluster) > 1:
+        marks.append(("middle", 0.5))
+    y = TIME_HEIGHT + AXIS_HEIGHT - 4
+    for anchor, share in marks:
+        text = time_text(int(first + share * duration))
+        yield f'<text class="axis" x="{_n(left + share * width)}" y="{_n(y)}" text-anchor="{anchor}">{text}</text>'

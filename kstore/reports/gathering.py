@@ -11,10 +11,12 @@ from kstore.errors import KstoreError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name
-from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
+from kstore.log import Log
+from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, Batch
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view
-from kstore.types import RecoveryReport
+from kstore.reports.timeline import Timeline
+from kstore.types import ProducerInfo, RecoveryReport
 from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
@@ -45,6 +47,8 @@ class GatheredLog:
     verification: LogVerification | None = None
     recovery: RecoveryReport | None = None
     recovery_problem: str = ""
+    timeline: Timeline = field(default_factory=Timeline)
+    producers: list[ProducerInfo] = field(default_factory=list)
 
     @property
     def damage_count(self) -> int:
@@ -100,7 +104,15 @@ def gather(
 
 
 def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance: Advance) -> GatheredLog:
-    gathered = GatheredLog(log, log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance))
+    timeline = Timeline()
+
+    def observe(batch: Batch, record_count: int) -> None:
+        timeline.add(batch.max_timestamp, batch.size, record_count)
+
+    stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observe=observe)
+    gathered = GatheredLog(log, stats, timeline=timeline)
+    if stats.producer_batch_count:
+        gathered.producers = _producers(log)
     findings = gathered.stats.findings
     try:
         if deep:
@@ -122,6 +134,15 @@ def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance
         except KstoreError as error:
             gathered.recovery_problem = str(error)
     return gathered
+
+
+def _producers(log: Path) -> list[ProducerInfo]:
+    """What a reader would know of the producers; none if it cannot open the log, of which the findings say more."""
+    try:
+        with Log(log, read_only=True) as opened:
+            return opened.producers()
+    except KstoreError:
+        return []
 
 
 class _Views:

@@ -17,6 +17,7 @@ from kstore.reports import drawing
 from kstore.reports.document import Document
 from kstore.reports.names import visible
 from kstore.reports.numbers import count_text, duration_text, size_text, time_text
+from kstore.reports.timeline import Bucket
 
 __all__ = ["page"]
 
@@ -25,6 +26,7 @@ LARGEST_SECTIONS = 50
 SECTIONS_MAX = 200
 FINDINGS_MAX = 200
 FINDINGS_OF_A_LOG_MAX = 20
+PRODUCERS_MAX = 10
 HEX_ROW_BYTES = 16
 
 
@@ -39,6 +41,9 @@ def page(document: Document) -> str:
     own = environment.get_template("parts.html.j2").make_module(
         {
             "hex_lines": lambda view: markup(_hex_lines(view)),
+            "timeline": lambda fields: markup(drawing.timeline(fields)),
+            "busiest_of": lambda fields: max(map(Bucket._make, fields["buckets"]), key=lambda each: each.size),
+            "producers_max": PRODUCERS_MAX,
             "histogram": lambda bars, title, in_bytes: markup(drawing.histogram(bars, title, in_bytes=in_bytes)),
         }
     )
@@ -52,7 +57,7 @@ def page(document: Document) -> str:
         anchors=anchors,
         findings=findings,
         findings_left=left,
-        **{name: getattr(own, name) for name in ("finding", "distribution", "recovery")},
+        **{name: getattr(own, name) for name in ("finding", "distribution", "over_time", "producers", "recovery")},
     )
     return text
 

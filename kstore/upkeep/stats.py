@@ -53,6 +53,13 @@ STEP_BYTES = 4 << 20
 BUCKET_BITS = 4
 RECORDS_AT_A_TIME = 4096
 
+# Receives a batch and the number of its records.
+Observe = Callable[[Batch, int], None]
+
+
+def no_batch(batch: Batch, record_count: int) -> None:
+    """Observes nothing."""
+
 
 class Bar(NamedTuple):
     """``value_count`` values lie from ``low`` to ``high``, both inclusive."""
@@ -330,6 +337,7 @@ def log_stats(
     with_segments: bool = False,
     fs: FileSystem = SYSTEM_FS,
     advance: Advance = no_advance,
+    observe: Observe = no_batch,
 ) -> Stats:
     """Statistics of the log in ``directory``, a partition's, which may be in use.
 
@@ -339,6 +347,7 @@ def log_stats(
         deep: also check, decompress and count every record.
         with_segments: keep those of each segment too.
         advance: receives the number of further ``.log`` bytes processed.
+        observe: receives the header of each batch that is counted, and the number of its records.
     """
     log = Stats(str(directory), log_count=1)
     try:
@@ -366,6 +375,7 @@ def log_stats(
             deep=deep,
             losses=losses,
             advance=advance,
+            observe=observe,
         )
         if segment is None:
             continue
@@ -410,6 +420,7 @@ def segment_stats(
     losses: LossRanges = NO_LOSSES,
     part_of: Callable[[Batch], Stats] | None = None,
     advance: Advance = no_advance,
+    observe: Observe = no_batch,
 ) -> Stats | None:
     """Statistics of the segment whose ``.log`` is ``path``; None if it has just been removed.
 
@@ -422,6 +433,7 @@ def segment_stats(
         losses: the log's record of its losses.
         part_of: chooses the statistics that count a batch; by default the segment's own.
         advance: receives the number of further bytes processed.
+        observe: receives the header of each batch that is counted, and the number of its records.
     """
     segment = Stats(path, segment_count=1)
     if deep:
@@ -445,7 +457,10 @@ def segment_stats(
                 advance(position - done)
                 done = position
             try:
-                _note_batch(segment if part_of is None else part_of(batch), file, position, batch)
+                part = segment if part_of is None else part_of(batch)
+                counted = part.record_count
+                _note_batch(part, file, position, batch)
+                observe(batch, part.record_count - counted)
             except CorruptDataError as error:
                 segment.add_loss(
                     Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset),

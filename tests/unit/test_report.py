@@ -18,8 +18,10 @@ import pytest
 import kstore
 from kstore.cli.main import main
 from kstore.errors import ConfigError, MissingExtraError, NotALogError
+from kstore.reports import drawing
 from kstore.reports.document import Document
 from kstore.reports.page import page
+from kstore.reports.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log
@@ -143,6 +145,49 @@ def test_the_page_shows_the_document_s_numbers() -> None:
 def test_what_a_broker_wrote_has_no_damage(deep: bool) -> None:
     assert report_on("clean", deep)["total"]["damage"] == 0
     assert seen(report_on("clean", deep)).text
+
+
+def test_the_timeline_holds_every_batch() -> None:
+    document = report_on("clean")
+    for part in (document["total"], *document["partitions"]):
+        every = [*part["timeline"]["buckets"], [-1, *part["timeline"]["untimed"]]]
+        assert [sum(column) for column in list(zip(*every, strict=True))[2:]] == [part["records"], part["batches"]]
+        assert len(every) <= BUCKETS_MAX + 1
+    assert "2023-11-14" in seen(document).text
+
+
+def test_a_timeline_takes_fixed_memory_whatever_the_times_are() -> None:
+    timeline, other = Timeline(), Timeline()
+    for number in range(2000):
+        timeline.add(1_700_000_000_000 + number * 60_000, 10, 2)
+    for timestamp in (-1, 0, 2**63 - 1):
+        other.add(timestamp, 10, 2)
+    timeline.merge(other)
+    assert timeline.untimed == (-1, 10, 2, 1)
+    buckets = timeline.buckets()
+    assert len(buckets) <= BUCKETS_MAX
+    assert [sum(column) for column in zip(*buckets, strict=True)][1:] == [20_020, 4_004, 2_002]
+    assert drawing.timeline(timeline.fields()).count("<rect") == len(buckets)
+
+
+def test_a_picture_breaks_its_axis_at_a_long_gap() -> None:
+    def bucket(start: int) -> Bucket:
+        return Bucket(start * 1000, 1, 1, 1)
+
+    today = [bucket(100_000 + at) for at in range(50)]
+    assert clusters_of([bucket(7), *today], 1000) == [[bucket(7)], today]
+    assert clusters_of(today, 1000) == [today]
+    assert clusters_of([], 1000) == []
+    assert drawing.timeline({"buckets": [], "width": 1000}).startswith("<svg")
+
+
+def test_producers_are_those_of_the_log() -> None:
+    document = report_on("clean")
+    [log] = [log for log in document["partitions"] if log["name"] == "txn-open-0"]
+    with kstore.Log(golden_root() / "clean" / "txn-open-0", read_only=True) as opened:
+        assert log["producers"] == [producer._asdict() for producer in opened.producers()]
+    assert [producer for producer in log["producers"] if producer["transaction_start"] is not None]
+    assert "open transaction from" in seen(document).text
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------

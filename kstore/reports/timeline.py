@@ -1,0 +1,92 @@
+"""Bytes and records by time, in fixed memory whatever the times are. No I/O here.
+
+Times are those of batches, which producers may choose: some lie years before the others, some are -1. So only times
+that occur take memory, and the axis of a picture has breaks.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+__all__ = ["BUCKETS_MAX", "Bucket", "Timeline", "clusters_of"]
+
+BUCKETS_MAX = 128
+FIRST_WIDTH_MS = 1000
+# The axis of a picture has at most this many breaks.
+BREAKS_MAX = 3
+
+
+class Bucket(NamedTuple):
+    """What batches have a time from ``start`` on, in ms, for the width of a bucket."""
+
+    start: int
+    size: int
+    record_count: int
+    batch_count: int
+
+
+class Timeline:
+    """Counts batches by their greatest time; a bucket's width doubles when there are too many. Not thread-safe."""
+
+    __slots__ = ("_buckets", "untimed", "width_ms")
+
+    def __init__(self) -> None:
+        self.width_ms = FIRST_WIDTH_MS
+        self.untimed = Bucket(-1, 0, 0, 0)
+        self._buckets: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, timestamp: int, size: int, record_count: int, batch_count: int = 1) -> None:
+        """Counts batches of ``size`` bytes in all; a time below 0 is none."""
+        if timestamp < 0:
+            _, sizes, records, batches = self.untimed
+            self.untimed = Bucket(-1, sizes + size, records + record_count, batches + batch_count)
+            return
+        number = timestamp // self.width_ms
+        sizes, records, batches = self._buckets.get(number, (0, 0, 0))
+        self._buckets[number] = (sizes + size, records + record_count, batches + batch_count)
+        while len(self._buckets) > BUCKETS_MAX:
+            self._widen(2 * self.width_ms)
+
+    def merge(self, other: Timeline) -> None:
+        self.add(*other.untimed)
+        self._widen(max(self.width_ms, other.width_ms))
+        for start, *counts in other.buckets():
+            self.add(start, *counts)
+
+    def buckets(self) -> list[Bucket]:
+        """Those with batches, by time."""
+        return [Bucket(number * self.width_ms, *counts) for number, counts in sorted(self._buckets.items())]
+
+    def fields(self) -> dict[str, Any]:
+        """For the document."""
+        return {
+            "width": self.width_ms,
+            "buckets": [list(bucket) for bucket in self.buckets()],
+            "untimed": list(self.untimed[1:]),
+        }
+
+    def _widen(self, width_ms: int) -> None:
+        if width_ms == self.width_ms:
+            return
+        narrow, self._buckets = self.buckets(), {}
+        self.width_ms = width_ms
+        for start, *counts in narrow:
+            self.add(start, *counts)
+
+
+def clusters_of(buckets: list[Bucket], width_ms: int) -> list[list[Bucket]]:
+    """``buckets``, which are in order, split at gaps that would take more than half of the picture.
+
+    Records of 2023 among those of today make two clusters; without gaps there is one.
+    """
+    gaps = [(two.start - one.start, place + 1) for place, (one, two) in enumerate(pairwise(buckets))]
+    span = sum(gap for gap, _ in gaps) + width_ms
+    places = []
+    for gap, place in sorted(gaps, reverse=True)[:BREAKS_MAX]:
+        if 2 * gap <= span or gap <= 4 * width_ms:
+            break
+        places.append(place)
+        span -= gap
+    borders = [0, *sorted(places), len(buckets)]
+    return [buckets[start:stop] for start, stop in pairwise(borders) if start < stop]
