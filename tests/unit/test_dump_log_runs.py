@@ -12,11 +12,39 @@ from click.testing import CliRunner
 
 from kstore.cli.dump import log_file
 from kstore.cli.dump_log import command
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
-from tests.run_helpers import marker, small_batch
+from tests.run_helpers import TIME, marker, small_batch
 from tests.selection import tries
 
 LOGS = tries(60, quick=15)
+
+
+def any_batch(generator: random.Random, base_offset: int, count: int) -> bytes:
+    """Records with every kind of field: absent, empty, text, control characters, what is no text at all."""
+    fields = [
+        None,
+        b"",
+        b"plain",
+        "später \u20ac \U0001f600".encode(),
+        b"\x1b[31m\r\n",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xc0\x80",
+    ]
+    names = ["", "name", "größe", "a,b"]
+    records = [
+        Record(
+            base_offset + number,
+            generator.choice([0, TIME, TIME + 10**6]),
+            key=generator.choice(fields),
+            value=generator.choice(fields),
+            headers=[(generator.choice(names), generator.choice(fields)) for _ in range(generator.randrange(3))],
+        )
+        for number in range(count)
+    ]
+    return build_batch(records, log_append_time=generator.choice([None, None, TIME]))
 
 
 def written(generator: random.Random) -> bytes:
@@ -31,8 +59,10 @@ def written(generator: random.Random) -> bytes:
             parts.append(marker(offset, 4, 1, EndTransactionMarker(ControlRecordType.ABORT, 7)))
         elif kind == 1:
             parts.append(small_batch(offset, count, codec="gzip"))
+        elif kind < 4:
+            parts.append(small_batch(offset, count, **owned))
         else:
-            parts.append(small_batch(offset, count, **(owned if kind < 4 else {})))
+            parts.append(any_batch(generator, offset, count))
         offset += count
     changed = bytearray(b"".join(parts))
     for _ in range(generator.choice([0, 0, 1, 2])):
@@ -42,8 +72,14 @@ def written(generator: random.Random) -> bytes:
 
 @pytest.mark.parametrize(
     "options",
-    [[], ["--deep-iteration"], ["--print-data-log"], ["--value-decoder-class", "LongDecoder", "--past-damage"]],
-    ids=["batches", "records", "data", "a decoder that refuses"],
+    [
+        [],
+        ["--deep-iteration"],
+        ["--print-data-log"],
+        ["--print-data-log", "--skip-record-metadata"],
+        ["--value-decoder-class", "LongDecoder", "--past-damage"],
+    ],
+    ids=["batches", "records", "data", "data alone", "a decoder that refuses"],
 )
 def test_lines_of_runs_are_those_of_single_batches(tmp_path: Path, options: list[str], seed: int) -> None:
     generator = random.Random(seed)

@@ -24,6 +24,11 @@ class PlainDecoder:
         self._key = key
         self._value = value
 
+    @property
+    def is_text(self) -> bool:
+        """Whether keys and values are shown as the text that they are."""
+        return self._key is java_string and self._value is java_string
+
     def __call__(self, record: Record) -> Decoded:
         """Raises MessageError for bytes that do not fit the chosen type."""
         key, value = record.key, record.value

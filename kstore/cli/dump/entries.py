@@ -15,7 +15,7 @@ from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAX_BYTE
 from kstore.record.parse import MAGIC_POSITION
 from kstore.record.scan import Source
 
-__all__ = ["ENTRY_BYTES_MAX", "RECORD_OVERHEAD_V0", "Entry", "EntryWalk", "read_entry"]
+__all__ = ["ENTRY_BYTES_MAX", "RECORD_OVERHEAD_V0", "Entry", "EntryWalk", "entry_at", "read_entry"]
 
 PREFIX = struct.Struct(">qi4xb")
 assert PREFIX.size == MAGIC_POSITION + 1
@@ -86,6 +86,12 @@ class EntryWalk:
     def skip_to(self, position: int) -> None:
         """Continues at ``position``, where an entry of the same chunk ends."""
         self.position = position
+
+
+def entry_at(data: bytes, at: int, position: int) -> Entry:
+    """The entry that begins at ``data[at]``, where a whole one is known to be, and at byte ``position`` of its file."""
+    offset, size, magic = PREFIX.unpack_from(data, at)
+    return Entry(position, size + LOG_OVERHEAD_BYTES, offset, magic, data, at)
 
 
 def read_entry(source: Source, position: int, stop: int) -> Entry | None:

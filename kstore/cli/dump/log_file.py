@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from array import array
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from kstore.cli.decoders.plain import PlainDecoder
+from kstore.cli.dump._lines import CONTENTS, METADATA, RECORDS, UNKNOWN, plain_lines
 from kstore.cli.dump.batches import DumpBatch, Message, V2DumpBatch, read_batch
-from kstore.cli.dump.entries import Entry, EntryWalk
+from kstore.cli.dump.entries import Entry, EntryWalk, entry_at
 from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
 from kstore.cli.dump.reports import FileReport
 from kstore.cli.dump.text import TextPrinter
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._codec import Record
 from kstore.record._runs import Run, walk_run
-from kstore.record.batch import ATTRIBUTE_CONTROL, BATCH_HEADER, LOG_OVERHEAD_BYTES, MAGIC_V2, BatchHeader
+from kstore.record.batch import MAGIC_V2
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.types import OFFSET_MAX
 
@@ -32,7 +32,7 @@ def dump_log(job: Job, path: str) -> None:
     if base_offset is not None:
         job.printer.log_start(base_offset)
     # Kafka's tool assumes a last offset of -1 before every file, so the start of all but the first is a gap.
-    _LogDump(job, path, next_offset=base_offset or 0, last_offset=-1 if base_offset == 0 else None).run()
+    _LogDump(job, path, next_offset=base_offset or 0, last_offset=-1 if base_offset == 0 else UNKNOWN).run()
 
 
 def dump_metadata_snapshot(job: Job, path: str) -> None:
@@ -51,7 +51,7 @@ def dump_metadata_snapshot(job: Job, path: str) -> None:
 class _LogDump:
     """The dump of one file."""
 
-    def __init__(self, job: Job, path: str, *, next_offset: int, last_offset: int | None) -> None:
+    def __init__(self, job: Job, path: str, *, next_offset: int, last_offset: int) -> None:
         self._job = job
         self._path = path
         self._file = job.open(path)
@@ -96,34 +96,34 @@ class _LogDump:
         return run if run.batch_count > 1 else None
 
     def _run(self, run: Run, printer: TextPrinter) -> bool:
-        """Prints the batches of a run, as ``_entry`` would one by one."""
-        options = self._job.options
-        if not options.deep_iteration:
-            printer.run(run)
-            self._next_offset = run.next_offset
-            return True
-        data, at = run.data, run.start
-        records = iter(run.records(run.base_offset, OFFSET_MAX, array("q", (0, 0, 0))))
+        """Prints the batches of a run, as ``_entry`` would one by one; returns whether the dump continues after it."""
+        at, what = run.start, self._what(printer)
         while at < run.stop:
-            header = BatchHeader._make(BATCH_HEADER.unpack_from(data, at))
-            size, position = header.batch_length + LOG_OVERHEAD_BYTES, run.position + at
-            entry = Entry(position, size, header.base_offset, header.magic, data, at)
-            if header.attributes & ATTRIBUTE_CONTROL:
+            start, last_offset, gaps = at, self._gaps.last_offset, list[tuple[int, int]]()
+            if what is not None:
+                text, at, last_offset = plain_lines(run.data, at, run.stop, run.position, what, last_offset, gaps)
+                printer.lines(text)
+                self._gaps.add(gaps, last_offset)
+            if at == start:
+                entry = entry_at(run.data, at, run.position + at)
                 if not self._entry(entry):
                     return False
-            else:
-                batch = V2DumpBatch(entry, self._file)
-                printer.plain_batch(header, position)
-                self._next_offset = batch.last_offset + 1
-                try:
-                    printer.records(batch, self._gaps.follow(islice(records, header.record_count)), options.shown)
-                except CorruptDataError as error:
-                    if not self._goes_on_behind(entry, f"{_name(batch)}: {error.reason}"):
-                        return False
-                    # The decoder refused a record; the cursor goes on behind the batch.
-                    records = iter(run.records(batch.last_offset + 1, OFFSET_MAX, array("q", (0, 0, 0))))
-            at += size
+                at += entry.size
+        self._next_offset = run.next_offset
         return True
+
+    def _what(self, printer: TextPrinter) -> int | None:
+        """What compiled code prints of a run; None if each batch needs Python."""
+        options = self._job.options
+        if not options.deep_iteration:
+            return 0
+        if not printer.is_raw:
+            return None
+        decoder = options.shown.decoder
+        if decoder is None:
+            return RECORDS | METADATA * options.shown.metadata
+        is_text = isinstance(decoder, PlainDecoder) and decoder.is_text
+        return RECORDS | CONTENTS | METADATA * options.shown.metadata if is_text else None
 
     def _entry(self, entry: Entry) -> bool:
         """Prints one entry; returns whether the dump continues after it."""
@@ -189,13 +189,20 @@ class _LogDump:
 
 
 class _Gaps:
-    """Records where the offsets of records are not consecutive. ``last_offset`` is None before the first record."""
+    """Records where the offsets of records are not consecutive. ``last_offset`` is UNKNOWN before the first record."""
 
-    def __init__(self, report: FileReport, last_offset: int | None) -> None:
+    def __init__(self, report: FileReport, last_offset: int) -> None:
         self._report = report
-        self._last_offset = last_offset
+        self.last_offset = last_offset
         # Compaction causes gaps; nothing sound repeats an earlier offset.
         self.goes_back = False
+
+    def add(self, gaps: Iterable[tuple[int, int]], last_offset: int) -> None:
+        """Records ``gaps``, each an offset and the next one, up to ``last_offset``."""
+        for before, offset in gaps:
+            self._report.gaps[before] = offset
+            self.goes_back |= offset <= before
+        self.last_offset = last_offset
 
     def follow(self, records: Iterator[Record]) -> Iterator[Record]:
         """Yields the records unchanged."""
@@ -210,11 +217,8 @@ class _Gaps:
             yield message
 
     def _note(self, offset: int) -> None:
-        last_offset = self._last_offset
-        if last_offset is not None and offset != last_offset + 1:
-            self._report.gaps[last_offset] = offset
-            self.goes_back |= offset <= last_offset
-        self._last_offset = offset
+        before = self.last_offset
+        self.add([(before, offset)] if before != UNKNOWN and offset != before + 1 else (), offset)
 
 
 def _problems(batch: DumpBatch, computed_crc: int, next_offset: int) -> Iterator[str]:

@@ -27,14 +27,15 @@ class Output:
         """Adds ``text``, a line with its line break, to the standard output."""
         if self._shown is not None:
             text = self._shown(text[:-1]) + "\n"
-        self._parts.append(text)
-        self._size += len(text)
-        if self._size >= FLUSH_CHARS:
-            self._drain()
+        self.write_lines(text)
 
-    def write_lines(self, lines: list[str]) -> None:
-        """Adds lines of numbers, each with its line break: nothing in them acts on a terminal."""
-        text = "".join(lines)
+    @property
+    def is_raw(self) -> bool:
+        """Whether lines are written as they are."""
+        return self._shown is None
+
+    def write_lines(self, text: str) -> None:
+        """Adds whole lines in which nothing acts on a terminal, or which are not for one."""
         self._parts.append(text)
         self._size += len(text)
         if self._size >= FLUSH_CHARS:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
 from kstore.cli.decoders.java_text import java_bool, json_text
 from kstore.cli.decoders.protocol import Decoder
-from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch, increment
+from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
 from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Shown
@@ -15,23 +14,12 @@ from kstore.cli.dump.reports import Reports
 from kstore.errors import CorruptDataError, CorruptRecordError
 from kstore.messages.schema import Value
 from kstore.record._codec import Record
-from kstore.record._runs import Run
-from kstore.record.batch import (
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_DELETE_HORIZON,
-    ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_TRANSACTIONAL,
-    BATCH_HEADER,
-    LOG_OVERHEAD_BYTES,
-)
 from kstore.state.producer_snapshot import ProducerEntry
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, AbortedTransaction
+from kstore.types import AbortedTransaction
 
 __all__ = ["TextPrinter"]
 
 INDENT = "|"
-# Those of BATCH_HEADER.
-HeaderFields: TypeAlias = "tuple[Any, ...]"
 
 
 class TextPrinter:
@@ -70,20 +58,14 @@ class TextPrinter:
             f"magic: {entry.magic} compresscodec: {codec} crc: {batch.crc} isvalid: {java_bool(is_valid)}\n"
         )
 
-    def run(self, run: Run) -> None:
-        """``batch`` for every batch of a run: they are whole and not compressed, so their CRCs are right."""
-        unpack, data, base = BATCH_HEADER.unpack_from, run.data, run.position
-        at = run.start
-        lines: list[str] = []
-        while at < run.stop:
-            header = unpack(data, at)
-            lines.append(_plain_line(header, base + at))
-            at += header[1] + LOG_OVERHEAD_BYTES
-        self._output.write_lines(lines)
+    @property
+    def is_raw(self) -> bool:
+        """Whether what records hold is printed as it is."""
+        return self._output.is_raw
 
-    def plain_batch(self, header: HeaderFields, position: int) -> None:
-        """``batch`` for one batch of a run."""
-        self._output.write(_plain_line(header, position))
+    def lines(self, text: str) -> None:
+        """Prints whole lines, as ``plain_lines`` makes them; records' contents only if ``is_raw``."""
+        self._output.write_lines(text)
 
     def records(self, batch: V2DumpBatch, records: Iterable[Record], shown: Shown) -> None:
         write = self._output.write
@@ -176,24 +158,6 @@ class TextPrinter:
 
     def flush(self) -> None:
         self._output.flush()
-
-
-def _plain_line(header: HeaderFields, position: int) -> str:
-    """The line of a batch that is not compressed and has the CRC that it says."""
-    offset, length, epoch, magic, crc, attributes, delta, *times_and_producer, record_count = header
-    first_time, last_time, producer_id, producer_epoch, sequence = times_and_producer
-    last_sequence = -1 if sequence == -1 else increment(sequence, delta)
-    kind = LOG_APPEND_TIME if attributes & ATTRIBUTE_LOG_APPEND_TIME else CREATE_TIME
-    horizon = f"OptionalLong[{first_time}]" if attributes & ATTRIBUTE_DELETE_HORIZON else "OptionalLong.empty"
-    return (
-        f"baseOffset: {offset} lastOffset: {offset + delta} count: {record_count} "
-        f"baseSequence: {sequence} lastSequence: {last_sequence} producerId: {producer_id} "
-        f"producerEpoch: {producer_epoch} partitionLeaderEpoch: {epoch} "
-        f"isTransactional: {'true' if attributes & ATTRIBUTE_TRANSACTIONAL else 'false'} "
-        f"isControl: {'true' if attributes & ATTRIBUTE_CONTROL else 'false'} deleteHorizonMs: {horizon} "
-        f"position: {position} {kind}: {last_time} size: {length + LOG_OVERHEAD_BYTES} "
-        f"magic: {magic} compresscodec: none crc: {crc} isvalid: true\n"
-    )
 
 
 def _v2_start(batch: V2DumpBatch) -> str:
