@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # The hundreds of processes that the tests start would each compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
-COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi)
+COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi kstore/cli/dump/*.pyx)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
 
 .PHONY: test-all docs crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean

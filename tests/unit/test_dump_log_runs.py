@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kstore.cli.dump import log_file
+from kstore.cli.dump._lines import CONTENTS, METADATA, RECORDS, UNKNOWN, plain_lines
 from kstore.cli.dump_log import command
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
@@ -90,3 +91,21 @@ def test_lines_of_runs_are_those_of_single_batches(tmp_path: Path, options: list
         with mock.patch.object(log_file._LogDump, "_run_at", return_value=None):
             expected = CliRunner().invoke(command, [*options, str(path)])
         assert (found.stdout, found.stderr, found.exit_code) == (expected.stdout, expected.stderr, expected.exit_code)
+
+
+def test_no_bytes_lead_compiled_code_out_of_them(seed: int) -> None:
+    generator = random.Random(seed)
+    for _ in range(tries(20_000, quick=300)):
+        data = bytearray(b"".join(any_batch(generator, 5 * number, 3) for number in range(3)))
+        for _ in range(generator.randrange(4)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        what, stop = RECORDS | METADATA | CONTENTS, generator.randrange(len(data) + 1)
+        text, end, _ = plain_lines(bytes(data), 0, stop, 0, what, UNKNOWN, [])
+        assert 0 <= end <= stop
+        assert text.count("\n") >= text.count("baseOffset: ")
+
+
+@pytest.mark.parametrize(("at", "stop"), [(-1, 5), (3, 2), (0, 11)])
+def test_bytes_that_are_not_there_are_refused(at: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="of 10 bytes"):
+        plain_lines(bytes(10), at, stop, 0, 0, UNKNOWN, [])
