@@ -488,3 +488,8 @@ class LeaseLostError(RequestError, LookupError):
 
 class ForkedError(RequestError, RuntimeError):
     """A handle that was open when the process forked: it works only in the parent."""
+
+
+def not_picklable(kind: str, advice: str) -> TypeError:
+    """The error for a pickle, or a copy, of something that belongs to its process."""
+    return TypeError(f"a {kind} cannot be pickled or copied: {advice}")

@@ -11,29 +11,32 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches, check_invariants
-from kstore.engine.directory import ensure_directory
+from kstore.engine.describe import described
+from kstore.engine.directory import ensure_present
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
+from kstore.engine.last import last_records
 from kstore.engine.lookup import record_of
 from kstore.engine.metrics import log_metrics
 from kstore.engine.reader import LogReader, open_reader, records_of, values_of
-from kstore.engine.reads import LogReads, segment_count_and_size
+from kstore.engine.reads import LogReads
 from kstore.engine.source import LogSource
 from kstore.engine.times import TimePoint, offset_for_time
 from kstore.engine.transactions import abort_transaction, end_transaction, open_transactions, producers
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, StoreTies, open_writer
-from kstore.errors import ConfigError, LogNotFoundError, ReadOnlyError
+from kstore.errors import ConfigError, ReadOnlyError, not_picklable
 from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
@@ -41,7 +44,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
 from kstore.record._runs import Run
-from kstore.rules.arguments import one_of
+from kstore.rules.arguments import offset_number, one_of
 from kstore.segment import SegmentContext
 from kstore.types import (
     DURABILITIES,
@@ -106,7 +109,7 @@ class Log:
         self._closed = True  # until it is open
         self._guard = ForkGuard()
         self._writer: LogWriter | None = None
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
@@ -116,9 +119,7 @@ class Log:
         repairs = IndexRepairs()
         context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters, repairs)
         if read_only:
-            if not fs.exists(directory):
-                raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory))
-            ensure_directory(fs, directory)
+            ensure_present(fs, directory)
             self._source: LogSource = LogView(context)
         elif shared:
             from kstore.shared.opening import open_shared_writer
@@ -127,8 +128,7 @@ class Log:
         else:
             self._source = self._writer = open_writer(context, durability, _ties)
         try:
-            # The part that reads, for kstore's own use.
-            self.reads = LogReads(self._source, self._guard, self.path)
+            self.reads = LogReads(self._source, self._guard, self.path)  # for kstore's own use
             repairs.serve(self._source)
         except BaseException:
             self._source.close()  # or its lock would last as long as the exception
@@ -137,7 +137,7 @@ class Log:
 
     @property
     def writer(self) -> LogWriter:
-        """The part that writes, for kstore's own use. Raises: ReadOnlyError, ClosedError, ForkedError."""
+        """For kstore's own use. Raises: ReadOnlyError, ClosedError, ForkedError."""
         writer = self._writer
         if writer is None or self._closed or self._guard.forked:
             self.reads.source  # noqa: B018  # raises if the log is closed, or another process's
@@ -180,7 +180,10 @@ class Log:
         return self.reads.refreshed().last_stable_offset()
 
     def __repr__(self) -> str:
-        return f"Log({str(self.path)!r}, closed={self._closed})"
+        return described(getattr(self, "_source", None), str(self.path), closed=self._closed)
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("Log", "open it in the other process, with read_only=True or shared=True")
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -190,39 +193,30 @@ class Log:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
     ) -> int:
-        """Appends one record; returns its offset.
+        """Appends one record; returns its offset. On return it is as durable as the log's setting says.
 
-        On return it is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by default.
-
-        Raises: as ``append_many``.
+        ``headers`` are a mapping or pairs of str to bytes or None; ``timestamp`` is ms since the epoch or an aware
+        datetime, now by default. Raises: as ``append_many``.
         """
+        appends = self.writer.appends
         if timestamp is None and not headers:
-            single = self.append_single(value, key)
+            single = appends.append_single(value, key)
             if single is not None:
                 return single[0]
-        info = self.append_many(
-            (value,),
-            keys=None if key is None else (key,),
-            timestamps=None if timestamp is None else (timestamp,),
-            headers=(tuple(headers),) if headers else None,
-        )
-        return info.first_offset
-
-    def append_single(self, value: bytes | None, key: bytes | None = None) -> tuple[int, int] | None:
-        """``append`` in the simple case: its offset and timestamp; else None, and nothing is done."""
-        return self.writer.appends.append_single(value, key)
+        keys, timestamps = None if key is None else (key,), None if timestamp is None else (timestamp,)
+        return appends.append_many((value,), keys, timestamps, (headers,) if headers else None).first_offset
 
     def append_many(
         self,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         *,
-        keys: Sequence[bytes | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        timestamps: Iterable[int | datetime] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> AppendInfo:
-        """Appends records from parallel sequences, in batches of at most ``max_message_bytes``.
+        """Appends records from parallel iterables, in batches of at most ``max_message_bytes``.
 
         A failed call leaves none of them; a crash leaves a prefix of whole batches. A power cut within the write of
         several batches may also leave later ones after a damaged one, which is fenced: see ``CorruptBatchError``. On
@@ -322,8 +316,23 @@ class Log:
         Raises: OffsetOutOfRangeError outside [``start_offset``, ``high_watermark``); CorruptBatchError if its batch is
         damaged, or the disk has lost it; ClosedError, ForkedError, StorageError.
         """
+        offset = offset_number("offset", offset)
         record = record_of(self.reads, offset)
         return record if record is not None else next(self.read(offset, offset + 1), None)
+
+    def __getitem__(self, offset: int) -> Record | None:
+        """``get(offset)``."""
+        return self.get(offset)
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records, as ``read()`` gives them."""
+        return iter(self.read())
+
+    __contains__ = None  # else ``in`` would read the whole log
+
+    def tail(self, count: int = 10, *, isolation_level: IsolationLevel = "read_uncommitted") -> list[Record]:
+        """The last ``count`` records, or all if there are fewer; it reads little more. See ``read``."""
+        return last_records(self.reads, count, isolation_level)
 
     def fetch(
         self, offset: int, max_bytes: int = FETCH_BYTES, *, isolation_level: IsolationLevel = "read_uncommitted"
@@ -335,7 +344,7 @@ class Log:
         Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
         accepted; StorageError.
         """
-        return fetch(self.reads, offset, max_bytes, isolation_level)
+        return fetch(self.reads, offset_number("offset", offset), max_bytes, isolation_level)
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None if there is none.
@@ -422,7 +431,7 @@ class Log:
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """
-        self.writer.truncate_to(offset)
+        self.writer.truncate_to(offset_number("offset", offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
@@ -433,7 +442,7 @@ class Log:
 
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
-        return self.writer.delete_records(before)
+        return self.writer.delete_records(offset_number("before", before))
 
     def accept_loss(self, first: int, last: int) -> None:
         """Lets reads skip offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
@@ -446,7 +455,7 @@ class Log:
         Raises: NotLostError, if a record, or an offset that was never assigned, is among them; InvalidOffsetError;
         LossLimitError; and as ``append_many``. Thread-safe.
         """
-        accept_loss(self.writer, first, last)
+        accept_loss(self.writer, offset_number("first", first), offset_number("last", last))
 
     def compact(
         self,
@@ -477,10 +486,6 @@ class Log:
         return compact(
             self.writer, whole=whole, keep_keyless=keep_keyless, map_bytes=map_bytes, bytes_per_second=bytes_per_second
         )
-
-    def segment_count_and_size(self) -> tuple[int, int]:
-        """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
-        return segment_count_and_size(self.reads.source)
 
     def apply_retention(self) -> RetentionResult:
         """Deletes the oldest segments that ``retention_ms`` and ``retention_bytes`` no longer cover, durably.
@@ -567,8 +572,7 @@ class Log:
         return check_batches(self.reads.refreshed())
 
     def check(self) -> None:
-        """Asserts the invariants of the log, its segments and indexes; raises AssertionError. For tests and
-        diagnosis."""
+        """Asserts the invariants of the log, its segments and indexes. For tests and diagnosis."""
         check_invariants(self.reads.source)
 
     def close(self) -> None:

@@ -187,6 +187,11 @@ class LogSegment:
             self._size = self._context.fs.stat(self.files.path_text(LOG_SUFFIX)).size
         return self._size
 
+    @property
+    def known_size(self) -> int:
+        """``size``, without a look at the file: -1 if that is needed."""
+        return self._size if self.tail is None else self.tail.position
+
     def mtime_ms(self) -> int:
         """When the ``.log`` was last written to, ms since the epoch."""
         stat = self._context.fs.stat(self.files.path_text(LOG_SUFFIX))
@@ -195,8 +200,7 @@ class LogSegment:
         return stat.mtime_ns // 1_000_000
 
     def size_in(self, file: File) -> int:
-        """``size``, for a caller that has the ``.log`` open: asking an open file is cheaper than asking for its
-        name."""
+        """``size``, for a caller that has the ``.log`` open: asking an open file is cheaper than by its name."""
         if self.tail is not None or self._size >= 0:
             return self.size
         change_count = self.change_count

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
@@ -24,7 +24,7 @@ from kstore.consumer.consumer import Consumer
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
@@ -119,7 +119,7 @@ class Store:
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a store that is read_only needs no lock")
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         given = resolved(settings, {**RULES, **STORE_RULES}, " of a store", HINTS)
         self.config = StoreConfig(**{name: given.pop(name) for name in STORE_RULES.keys() & given.keys()})
         self._is_closing = False
@@ -207,7 +207,13 @@ class Store:
         return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status())
 
     def __repr__(self) -> str:
-        return f"Store({str(self.path)!r}, closed={self.closed})"
+        if self.closed:
+            return f"Store({str(self.path)!r}, closed)"
+        topics, logs = len(self._topics.directory.topics), len(self._topics.logs.open_now())
+        return f"Store({str(self.path)!r}, {topics} topic{'' if topics == 1 else 's'}, {logs} open)"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("Store", "open it in the other process, with read_only=True or shared=True")
 
     # --- topics -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple, get_args
 
 __all__ = [
@@ -175,7 +175,7 @@ class RetentionResult(NamedTuple):
     start_offset: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RecoveryReport:
     """What opening a log found and did.
 
@@ -193,6 +193,12 @@ class RecoveryReport:
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """Only what differs from a clean open of a log that needed no work."""
+        found = {row.name: getattr(self, row.name) for row in fields(self)}
+        shown = [f"{name}={value!r}" for name, value in found.items() if name == "clean" or value]
+        return f"RecoveryReport({', '.join(shown)})"
 
     @property
     def bytes_cut(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -24,7 +25,12 @@ class _Append(NamedTuple):
     value: bytes | None
     key: bytes | None
     headers: Headers
-    timestamp: int | None
+    timestamp: int | datetime | None
+
+
+def _kept(headers: Headers | None) -> Headers:
+    """``headers`` that can be read twice: an append is repeated on its own if one beside it fails."""
+    return headers if isinstance(headers, Mapping) else tuple(headers or ())
 
 
 def _size_of(append: _Append) -> int:
@@ -56,22 +62,22 @@ class Log:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
     ) -> int:
         """Appends a record; returns its offset. Appends of other tasks join it and share its sync.
 
         On return it is as durable as the log's setting says. If cancelled, a note of the CancelledError says whether it
         was appended. See ``kstore.Log.append``. Raises: as that.
         """
-        return await self._appends.add(_Append(value, key, tuple(headers or ()), timestamp))
+        return await self._appends.add(_Append(value, key, _kept(headers), timestamp))
 
     async def append_many(
         self,
-        values: Sequence[bytes | None],
+        values: Iterable[bytes | None],
         *,
-        keys: Sequence[bytes | None] | None = None,
-        timestamps: Sequence[int] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        timestamps: Iterable[int | datetime] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> AppendInfo:
         """Appends records in one call. See ``kstore.Log.append_many``. If cancelled, it runs to its end."""
         append = partial(self.sync.append_many, values, keys=keys, timestamps=timestamps, headers=headers)
@@ -81,7 +87,7 @@ class Log:
         return all_or_one_by_one(self._append_at_once, self._append_one, appends)
 
     def _append_at_once(self, appends: Sequence[_Append]) -> Sequence[int]:
-        timestamps = None
+        timestamps: list[int | datetime] | None = None
         if any(append.timestamp is not None for append in appends):
             now_ms = SYSTEM_CLOCK.now_ms()
             timestamps = [now_ms if append.timestamp is None else append.timestamp for append in appends]
@@ -127,6 +133,10 @@ class Log:
     async def get(self, offset: int) -> Record | None:
         """The record with ``offset``, None if there is no such record. See ``Log.get``. Raises: as that."""
         return await self._threads.run(partial(self.sync.get, offset))
+
+    async def tail(self, count: int = 10, *, isolation_level: IsolationLevel = "read_uncommitted") -> list[Record]:
+        """The last ``count`` records. See ``kstore.Log.tail``. Raises: as that."""
+        return await self._threads.run(partial(self.sync.tail, count, isolation_level=isolation_level))
 
     def read(
         self,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
@@ -25,7 +25,7 @@ from kstore.consumer.pieces import Piece
 from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
 from kstore.engine.times import TimePoint
-from kstore.errors import ConfigError, ConsumerStateError, CorruptBatchError
+from kstore.errors import ConfigError, ConsumerStateError, CorruptBatchError, not_picklable
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer.producer import Producer
@@ -58,6 +58,8 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """See ``Store.consumer``. Raises: ConfigError, TopicNotFoundError, ReadOnlyError."""
+        if not isinstance(parts, ConsumerParts):
+            raise TypeError("a Consumer belongs to a store: use kstore.open(path).consumer(topic, group=...)")
         self._use = parts.use
         self._life = parts.use.life
         self.config = parts.config
@@ -441,13 +443,18 @@ class Consumer:
         self.close(commit=error is None)
 
     def __repr__(self) -> str:
-        return f"Consumer(group={self.group!r}, client_id={self.client_id!r}, closed={self.closed})"
+        partitions = ", ".join(map(str, self._reading.readers)) or "no partitions"
+        return f"Consumer({self.client_id!r}, group={self.group!r}, {'closed' if self.closed else partitions})"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("Consumer", "open the store in the other process, and make one there")
 
     def __del__(self) -> None:
         life = getattr(self, "_life", None)
         if life is not None and not life.closed and not life.forked:
+            message = f"unclosed {self!r}"
             self.abandon()
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2)
+            warnings.warn(message, ResourceWarning, stacklevel=2)
 
 
 def _count(max_records: int) -> int:

@@ -14,7 +14,8 @@ with nothing to decide. ``tests/unit/test_append_single.py`` compares the two.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 from kstore.config import LogConfig
 from kstore.engine.durability import DurabilityStrategy
@@ -41,14 +42,14 @@ from kstore.record.builder import build_batches
 from kstore.record.crc import crc32c
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
-from kstore.rules.arguments import check_keys, check_timestamps
+from kstore.rules.arguments import as_sequence, check_keys, check_timestamps, timestamp_ms
 from kstore.rules.sequence import ProducerBatch
 from kstore.segments.tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
 
 __all__ = ["Appends", "Headers"]
 
-Headers = Iterable[tuple[str, bytes | None]]
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 # A larger record alone in its batch is copied less often by the general path.
 SINGLE_BYTES_MAX = 1 << 14
@@ -105,15 +106,18 @@ class Appends:
 
     def append_many(
         self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | None,
-        headers: Sequence[Headers | None] | None,
+        values: Iterable[bytes | None],
+        keys: Iterable[bytes | None] | None,
+        timestamps: Iterable[int | datetime] | None,
+        headers: Iterable[Headers | None] | None,
     ) -> AppendInfo:
         """See ``Log.append_many``."""
         try:
+            values = as_sequence("values", values)
+            keys = None if keys is None else as_sequence("keys", keys)
+            headers = None if headers is None else as_sequence("headers", headers)
             if timestamps is not None:
-                check_timestamps(timestamps, self._config, self._clock.now_ms())
+                timestamps = self._checked_timestamps(as_sequence("timestamps", timestamps))
             if self.is_compacted:
                 check_keys(keys, len(values))
             if not values:
@@ -122,6 +126,20 @@ class Appends:
         except Exception as error:
             self._counters.append_failed(error)
             raise
+
+    def _checked_timestamps(self, timestamps: Sequence[int | datetime]) -> Sequence[int]:
+        """Raises: TypeError, ValueError, InvalidTimestampError."""
+        config, now_ms = self._config, self._clock.now_ms()
+        try:
+            if config.message_timestamp_type != LOG_APPEND_TIME or int in map(type, timestamps[:1]):
+                # As they are: a look at the type of each would cost more than the check.
+                check_timestamps(timestamps, config, now_ms)  # type: ignore[arg-type]
+                return timestamps  # type: ignore[return-value]  # the codec refuses other types
+        except TypeError:
+            pass
+        made = [timestamp_ms(one) for one in timestamps]
+        check_timestamps(made, config, now_ms)
+        return made
 
     def _encode_and_commit(
         self,

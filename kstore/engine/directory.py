@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from kstore.errors import FileInTheWayError, NotALogError, StorageError, SyncFailedError
+from kstore.errors import FileInTheWayError, LogNotFoundError, NotALogError, StorageError, SyncFailedError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
     KSTORE_GROUPS,
@@ -19,7 +19,15 @@ from kstore.files.paths import (
 )
 from kstore.state.compaction_state import KSTORE_COMPACTION
 
-__all__ = ["OWN_NAMES", "directory_mode", "ensure_directory", "ensure_log_directory", "is_log", "make_directory"]
+__all__ = [
+    "OWN_NAMES",
+    "directory_mode",
+    "ensure_directory",
+    "ensure_log_directory",
+    "ensure_present",
+    "is_log",
+    "make_directory",
+]
 
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
@@ -35,6 +43,13 @@ def ensure_directory(fs: FileSystem, path: Path) -> None:
     """Raises: NotALogError for anything but a directory."""
     if not fs.stat(path, follow_symlinks=True).is_dir:
         raise NotALogError(errno.ENOTDIR, "not a directory", str(path))
+
+
+def ensure_present(fs: FileSystem, path: Path) -> None:
+    """Raises: LogNotFoundError if nothing is there, NotALogError for anything but a directory."""
+    if not fs.exists(path):
+        raise LogNotFoundError(errno.ENOENT, "there is no log", str(path))
+    ensure_directory(fs, path)
 
 
 def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone: bool) -> None:

@@ -24,7 +24,7 @@ from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.compression import NO_CODEC
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
-from kstore.rules.arguments import one_of
+from kstore.rules.arguments import offset_number, one_of
 from kstore.rules.losses import LOST, corrupt_batch_error
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
@@ -64,6 +64,10 @@ def open_reader(
     source = log.source
     one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
     one_of("on_corrupt", on_corrupt, ON_CORRUPT)
+    start = None if start is None else offset_number("start", start)
+    stop = None if stop is None else offset_number("stop", stop)
+    if timeout is not None and not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
     # What is known is used as it is; the reader itself looks for newer records when it has read that far, so that a
     # lookup of one record does not pay for a listing of the directory.
     ends = source.ends
@@ -109,7 +113,7 @@ class LogReader(Generic[Item]):
     ``corrupt`` lists what damage made it leave out, as it comes to it.
     """
 
-    __slots__ = ("_items", "corrupt")
+    __slots__ = ("_items", "_path", "corrupt")
 
     def __init__(
         self,
@@ -133,9 +137,13 @@ class LogReader(Generic[Item]):
             log, decode, decode_run, context, start, stop, committed, on_corrupt, follow, timeout, is_current
         )
         self.corrupt = plan.corrupt
+        self._path = str(context.directory)
         # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
         self._items: Iterator[Item] = chain.from_iterable(plan.runs())
+
+    def __repr__(self) -> str:
+        return f"LogReader({self._path!r})"
 
     def __iter__(self) -> Iterator[Item]:
         # The chain itself, so that a for loop stays in compiled code from one record to the next.

@@ -141,7 +141,7 @@ def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
 
 
 def segment_count_and_size(source: LogSource) -> tuple[int, int]:
-    """See ``Log.segment_count_and_size``."""
+    """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
     source.refresh()
     return looked_up(source, lambda: _count_and_size(source.segments.snapshot.segments))
 

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from kstore.clock import Clock
 from kstore.config import RULES, LogConfig
+from kstore.engine.reads import segment_count_and_size
 from kstore.errors import (
     ConfigError,
     KstoreError,
@@ -204,7 +205,7 @@ class Topics:
     def _describe(self, owner: TopicPartition) -> PartitionDescription:
         try:
             with self.logs.borrowed(owner) as log:
-                segment_count, size = log.segment_count_and_size()
+                segment_count, size = segment_count_and_size(log.reads.source)
                 return PartitionDescription(
                     owner.partition, log.start_offset, log.high_watermark, log.end_offset, segment_count, size
                 )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from kstore.clock import SystemClock
 from kstore.errors import (
@@ -28,6 +28,7 @@ from kstore.errors import (
     KstoreError,
     SerializationError,
     TransactionAbortedError,
+    not_picklable,
 )
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
@@ -55,6 +56,8 @@ class Producer(SendPath):
 
     def __init__(self, parts: ProducerParts) -> None:
         """See ``Store.producer``."""
+        if not isinstance(parts, ProducerParts):
+            raise TypeError("a Producer belongs to a store: use kstore.open(path).producer(linger_ms=5)")
         self._life = parts.life
         self.config = parts.config
         self.client_id = parts.client_id
@@ -82,7 +85,10 @@ class Producer(SendPath):
         _live.add(self)
 
     def __repr__(self) -> str:
-        return f"Producer({self.client_id!r}, closed={self.closed})"
+        return f"Producer({self.client_id!r}{', closed' if self.closed else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("Producer", "open the store in the other process with shared=True, and make one there")
 
     @property
     def closed(self) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from kstore.rules.arguments import timestamp_ms
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class ProducerRecord:
 
     Args:
         topic: its name.
-        value, key: the input of the serializers; None for none.
         value, key: the input of the serializers, or None.
-        timestamp: ms since the epoch, None for the time of the send.
+        timestamp: ms since the epoch or an aware datetime, None for the time of the send.
+        headers: a mapping, or pairs, of str to bytes or None.
         partition: a number, None to let the partitioner choose.
 
     Raises: TypeError, ValueError.
@@ -81,11 +82,16 @@ class ProducerRecord:
             raise TypeError(f"a topic of type {type(self.topic).__name__}, expected a str")
         if not self.topic:
             raise ValueError("an empty topic, expected a name")
-        object.__setattr__(self, "headers", tuple(self.headers or ()))
+        headers = self.headers or ()
+        object.__setattr__(self, "headers", tuple(headers.items() if isinstance(headers, Mapping) else headers))
+        if self.timestamp is not None:
+            object.__setattr__(self, "timestamp", timestamp_ms(self.timestamp))
         for name in ("timestamp", "partition"):
             number = getattr(self, name)
             if number is None:
                 continue
+            if not hasattr(number, "__index__"):
+                raise TypeError(f"{name} is {number!r:.80}, expected an int or None")
             if index(number) < 0:
                 raise ValueError(f"{name} {number}, expected None or at least 0")
             object.__setattr__(self, name, index(number))

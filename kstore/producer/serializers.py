@@ -75,9 +75,10 @@ class Serializers:
         try:
             made = serialize(topic, headers, data)
         except Exception as error:
+            advice = f"; give bytes, or set {setting}='str' or 'json'" if serializer == "bytes" else ""
             raise SerializationError(
                 f"the {what} for topic {topic}, a {type(data).__name__}, cannot be serialized by {setting}, {name}: "
-                f"{type(error).__name__}"
+                f"{type(error).__name__}{advice}"
             ) from error
         try:
             return made if made is None or type(made) is bytes else memoryview(made).tobytes()

@@ -48,7 +48,7 @@ class Journal:
     def append(self, value: bytes) -> int:
         """Appends one record; returns the offset after it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
-        single = self.log.append_single(value)
+        single = self.log.writer.appends.append_single(value, None)
         return (self.log.append(value) if single is None else single[0]) + 1
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kstore.engine.reads import segment_count_and_size
 from kstore.queue.core import QueueCore
 from kstore.queue.items import NOTHING, Shown, marks_of, of_user
 from kstore.types import IsolationLevel
@@ -31,7 +32,7 @@ class QueueStats(NamedTuple):
 
 def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
     """See ``Queue.stats``."""
-    sizes = [log.segment_count_and_size()[1] for log in (core.items, core.journal.log)]
+    sizes = [segment_count_and_size(log.reads.source)[1] for log in (core.items, core.journal.log)]
     core.count_all()
     with core.lock:
         core.check_open()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from kstore.errors import ConfigError, Empty, Full, LeaseLostError
+from kstore.errors import ConfigError, Empty, Full, LeaseLostError, not_picklable
 from kstore.files.fork import ForkGuard
 from kstore.log import Log
 from kstore.queue.config import QueueConfig, seconds_of
@@ -44,6 +44,8 @@ class Queue:
     """
 
     def __init__(self, core: QueueCore, dead_letters: DeadLetters) -> None:
+        if not isinstance(core, QueueCore):
+            raise TypeError("a Queue belongs to a store: use kstore.open(path).queue(name)")
         self._guard = ForkGuard()
         self._of_process = core
         self._space = QueueSpace(core)
@@ -94,7 +96,9 @@ class Queue:
         """
         core = self._core
         if not delay and not headers and key is None and not core.config.maxsize and not core.is_closed:
-            offset, time_ms = core.items.append_single(item) or core.items.append_many((item,))[:3:2]
+            offset, time_ms = (
+                core.items.writer.appends.append_single(item, None) or core.items.append_many((item,))[:3:2]
+            )
             with core.lock:
                 if offset == core.state.position:
                     core.hand_over((Record(offset, time_ms, "CreateTime", None, item),))
@@ -217,8 +221,9 @@ class Queue:
         """Leases up to ``count`` available items; waits only if none is available. Raises: as ``get``."""
         core = self._core
         seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
-        if count < 1:
-            raise ConfigError(f"count is {count}, expected at least 1")
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(f"count is {count!r:.80}, expected an int, at least 1")
+        _check_timeout(timeout)
         deadline: float | None = None
         is_first = True
         while True:
@@ -550,14 +555,35 @@ class Queue:
         self._space.close()
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r})"
+        core = self._of_process
+        if self._guard.forked or core.is_closed:
+            return f"Queue({self.name!r}, closed)"
+        leased_count = 0
+        if core.lock.acquire(blocking=False):
+            try:
+                leased_count = core.leased_now(core.clock.monotonic())
+            finally:
+                core.lock.release()
+        return f"Queue({self.name!r}{f', {leased_count} leased' if leased_count else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable("Queue", "open its store in the other process with shared=True, and get the queue there")
+
+
+def _check_timeout(timeout: float | None) -> None:
+    """Raises: TypeError, ValueError, whether or not the call would have to wait."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
+    if timeout < 0:
+        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
 
 
 def _deadline(timeout: float | None, core: QueueCore) -> float | None:
     if timeout is None:
         return None
-    if timeout < 0:
-        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
+    _check_timeout(timeout)
     return core.clock.monotonic() + timeout
 
 

@@ -1,14 +1,14 @@
 """Types of the compiled codec; what each thing does is said in _codec.pyx."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from typing_extensions import Buffer
 
 from kstore.types import TimestampType
 
-Headers = Iterable[tuple[str, Buffer | None]]
+Headers = Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]
 
 class EncodedBatch(NamedTuple):
     stop: int

@@ -17,6 +17,7 @@ here releases the GIL, and code that holds borrowed references calls nothing tha
 
 from array import array as _array
 from collections import namedtuple
+from collections.abc import Mapping as _Mapping
 
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer

@@ -28,11 +28,16 @@ cdef tuple checked_header(object pair):
 
 
 cdef tuple checked_headers(object headers):
-    """``headers``, an iterable of (str, bytes-like or None) pairs or None, as a tuple of checked headers."""
+    """``headers``, a mapping or an iterable of (str, bytes-like or None) pairs, or None, as a tuple of checked headers."""
     if headers is None:
         return ()
-    if isinstance(headers, (str, bytes, dict)):
-        raise TypeError(f"headers must be an iterable of (str, bytes or None) tuples, not {type(headers).__name__}")
+    if type(headers) is not tuple and type(headers) is not list:
+        if isinstance(headers, (str, bytes)):
+            raise TypeError(
+                f"headers must be a mapping or an iterable of (str, bytes or None) tuples, not {type(headers).__name__}"
+            )
+        if isinstance(headers, _Mapping):
+            headers = headers.items()
     return tuple([checked_header(pair) for pair in headers])
 
 

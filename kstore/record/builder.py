@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from kstore.errors import RecordTooLargeError
@@ -48,7 +48,7 @@ def build_batches(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
     timestamps: Sequence[int | None] | None = None,
-    headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+    headers: Sequence[Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None] | None = None,
     *,
     codec: str = "none",
     level: int | None = None,

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import index
+from typing import TypeVar
 
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = ["check_keys", "check_timestamps", "milliseconds", "one_of", "whole_number"]
+__all__ = [
+    "as_sequence",
+    "check_keys",
+    "check_timestamps",
+    "milliseconds",
+    "offset_number",
+    "one_of",
+    "timestamp_ms",
+    "whole_number",
+]
+
+T = TypeVar("T")
 
 
 def check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
@@ -43,6 +56,37 @@ def milliseconds(when: int | datetime | str) -> int:
     if isinstance(when, int):
         return when
     raise ValueError(f"a time is ms since the epoch, a datetime, 'earliest', 'latest' or 'max_timestamp', not {when!r}")
+
+
+def timestamp_ms(given: object) -> int:
+    """A record's timestamp, from ms or an aware datetime. Raises: TypeError, ValueError."""
+    if isinstance(given, datetime):
+        return milliseconds(given)
+    try:
+        return index(given)  # type: ignore[arg-type]  # for other types it raises TypeError
+    except TypeError:
+        raise TypeError(
+            f"a timestamp is {given!r:.80}, expected ms since the epoch as an int, or an aware datetime"
+        ) from None
+
+
+def as_sequence(name: str, given: Iterable[T]) -> Sequence[T]:
+    """``given``, or a list of its items. Raises: TypeError if it is not iterable, or is a single text."""
+    if isinstance(given, list | tuple):
+        return given
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{name} must be an iterable with an item for each record, not {type(given).__name__}")
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be an iterable with an item for each record, not {type(given).__name__}")
+    return list(given)
+
+
+def offset_number(name: str, given: object) -> int:
+    """Raises: TypeError for anything but a whole number."""
+    try:
+        return index(given)  # type: ignore[arg-type]  # for other types it raises TypeError
+    except TypeError:
+        raise TypeError(f"{name} is {given!r:.80}, expected an int") from None
 
 
 def whole_number(name: str, value: int, bits: int) -> None:

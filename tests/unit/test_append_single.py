@@ -50,12 +50,12 @@ def test_the_files_are_those_of_append_many(tmp_path: Path, settings: dict[str, 
 
 def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
     with log_at(tmp_path / "log", durability="os") as log:
-        assert log.append_single(b"a") is None  # nothing is open for appending yet
+        assert log.writer.appends.append_single(b"a", None) is None  # nothing is open for appending yet
         log.append(b"a")
-        assert log.append_single(b"b", b"key") == (1, 1_700_000_000_000)
-        assert log.append_single(bytearray(b"b")) is None  # type: ignore[arg-type]
-        assert log.append_single(None) is None
-        assert log.append_single(bytes(1 << 20)) is None
+        assert log.writer.appends.append_single(b"b", b"key") == (1, 1_700_000_000_000)
+        assert log.writer.appends.append_single(bytearray(b"b"), None) is None  # type: ignore[arg-type]
+        assert log.writer.appends.append_single(None, None) is None
+        assert log.writer.appends.append_single(bytes(1 << 20), None) is None
         assert log.end_offset == 2
         assert log.metrics()["append_records"] == 2
 

@@ -217,6 +217,10 @@ def test_no_kind_of_record_can_be_subclassed(kind: type) -> None:
         type("Sub", (kind,), {})
 
 
+def test_headers_may_be_a_mapping() -> None:
+    assert record(headers={"h": b"1", "i": None}).headers == (("h", b"1"), ("i", None))
+
+
 def consumer_record(**fields: object) -> ConsumerRecord:
     return ConsumerRecord("t", 3, 7, 1_700_000_000_000, **fields)  # type: ignore[arg-type]
 
@@ -290,8 +294,7 @@ def test_a_record_has_no_garbage_collector_header() -> None:
     [
         ({"key": "text"}, "key must be bytes or None, not str"),
         ({"value": 3}, "value must be bytes or None, not int"),
-        ({"headers": {"h": b"1"}}, "headers must be an iterable of .* not dict"),
-        ({"headers": "text"}, "headers must be an iterable of .* not str"),
+        ({"headers": "text"}, "headers must be a mapping or an iterable of .* not str"),
         ({"headers": [("h", b"1", b"2")]}, "a header must be a .* tuple"),
         ({"headers": ["h1"]}, "a header must be a .* tuple, not str"),
         ({"headers": [(None, b"1")]}, "a header's key must be str, not NoneType"),

@@ -475,3 +475,75 @@ def test_a_log_may_have_any_directory_name_and_makes_its_parents(tmp_path: Path)
         log.append(b"x")
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "a" / "b" / "any name ü").iterdir())
+
+
+# --- as a Python object -----------------------------------------------------------------------------------------------
+
+
+def test_a_log_can_be_iterated_and_indexed(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append_many(b"%d" % number for number in range(5))
+        assert [record.value for record in log] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [record.offset for record in log] == [0, 1, 2, 3, 4]
+        assert log[3] == log.get(3)
+        with pytest.raises(TypeError):
+            _ = b"0" in log  # type: ignore[operator]
+
+
+def test_a_tail_is_the_last_records_or_all(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        assert log.tail() == []
+        for number in range(20):
+            log.append(b"%d" % number)
+        assert [record.offset for record in log.tail()] == list(range(10, 20))
+        assert [record.offset for record in log.tail(3)] == [17, 18, 19]
+        assert [record.offset for record in log.tail(100)] == list(range(20))
+        assert log.tail(0) == []
+        log.delete_records(18)
+        assert [record.offset for record in log.tail(3)] == [18, 19]
+
+
+def test_a_tail_looks_further_where_offsets_are_missing(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", cleanup_policy="compact", segment_bytes=1024) as log:
+        for number in range(60):
+            log.append(b"%d" % number, key=b"same" if number > 5 else b"%d" % number)
+        log.roll()
+        log.append(b"end", key=b"end")
+        log.compact()
+        assert [record.value for record in log.tail(4)] == [record.value for record in log][-4:]
+        assert [record.value for record in log.tail(50)] == [record.value for record in log]
+
+
+def test_times_and_headers_are_accepted_as_people_give_them(tmp_path: Path) -> None:
+    when = datetime(2026, 1, 2, tzinfo=UTC)
+    time_ms = 1_767_312_000_000
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append(b"a", timestamp=when, headers={"a": b"1"})
+        log.append_many(iter([b"b", b"c"]), timestamps=[when, time_ms], headers=[None, {"c": None}])
+        log.append_many([b"d", b"e"], keys=iter([b"k", None]), timestamps=iter([when, when]))
+        assert {record.timestamp for record in log} == {time_ms}
+        assert [record.headers for record in log.read(0, 3)] == [(("a", b"1"),), (), (("c", None),)]
+        assert [record.key for record in log.read(3)] == [b"k", None]
+
+
+def test_a_log_that_stamps_records_accepts_datetimes(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", message_timestamp_type="LogAppendTime") as log:
+        log.append_many([b"a", b"b"], timestamps=[datetime(2026, 1, 2, tzinfo=UTC), 5])
+        assert log.end_offset == 2
+
+
+def test_a_path_may_begin_with_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with Log("~/log", durability="os") as log:
+        assert log.path == tmp_path / "log"
+
+
+def test_a_repr_shows_what_is_in_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Log(path, durability="os") as log:
+        log.append_many([b"a" * 500] * 4)
+        log.roll()
+        assert repr(log) == f"Log({str(path)!r}, offsets 0..4, 2 segments, 2.1 kB)"
+        assert repr(log.read()) == f"LogReader({str(path)!r})"
+        assert repr(log.recovery) == "RecoveryReport(clean=True)"
+    assert repr(log) == f"Log({str(path)!r}, closed)"
