@@ -6,15 +6,17 @@ Sizes are bytes, times ms since the epoch, end offsets exclusive. Names of count
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kstore.files.paths import topic_partition
+from kstore.files.paths import TopicPartition, topic_partition
 from kstore.reports.gathering import Found, Gathered, GatheredLog
 from kstore.reports.hexview import HexView
 from kstore.reports.names import Names
+from kstore.reports.readers import QueueState, Readers
 from kstore.reports.timeline import Timeline
-from kstore.types import RecoveryReport
+from kstore.types import NO_OFFSET, RecoveryReport
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
 
@@ -51,6 +53,15 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
         "topics": _topics(logs, names),
         "partitions": [_log(log, names) for log in logs],
         "findings": [_found(each, names, path) for path, each in gathered.found],
+        "groups": [
+            position
+            for readers in gathered.readers
+            for position in _positions(readers, logs, names, gathered.with_payload)
+        ],
+        "queues": [_queue(readers.path, queue, names) for readers in gathered.readers for queue in readers.queues],
+        "readers_problems": [
+            names.text(readers.problem, readers.path) for readers in gathered.readers if readers.problem
+        ],
     }
 
 
@@ -73,6 +84,30 @@ def _topics(logs: list[GatheredLog], names: Names) -> list[Document]:
         }
         for _, members in sorted(by_topic.items())
     ]
+
+
+def _positions(readers: Readers, logs: list[GatheredLog], names: Names, with_payload: bool) -> Iterator[Document]:
+    ends = {log.path.name: log.stats.end_offset for log in logs if log.path.parent == readers.path}
+    for position in readers.positions:
+        end = ends.get(str(position.owner), NO_OFFSET)
+        yield {
+            # Clients choose the names of their groups.
+            "group": names.client("group", position.group, shown=with_payload),
+            "topic": names.topic(readers.path / str(position.owner)),
+            "partition": position.owner.partition,
+            "committed": position.committed,
+            "committed_at": position.commit_timestamp,
+            "end": None if end == NO_OFFSET else end,
+            "lag": None if end == NO_OFFSET else max(end - position.committed, 0),
+        }
+
+
+def _queue(path: Path, queue: QueueState, names: Names) -> Document:
+    return {
+        "queue": names.topic(path / str(TopicPartition(queue.name, 0))),
+        **queue.counts._asdict(),
+        "dead_letters": queue.dead_count,
+    }
 
 
 def _log(log: GatheredLog, names: Names) -> Document:

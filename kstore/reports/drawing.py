@@ -293,8 +293,11 @@ BAR_WIDTH_MIN = 1.2
 BREAK_WIDTH, CLUSTER_WIDTH_MIN, LABEL_WIDTH = 30.0, 130.0, 125.0
 
 
-def timeline(fields: dict[str, Any]) -> str:
-    """Bytes by time, as bars in proportion; the axis leaves out long times without a batch."""
+def timeline(fields: dict[str, Any], *, titled: bool) -> str:
+    """Bytes by time, as bars in proportion; the axis leaves out long times without a batch.
+
+    ``titled``: each bar shows its numbers. Without it a picture takes a few KiB: a page may have many.
+    """
     buckets, width_ms = [Bucket._make(each) for each in fields["buckets"]], fields["width"]
     clusters = clusters_of(buckets, width_ms)
     most = max([bucket.size for bucket in buckets], default=0) or 1
@@ -303,32 +306,40 @@ def timeline(fields: dict[str, Any]) -> str:
     body: list[str] = []
     left = 0.0
     for cluster, duration in zip(clusters, durations, strict=True):
-        width = CLUSTER_WIDTH_MIN + room * duration / sum(durations)
+        width = CLUSTER_WIDTH_MIN + room * len(cluster) / len(buckets)
         if left:
             y = _n(TIME_HEIGHT + 4)
             body.append(f'<text class="axis" x="{_n(left - BREAK_WIDTH / 2)}" y="{y}" text-anchor="middle">//</text>')
-        body += _cluster(cluster, width_ms, duration, left, width, most)
+        body += _axis(cluster, duration, left, width)
+        body += _bars(cluster, width_ms, width / duration, left, most, titled)
         left += width + BREAK_WIDTH
     return _svg(WIDTH, TIME_HEIGHT + AXIS_HEIGHT, "bytes by time", "".join(body), "timeline")
 
 
-def _cluster(
-    cluster: list[Bucket], width_ms: int, duration: int, left: float, width: float, most: int
-) -> Iterator[str]:
-    """The bars of neighbouring times, and their axis from ``left`` on."""
-    first = cluster[0].start
-    bar = max(width * width_ms / duration - 0.8, BAR_WIDTH_MIN)
+def _bars(cluster: list[Bucket], width_ms: int, scale: float, left: float, most: int, titled: bool) -> Iterator[str]:
+    """The bars of neighbouring times; ``scale`` is the width of a millisecond, ``most`` the size of the highest bar."""
+    width = max(width_ms * scale - 0.8, BAR_WIDTH_MIN)
+    path = ""
     for start, size, record_count, batch_count in cluster:
-        height = max(size / most * (TIME_HEIGHT - 6), 1.0)
+        x, height = left + (start - cluster[0].start) * scale, max(size / most * (TIME_HEIGHT - 6), 1.0)
+        if not titled:
+            path += f"M{_n(x)} {_n(TIME_HEIGHT)}v-{_n(height)}h{_n(width)}v{_n(height)}z"
+            continue
         title = (
             f"from {time_text(start)}, for {duration_text(width_ms)}: {size_text(size)},"
             f" {count_text(record_count)} records, {count_text(batch_count)} batches"
         )
-        x = left + (start - first) / duration * width
         yield (
-            f'<rect x="{_n(x)}" y="{_n(TIME_HEIGHT - height)}" width="{_n(bar)}" height="{_n(height)}">'
+            f'<rect class="bar" x="{_n(x)}" y="{_n(TIME_HEIGHT - height)}" width="{_n(width)}" height="{_n(height)}">'
             f"<title>{_text(title)}</title></rect>"
         )
+    if path:
+        yield f'<path class="bar" d="{path}"/>'
+
+
+def _axis(cluster: list[Bucket], duration: int, left: float, width: float) -> Iterator[str]:
+    """The axis of neighbouring times from ``left`` on."""
+    first = cluster[0].start
     yield f'<path class="line" d="M{_n(left)} {_n(TIME_HEIGHT)}h{_n(width)}"/>'
     marks = [("start", 0.0)]
     if width > 2 * LABEL_WIDTH and len(cluster) > 1:

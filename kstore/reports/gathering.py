@@ -10,12 +10,14 @@ from kstore.engine.directory import is_log
 from kstore.errors import KstoreError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name
+from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name, topic_partition
 from kstore.log import Log
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, Batch
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view
+from kstore.reports.readers import Readers, readers_of
 from kstore.reports.timeline import Timeline
+from kstore.rules.internal_topics import is_internal
 from kstore.types import ProducerInfo, RecoveryReport
 from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
@@ -68,6 +70,7 @@ class Gathered:
     paths: list[Path]
     logs: list[GatheredLog]
     found: list[tuple[Path, Found]] = field(default_factory=list)
+    readers: list[Readers] = field(default_factory=list)
     deep: bool = False
     with_payload: bool = False
 
@@ -100,7 +103,16 @@ def gather(
             gathered.found += [(path, Found(finding)) for finding in verify_store_files(path, fs=fs).findings]
     for log in logs_of(paths, fs=fs):
         gathered.logs.append(_examined(log, deep, with_payload, fs, advance))
+    for path in dict.fromkeys(paths):
+        # A partition that is given by itself does not ask for its neighbours.
+        if any(log.path.parent == path and is_internal(_topic(log.path)) for log in gathered.logs):
+            gathered.readers.append(readers_of(path, with_queues=deep))
     return gathered
+
+
+def _topic(log: Path) -> str:
+    owner = topic_partition(log.name)
+    return log.name if owner is None else owner.topic
 
 
 def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance: Advance) -> GatheredLog:

@@ -61,6 +61,10 @@ class Names:
         """The directory of a log."""
         return f"{self.root(path.parent)}/{self.log(path)}" if self._hashed else str(path)
 
+    def client(self, kind: str, name: str, *, shown: bool) -> str:
+        """A name that a client chose."""
+        return name if shown and not self._hashed else self._hash(kind, name)
+
     def text(self, text: str, path: Path) -> str:
         """A text that may contain the names of the log, or the directory of logs, in ``path``."""
         if not self._hashed:

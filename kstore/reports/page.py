@@ -23,10 +23,11 @@ __all__ = ["page"]
 
 # A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with damage, have a section.
 LARGEST_SECTIONS = 50
-SECTIONS_MAX = 200
+SECTIONS_MAX = 150
 FINDINGS_MAX = 200
 FINDINGS_OF_A_LOG_MAX = 20
 PRODUCERS_MAX = 10
+READERS_MAX = 200
 HEX_ROW_BYTES = 16
 
 
@@ -36,12 +37,13 @@ def page(document: Document) -> str:
     sections = _sections(document)
     anchors = {number: f"p{number}" for number in sections}
     findings, left = _findings(document)
+    groups = _groups(document)
     logs = document["partitions"]
     largest = max([log["bytes"] for log in logs], default=0)
     own = environment.get_template("parts.html.j2").make_module(
         {
             "hex_lines": lambda view: markup(_hex_lines(view)),
-            "timeline": lambda fields: markup(drawing.timeline(fields)),
+            "timeline": lambda fields, titled: markup(drawing.timeline(fields, titled=titled)),
             "busiest_of": lambda fields: max(map(Bucket._make, fields["buckets"]), key=lambda each: each.size),
             "producers_max": PRODUCERS_MAX,
             "histogram": lambda bars, title, in_bytes: markup(drawing.histogram(bars, title, in_bytes=in_bytes)),
@@ -56,6 +58,9 @@ def page(document: Document) -> str:
         sections=[(number, logs[number]) for number in sections],
         anchors=anchors,
         findings=findings,
+        groups=groups[:READERS_MAX],
+        groups_left=max(len(groups) - READERS_MAX, 0),
+        rows_max=READERS_MAX,
         findings_left=left,
         **{name: getattr(own, name) for name in ("finding", "distribution", "over_time", "producers", "recovery")},
     )
@@ -113,6 +118,21 @@ def _findings(document: Document) -> tuple[list[dict[str, Any]], int]:
     some = [each for found in every for each in _worst_first(found)[:FINDINGS_OF_A_LOG_MAX]]
     shown = _worst_first(some)[:FINDINGS_MAX]
     return shown, document["total"]["damage"] + document["total"]["notes"] - len(shown)
+
+
+def _groups(document: Document) -> list[dict[str, Any]]:
+    """A row for each group and topic, the largest lag first; a partition that is not there has no lag."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in document["groups"]:
+        key = (each["group"], each["topic"])
+        row = rows.setdefault(
+            key, {"group": key[0], "topic": key[1], "partitions": 0, "lag": 0, "largest": 0, "committed_at": -1}
+        )
+        row["partitions"] += 1
+        row["lag"] += each["lag"] or 0
+        row["largest"] = max(row["largest"], each["lag"] or 0)
+        row["committed_at"] = max(row["committed_at"], each["committed_at"])
+    return sorted(rows.values(), key=lambda row: -row["lag"])
 
 
 def _worst_first(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ def test_a_timeline_takes_fixed_memory_whatever_the_times_are() -> None:
     buckets = timeline.buckets()
     assert len(buckets) <= BUCKETS_MAX
     assert [sum(column) for column in zip(*buckets, strict=True)][1:] == [20_020, 4_004, 2_002]
-    assert drawing.timeline(timeline.fields()).count("<rect") == len(buckets)
+    assert drawing.timeline(timeline.fields(), titled=True).count("<rect") == len(buckets)
 
 
 def test_a_picture_breaks_its_axis_at_a_long_gap() -> None:
@@ -178,7 +178,7 @@ def test_a_picture_breaks_its_axis_at_a_long_gap() -> None:
     assert clusters_of([bucket(7), *today], 1000) == [[bucket(7)], today]
     assert clusters_of(today, 1000) == [today]
     assert clusters_of([], 1000) == []
-    assert drawing.timeline({"buckets": [], "width": 1000}).startswith("<svg")
+    assert drawing.timeline({"buckets": [], "width": 1000}, titled=True).startswith("<svg")
 
 
 def test_producers_are_those_of_the_log() -> None:
@@ -188,6 +188,39 @@ def test_producers_are_those_of_the_log() -> None:
         assert log["producers"] == [producer._asdict() for producer in opened.producers()]
     assert [producer for producer in log["producers"] if producer["transaction_start"] is not None]
     assert "open transaction from" in seen(document).text
+
+
+def test_groups_have_the_offsets_that_they_committed() -> None:
+    document = report_on("clean", False)
+    with kstore.open(golden_root() / "clean", read_only=True) as store:
+        committed = store.consumer_offsets.committed("billing")
+        names = store.consumer_offsets.groups()
+        ends = {owner: store.log(*owner).end_offset for owner in committed}
+    open_one = kstore.report(golden_root() / "clean", with_payload=True).document["groups"]
+    mine = {(row["topic"], row["partition"]): row for row in open_one if row["group"] == "billing"}
+    assert {owner: row["committed"] for owner, row in mine.items()} == {
+        tuple(owner): one.offset for owner, one in committed.items()
+    }
+    for owner, one in committed.items():
+        assert mine[owner]["lag"] == ends[owner] - one.offset
+    assert len({row["group"] for row in document["groups"]}) == len(names)
+    assert not {row["group"] for row in document["groups"]} & set(names)
+    assert "Consumer groups" in seen(document).text
+
+
+def test_queues_have_the_items_that_they_hold(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os") as store:
+        queue = store.queue("jobs")
+        for number in range(3):
+            queue.put(b"%d" % number)
+        with queue.get():
+            pass
+        queue.put(b"later", delay=3600)
+    document = kstore.report(tmp_path / "data", deep=True).document
+    [row] = document["queues"]
+    assert (row["queue"], row["pending"], row["delayed"], row["dead_letters"]) == ("jobs", 3, 1, 0)
+    assert "oldest item" in seen(document).text
+    assert kstore.report(tmp_path / "data" / "jobs-0", deep=True).document["queues"] == []
 
 
 # --- findings ---------------------------------------------------------------------------------------------------------
@@ -337,10 +370,13 @@ def test_the_page_asks_for_nothing_and_its_links_lead_somewhere() -> None:
 
 
 def many_partitions(count: int) -> Document:
-    """A report on ``count`` partitions of 100 segments each, half of them damaged."""
+    """A report on ``count`` partitions of 100 segments each, half of them damaged, written at many times by many."""
     document: Document = json.loads(json.dumps(report_on("damaged")))
     damaged = next(log for log in document["partitions"] if log["name"] == "flipped-record-0")
     [segment] = damaged["segment_list"]
+    [producer, *_] = [log["producers"][0] for log in document["partitions"] if log["producers"]]
+    buckets = [[1_795_233_838_000 + 64_000 * at, 10_000 + at, 12, 3] for at in range(BUCKETS_MAX)]
+    damaged |= {"producers": [producer] * 50, "timeline": {"width": 64_000, "buckets": buckets, "untimed": [0, 0, 0]}}
     logs: list[dict[str, Any]] = []
     for number in range(count):
         segments = [{**segment, "base": 1000 * at, "start": 1000 * at, "end": 1000 * at + 900} for at in range(100)]
