@@ -22,6 +22,7 @@ from kstore.errors import BufferExhaustedError, ClosedError, DeliveryError, Deli
 from kstore.producer.producer import Producer
 from kstore.record._codec import BatchBuffer
 from tests.evidence import Lost, Wrong
+from tests.fake_clock import ManualClock
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import producer_of, unthreaded
 from tests.selection import tries
@@ -138,22 +139,27 @@ def test_memory_comes_back_from_every_kind_of_end(tmp_path: Path) -> None:
         assert pool.waiting_count == 0
 
 
-def test_a_batch_that_is_being_written_keeps_its_buffer_however_long_it_takes(store: kstore.Store) -> None:
+def test_a_batch_that_is_being_written_keeps_its_buffer_however_long_it_takes(tmp_path: Path) -> None:
     """KAFKA-19012: a batch that expired in flight gave its buffer back, and was written with another batch's bytes."""
-    with store.producer(linger_ms=0, delivery_timeout_ms=100, buffer_memory=32768) as producer:
+    clock = ManualClock()
+    with (
+        kstore.open(tmp_path / "data", durability="os", background=False, clock=clock) as store,
+        store.producer(linger_ms=0, delivery_timeout_ms=100, buffer_memory=32768) as producer,
+    ):
+        store.create_topic("orders", 2)
         store.log("orders", 0)
         paused = Paused(store.log("orders", 0).writer.commit_many)
         store.log("orders", 0).writer.commit_many = paused  # type: ignore[method-assign, assignment]
         slow = producer.send("orders", b"slow" * 1000, partition=0)
         assert paused.reached.wait(SECONDS_MAX)
-        time.sleep(0.25)
+        clock.advance(250)
         others = [producer.send("orders", b"other" * 1000, partition=1) for _ in range(5)]
         assert [delivery.result(SECONDS_MAX).partition for delivery in others] == [1] * 5
         assert not slow.done(), "nobody knows yet what becomes of it"
         paused.go_on.set()
         assert slow.result(SECONDS_MAX).offset == 0
-    assert values(store, 0) == [b"slow" * 1000]
-    assert values(store, 1) == [b"other" * 1000] * 5
+        assert values(store, 0) == [b"slow" * 1000]
+        assert values(store, 1) == [b"other" * 1000] * 5
 
 
 def test_a_million_sends_make_no_new_buffer_and_no_work_for_the_collector(store: kstore.Store) -> None:
