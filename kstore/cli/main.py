@@ -33,6 +33,7 @@ COMMANDS = {
     "dump-log": ("kstore.cli.dump_log", "Show the contents of a log's files."),
     "explain": ("kstore.cli.explain", "Show how an offset or a time is looked up."),
     "export": ("kstore.cli.export", "Write a log's records as Parquet, CSV, JSON."),
+    "grep": ("kstore.cli.grep", "Search the records of logs."),
     "groups": ("kstore.cli.groups", "List groups, show their lag, reset offsets."),
     "handover": ("kstore.cli.handover", "Hand logs to a Kafka broker, or back."),
     "import": ("kstore.cli.import_", "Append the rows of Parquet, CSV, JSON."),

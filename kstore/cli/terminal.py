@@ -23,6 +23,7 @@ __all__ = [
     "TerminalText",
     "coloured",
     "escaped",
+    "escaped_bytes",
     "guarded_output",
     "show_raw",
     "shown_bytes",
@@ -142,7 +143,7 @@ def shown_bytes() -> Callable[[bytes], bytes] | None:
 
     What it returns has no line break: a value cannot pose as another record.
     """
-    return _escaped_bytes if _escapes() else None
+    return escaped_bytes if _escapes() else None
 
 
 def shown_line() -> Callable[[str], str]:
@@ -150,7 +151,8 @@ def shown_line() -> Callable[[str], str]:
     return escaped if _escapes() else str
 
 
-def _escaped_bytes(data: bytes) -> bytes:
+def escaped_bytes(data: bytes) -> bytes:
+    """``data`` as text on one line, with control characters and bytes that are not UTF-8 as escapes."""
     return escaped(data.decode("utf-8", "backslashreplace")).encode("utf-8", "backslashreplace")
 
 

@@ -12,7 +12,7 @@ import pytest
 import kstore
 from kstore.cli import terminal
 from kstore.cli.main import main
-from kstore.cli.terminal import TerminalText, _escaped_bytes, escaped, guarded_output
+from kstore.cli.terminal import TerminalText, escaped, escaped_bytes, guarded_output
 from kstore.store import Store
 from tests.terminal import in_terminal
 
@@ -79,7 +79,7 @@ def test_a_value_stays_on_its_line(nasty: Path) -> None:
 
 
 def test_bytes_that_are_no_text_are_escaped() -> None:
-    assert _escaped_bytes(b"a\xff\x9b\xc3") == b"a\\xff\\x9b\\xc3"
+    assert escaped_bytes(b"a\xff\x9b\xc3") == b"a\\xff\\x9b\\xc3"
 
 
 def test_a_pipe_gets_every_byte(nasty: Path, tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""``kstore grep``: searches the records of logs, on all cores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from kstore.cli.command import KstoreCommand
+from kstore.cli.grep_run import Found, Job, Task, Want, searched
+from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.terminal import shown_bytes
+from kstore.cli.time_type import TimeType
+from kstore.errors import ConfigError
+from kstore.files.local import SYSTEM_FS
+from kstore.types import IsolationLevel
+from kstore.upkeep.search import FIELDS, Pattern
+from kstore.upkeep.verify import find_logs
+
+__all__ = ["command"]
+
+# "-" of a range is not part of an offset, so that context lines can be told from matches as grep tells them.
+GROUP_BORDER = b"--\n"
+
+EXAMPLES = """
+\b
+Examples:
+  kstore grep customer-7 data/                          every record of every log that holds the text
+  kstore grep -E 'time(d )?out after [0-9]{4,} ms' data/orders-0
+  kstore grep --json-field user.name Ann data/orders-0  values that are JSON, only in this field
+  kstore grep --hex 00ff12 --keys data/orders-0
+  kstore grep --since 2026-01-31T09:00:00 --until 2026-01-31T10:00:00 --count error data/
+  kstore grep --context 2 --max-count 5 error data/orders-0
+  kstore grep --format json error data/ | jq .value
+
+\b
+A line of text is LOG:OFFSET:VALUE. A match in the key or a header is shown before the value, as key=KEY or header
+NAME=VALUE. A line of context has "-" in place of ":", and "--" stands between groups.
+
+\b
+Exit status:
+  0  a record was found
+  1  no record was found, or damage was met; standard error says where
+  2  bad usage
+"""
+
+
+@click.command("grep", cls=KstoreCommand, epilog=EXAMPLES, short_help="Search the records of logs.")
+@click.argument("pattern")
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.option("--regex", "-E", is_flag=True, help="PATTERN is a regular expression, in Python's syntax, over bytes.")
+@click.option("--hex", "is_hex", is_flag=True, help="PATTERN is bytes in hexadecimal.")
+@click.option("--ignore-case", "-i", is_flag=True, help="ASCII letters match either case.")
+@click.option("--json-field", metavar="NAME.NAME", help="Search only this field of values that are JSON.")
+@click.option("--keys", is_flag=True, help="Search keys. Without this and the next two: everything.")
+@click.option("--values", is_flag=True, help="Search values.")
+@click.option("--headers", is_flag=True, help="Search headers: names and values.")
+@click.option("--since", "since_ms", type=TimeType(), help="Only records at or after this time.")
+@click.option("--until", "until_ms", type=TimeType(), help="Only records before this time.")
+@click.option(
+    "--context",
+    "-C",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Print the records at the N offsets before and after each match too.",
+)
+@click.option("--count", "-c", is_flag=True, help="Print only the number of matching records of each log.")
+@click.option("--max-count", "-m", type=click.IntRange(1), metavar="N", help="Stop after N matching records in all.")
+@click.option("--jobs", "-j", type=click.IntRange(1), metavar="N", help="Processes. Default: one a core.")
+@format_option('text: see below. json: the fields of "kstore read", with "log" and "matched".')
+@ISOLATION_LEVEL
+@RAW
+def command(
+    pattern: str,
+    paths: tuple[str, ...],
+    regex: bool,
+    is_hex: bool,
+    ignore_case: bool,
+    json_field: str | None,
+    keys: bool,
+    values: bool,
+    headers: bool,
+    since_ms: int | None,
+    until_ms: int | None,
+    context: int,
+    count: bool,
+    max_count: int | None,
+    jobs: int | None,
+    form: str,
+    isolation_level: IsolationLevel,
+) -> int:
+    """Print the records of the logs in PATHS, kstore's or a Kafka broker's, that hold PATTERN.
+
+    A path is one partition, or holds partitions. Nothing is written, and a writer may be at work. Damaged batches are
+    left out and reported.
+    """
+    wanted = tuple(name for name, is_wanted in zip(FIELDS, (keys, values, headers), strict=True) if is_wanted)
+    if json_field is not None and (keys or headers):
+        raise click.UsageError("--json-field searches values: it excludes --keys and --headers")
+    if count and context:
+        raise click.UsageError("--count prints no records: it excludes --context")
+    if regex and is_hex:
+        raise click.UsageError("--regex and --hex: give one of them")
+    field = () if json_field is None else tuple(json_field.split("."))
+    looked_for = Pattern(_text(pattern, is_hex), regex, ignore_case, wanted or FIELDS, field)
+    try:
+        looked_for.check()
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    logs = [log for path in paths for log in find_logs(Path(path), fs=SYSTEM_FS)]
+    want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
+    with searched(Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)) as results:
+        outcome = _print_counts(results, logs, form) if count else _print_lines(results)
+    return DAMAGED if outcome.is_damaged or not outcome.count else OK
+
+
+class _Outcome(NamedTuple):
+    count: int
+    is_damaged: bool
+
+
+def _text(pattern: str, is_hex: bool) -> bytes:
+    if not is_hex:
+        return pattern.encode("utf-8", "surrogateescape")
+    try:
+        return bytes.fromhex(pattern)
+    except ValueError:
+        raise click.UsageError(f"{pattern!r} is not hexadecimal: expected pairs of digits") from None
+
+
+def _print_lines(results: Iterator[tuple[Task, Found]]) -> _Outcome:
+    count, is_damaged, has_group = 0, False, False
+    out = sys.stdout.buffer
+    for _, found in results:
+        for group in found.groups:
+            if has_group and found.has_context:
+                out.write(GROUP_BORDER)
+            out.write(group)
+            has_group = True
+        out.flush()
+        count += found.count
+        is_damaged |= _report(found)
+    return _Outcome(count, is_damaged)
+
+
+def _print_counts(results: Iterator[tuple[Task, Found]], logs: list[Path], form: str) -> _Outcome:
+    from kstore.cli.record_json import compact
+
+    counts = dict.fromkeys(map(str, logs), 0)
+    is_damaged = False
+    for task, found in results:
+        counts[task.log] += found.count
+        is_damaged |= _report(found)
+    for log, count in counts.items():
+        print(compact({"log": log, "count": count}) if form == "json" else f"{log}:{count}")
+    return _Outcome(sum(counts.values()), is_damaged)
+
+
+def _report(found: Found) -> bool:
+    for lost in found.damage:
+        print(lost_line(lost), file=sys.stderr)
+    return bool(found.damage)

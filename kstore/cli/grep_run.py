@@ -1,0 +1,258 @@
+"""The work of ``kstore grep``: pieces of logs, searched by as many processes as there are cores, in order.
+
+A process gets a piece and returns what is to be printed of it. At most a few pieces are on their way, so memory does
+not grow with the logs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kstore.cli.record_json import compact, record_fields
+from kstore.cli.terminal import escaped, escaped_bytes
+from kstore.errors import OffsetOutOfRangeError
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.types import CorruptRange, IsolationLevel
+from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
+
+__all__ = ["Found", "Job", "Task", "Want", "searched"]
+
+# Pieces that are searched or wait for a process, for each process.
+PIECES_AHEAD = 2
+OPEN_LOGS_MAX = 8
+
+
+class Want(NamedTuple):
+    """What to search for, and how to show it; ``escapes``: for a terminal."""
+
+    pattern: Pattern
+    since_ms: int | None
+    until_ms: int | None
+    isolation_level: IsolationLevel
+    is_json: bool
+    escapes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of the command; ``jobs`` processes, by default one a core."""
+
+    logs: list[Path]
+    want: Want
+    with_lines: bool
+    context: int
+    max_count: int | None
+    jobs: int | None
+
+
+class Task(NamedTuple):
+    """A piece of a log, for one process."""
+
+    log: str
+    piece: Piece
+    want: Want
+    with_lines: bool
+    context: int
+    max_count: int | None
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found in a piece: ``groups`` of lines, of which those with context are apart from each other."""
+
+    count: int = 0
+    groups: list[bytes] = field(default_factory=list)
+    has_context: bool = False
+    damage: list[CorruptRange] = field(default_factory=list)
+    # Matches as (offset, where), if their lines are still to be read.
+    matches: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+
+
+@contextmanager
+def searched(job: Job) -> Iterator[Iterator[tuple[Task, Found]]]:
+    """The results of ``job``, piece by piece in the order of the logs; no process remains at the end."""
+    tasks = _tasks(job)
+    count = job.jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    first, second = next(tasks, None), next(tasks, None)
+    waiting = [task for task in (first, second) if task is not None]
+    try:
+        if count == 1 or len(waiting) < 2:
+            yield _limited(job, ((task, search_piece(task)) for task in _chain(waiting, tasks)))
+            return
+        # A fork is quick, but copies only the thread that calls it.
+        can_fork = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("fork" if can_fork else "spawn")
+        pool = ProcessPoolExecutor(count, context, initializer=_ignore_interrupts)
+        try:
+            yield _limited(job, _results(pool, _chain(waiting, tasks), count))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    finally:
+        _opened.cache_clear()
+
+
+def _ignore_interrupts() -> None:
+    # Ctrl-C goes to every process of the terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _chain(waiting: list[Task], tasks: Iterator[Task]) -> Iterator[Task]:
+    yield from waiting
+    yield from tasks
+
+
+def _tasks(job: Job) -> Iterator[Task]:
+    for path in job.logs:
+        with Log(path, read_only=True) as log:
+            found = pieces(log, since_ms=job.want.since_ms)
+        for piece in found:
+            yield Task(str(path), piece, job.want, job.with_lines, job.context, job.max_count)
+
+
+def _results(pool: ProcessPoolExecutor, tasks: Iterator[Task], count: int) -> Iterator[tuple[Task, Found]]:
+    ahead: deque[tuple[Task, Future[Found]]] = deque()
+    for task in tasks:
+        ahead.append((task, pool.submit(search_piece, task)))
+        if len(ahead) > PIECES_AHEAD * count:
+            task, future = ahead.popleft()
+            yield task, future.result()
+    while ahead:
+        task, future = ahead.popleft()
+        yield task, future.result()
+
+
+def _limited(job: Job, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:
+    """The results up to ``max_count`` matches, with their lines."""
+    rest = job.max_count
+    context = _Context(job.want, job.context) if job.context else None
+    for task, found in results:
+        if rest is not None:
+            if found.count > rest:
+                found.count = rest
+                del found.groups[rest:], found.matches[rest:]
+            rest -= found.count
+        yield task, (found if context is None else context.of(task.log, found))
+        if rest == 0:
+            break
+    if context is not None and (last := context.end()).groups:
+        yield task, last
+
+
+def _open(path: str) -> Log:
+    # A log does not outlive a fork.
+    return _opened(path, os.getpid())
+
+
+@lru_cache(OPEN_LOGS_MAX)
+def _opened(path: str, process_id: int) -> Log:
+    return Log(path, read_only=True)
+
+
+def search_piece(task: Task) -> Found:
+    """Searches one piece, in any process. Raises: KstoreError."""
+    log, piece = _open(task.log), task.piece
+    try:
+        return _search_piece(task, log, piece)
+    except OffsetOutOfRangeError:
+        start = max(log.start_offset, piece.start_offset)
+        if start == piece.start_offset:
+            raise
+        # Retention has deleted records since the pieces were made.
+        return _search_piece(task, log, piece._replace(start_offset=start)) if start < piece.stop_offset else Found()
+
+
+def _search_piece(task: Task, log: Log, piece: Piece) -> Found:
+    want, found = task.want, Found()
+    lines: list[bytes] = []
+    matches = search(
+        log,
+        want.pattern,
+        piece,
+        since_ms=want.since_ms,
+        until_ms=want.until_ms,
+        isolation_level=want.isolation_level,
+    )
+    for item in matches:
+        if not isinstance(item, Match):
+            found.damage.append(item)
+            continue
+        found.count += 1
+        if task.context:
+            found.matches.append((item.record.offset, item.where))
+        elif task.with_lines:
+            lines.append(_line(want, task.log, item.record, item.where))
+        if found.count == task.max_count:
+            break
+    # With a limit they may have to be cut.
+    found.groups = lines if task.max_count is not None else [b"".join(lines)] if lines else []
+    return found
+
+
+class _Context:
+    """Adds the neighbours of matches; groups that touch are joined, over the borders of pieces too."""
+
+    def __init__(self, want: Want, size: int) -> None:
+        self._want = want
+        self._size = size
+        self._log = ""
+        self._start = 0
+        self._stop = -1
+        self._matches: dict[int, tuple[str, ...]] = {}
+
+    def of(self, log: str, found: Found) -> Found:
+        """``found`` with the groups that are complete."""
+        groups = []
+        for offset, where in found.matches:
+            if log != self._log or offset - self._size > self._stop:
+                groups += self._group()
+                self._log, self._start = log, offset - self._size
+            self._stop = offset + self._size + 1
+            self._matches[offset] = where
+        return Found(found.count, groups, has_context=True, damage=found.damage)
+
+    def end(self) -> Found:
+        """The last group."""
+        return Found(groups=self._group(), has_context=True)
+
+    def _group(self) -> list[bytes]:
+        if not self._matches:
+            return []
+        log = _open(self._log)
+        start = max(self._start, log.start_offset)
+        stop = max(start, min(self._stop, log.high_watermark))
+        records = log.read(start, stop, isolation_level=self._want.isolation_level, on_corrupt="skip")
+        lines = [
+            _line(self._want, self._log, record, self._matches.get(record.offset, ()))
+            for record in records
+            if isinstance(record, Record)
+        ]
+        self._matches = {}
+        return [b"".join(lines)]
+
+
+def _line(want: Want, log: str, record: Record, where: tuple[str, ...]) -> bytes:
+    """The line of a record; ``where`` is empty for one of the context."""
+    if want.is_json:
+        text = compact({"log": log, **record_fields(record), "matched": list(where)})
+        return f"{escaped(text) if want.escapes else text}\n".encode("utf-8", "surrogateescape")
+    shown = escaped_bytes if want.escapes else bytes
+    mark = b":" if where else b"-"
+    parts = [shown(os.fsencode(log)), b"%d" % record.offset]
+    if "key" in where:
+        parts.append(b"key=" + shown(record.key or b""))
+    for name, value in record.headers if where else ():
+        if f"header {name}" in where:
+            parts.append(b"header " + shown(f"{name}=".encode("utf-8", "surrogatepass") + (value or b"")))
+    return mark.join([*parts, shown(record.value or b"")]) + b"\n"

@@ -1,0 +1,243 @@
+"""Searching records: which of a log hold a text, a pattern, bytes, or a text in a field of their JSON.
+
+The bytes of batches are searched before their records are decoded: a run, or a chunk, that cannot hold a match costs a
+read, its CRCs and one ``bytes.find``. Compressed batches are decompressed and decoded. Nothing is written, and a writer
+may be at work.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kstore.engine.reader import open_reader
+from kstore.errors import ConfigError
+from kstore.indexes.entry_index import INDEX_FAILURES
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record._runs import Run
+from kstore.record.batch import MAGIC_V2, Batch
+from kstore.record.compression import NO_CODEC
+from kstore.segment import LogSegment
+from kstore.types import CorruptRange, IsolationLevel
+
+__all__ = ["FIELDS", "Match", "Pattern", "Piece", "pieces", "search"]
+
+FIELDS = ("key", "value", "headers")
+# A piece of this size takes tens of milliseconds, and its matches fit in memory.
+PIECE_BYTES = 16 << 20
+# A text that stands in a field of JSON stands in the JSON, if all of it is such characters, and it is no number.
+PLAIN = re.compile(rb"[A-Za-z0-9_-]*[A-DF-Za-df-z_][A-Za-z0-9_-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What to search for.
+
+    Attributes:
+        text: the bytes to find, or a regular expression over bytes.
+        is_regex: whether ``text`` is a regular expression.
+        ignore_case: ASCII letters match either case.
+        fields: where to look, some of FIELDS.
+        json_field: look only in this field of values that are JSON, by its path: ``("user", "name")``.
+    """
+
+    text: bytes
+    is_regex: bool = False
+    ignore_case: bool = False
+    fields: tuple[str, ...] = FIELDS
+    json_field: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises: ConfigError for a regular expression that cannot be compiled."""
+        self.finder()
+
+    def finder(self) -> Callable[[bytes], object]:
+        """Returns something true for bytes that hold the pattern. Raises: ConfigError."""
+        if not self.is_regex and not self.ignore_case:
+            text = self.text
+            return lambda data: text in data
+        try:
+            return re.compile(
+                self.text if self.is_regex else re.escape(self.text),
+                re.DOTALL | (re.IGNORECASE if self.ignore_case else 0),
+            ).search
+        except re.error as error:
+            raise ConfigError(f"the regular expression {self.text.decode('utf-8', 'replace')!r}: {error}") from None
+
+    @property
+    def needles(self) -> tuple[bytes, ...]:
+        """Bytes of which a record that matches holds at least one; none if that is not known."""
+        if self.is_regex or self.ignore_case or not self.text:
+            return ()
+        if self.json_field:
+            # JSON may write any character as an escape.
+            return (self.text, b"\\") if PLAIN.fullmatch(self.text) else ()
+        return (self.text,)
+
+
+class Match(NamedTuple):
+    """A record, and where it matches: "key", "value", "header NAME"."""
+
+    record: Record
+    where: tuple[str, ...]
+
+
+class Piece(NamedTuple):
+    """Offsets of a log to search by themselves; ``stop_offset`` is exclusive."""
+
+    start_offset: int
+    stop_offset: int
+
+
+def pieces(log: Log, *, since_ms: int | None = None, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+    """The readable offsets of ``log`` in pieces of about ``piece_bytes``, in order.
+
+    Segments without a record at or after ``since_ms`` are left out. Raises: StorageError.
+    """
+    bound = log.reads.read_bound(committed=False)
+    found = []
+    for segment in log.reads.source.segments.snapshot.segments:
+        held = log.reads.segment_for(max(segment.base_offset, bound.start_offset))
+        if held is None or held[0].base_offset != segment.base_offset:
+            continue  # below the start, or removed
+        stop = min(held[1], bound.high_watermark)
+        if since_ms is not None and segment.largest_timestamp(bound.limit_of(segment)).timestamp < since_ms:
+            continue
+        start = max(segment.base_offset, bound.start_offset)
+        borders = [at for at in _borders(segment, piece_bytes) if start < at < stop]
+        found += [Piece(*ends) for ends in zip([start, *borders], [*borders, stop], strict=True) if ends[0] < ends[1]]
+    return found
+
+
+def _borders(segment: LogSegment, piece_bytes: int) -> list[int]:
+    """Offsets that cut a segment about every ``piece_bytes``, as far as its index knows."""
+    size = segment.size
+    if size <= piece_bytes:
+        return []
+    try:
+        index = segment.offset_index()
+        slots = range(index.entry_count)
+        found = []
+        for position in range(piece_bytes, size, piece_bytes):
+            slot = bisect_left(slots, position, key=lambda at: index.entry(at).position)
+            if slot < len(slots):
+                found.append(index.entry(slot).offset)
+        return sorted(set(found))
+    except INDEX_FAILURES:
+        return []
+
+
+def search(
+    log: Log,
+    pattern: Pattern,
+    piece: Piece,
+    *,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    isolation_level: IsolationLevel = "read_uncommitted",
+) -> Iterator[Match | CorruptRange]:
+    """The records of ``piece`` that match, in order, and the damage that was met.
+
+    Args:
+        since_ms, until_ms: only records with a timestamp from the first to below the second.
+
+    Raises: ConfigError for a pattern that is no regular expression, OffsetOutOfRangeError for offsets that have been
+    deleted, StorageError.
+    """
+    searcher = _Searcher(pattern, since_ms, until_ms)
+    return iter(
+        open_reader(
+            log.reads,
+            searcher.of_batch,
+            piece.start_offset,
+            piece.stop_offset,
+            isolation_level,
+            "yield",
+            decode_run=searcher.of_run,
+        )
+    )
+
+
+class _Searcher:
+    """Makes matches of batches and runs. For one thread."""
+
+    def __init__(self, pattern: Pattern, since_ms: int | None, until_ms: int | None) -> None:
+        self._find = pattern.finder()
+        self._needles = pattern.needles
+        self._fields = pattern.fields
+        self._json_field = pattern.json_field
+        self._since_ms = since_ms
+        self._until_ms = until_ms
+        # Many batches are views of one chunk, which is searched once.
+        self._chunk: object = None
+        self._chunk_may_match = True
+
+    def of_run(
+        self, run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
+    ) -> Iterable[Match]:
+        if not self._may_match(run.data, run.start, run.stop):
+            return ()
+        return self._matches(run.records(first_offset, stop_offset, tally, aborted))
+
+    def of_batch(self, batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[Match]:
+        if batch.magic == MAGIC_V2 and batch.codec == NO_CODEC and not self._chunk_of(batch.data):
+            return ()
+        return self._matches(batch.records(first_offset, stop_offset, limit))
+
+    def _chunk_of(self, data: memoryview) -> bool:
+        """Whether the chunk that holds ``data`` may hold a match."""
+        chunk = data.obj
+        if chunk is not self._chunk:
+            self._chunk = chunk
+            self._chunk_may_match = not isinstance(chunk, bytes) or self._may_match(chunk, 0, len(chunk))
+        return self._chunk_may_match
+
+    def _may_match(self, data: bytes, start: int, stop: int) -> bool:
+        needles = self._needles
+        return not needles or any(data.find(needle, start, stop) >= 0 for needle in needles)
+
+    def _matches(self, records: Iterable[Record]) -> Iterator[Match]:
+        since_ms, until_ms, where = self._since_ms, self._until_ms, self._where
+        for record in records:
+            found = where(record)
+            if not found:
+                continue
+            if since_ms is not None and record.timestamp < since_ms:
+                continue
+            if until_ms is not None and record.timestamp >= until_ms:
+                continue
+            yield Match(record, found)
+
+    def _where(self, record: Record) -> tuple[str, ...]:
+        if self._json_field:
+            return ("value",) if self._matches_json(record.value) else ()
+        find, fields = self._find, self._fields
+        found: tuple[str, ...] = ()
+        key, value = record.key, record.value
+        if key is not None and "key" in fields and find(key):
+            found = ("key",)
+        if value is not None and "value" in fields and find(value):
+            found += ("value",)
+        if record.headers and "headers" in fields:
+            for name, data in record.headers:
+                if find(name.encode("utf-8", "surrogatepass")) or (data is not None and find(data)):
+                    found += (f"header {name}",)
+        return found
+
+    def _matches_json(self, value: bytes | None) -> bool:
+        if value is None or not self._may_match(value, 0, len(value)):
+            return False
+        try:
+            found: Any = json.loads(value)
+            for name in self._json_field:
+                found = found[int(name)] if isinstance(found, list) else found[name]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return False
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        return bool(self._find(text.encode("utf-8", "surrogatepass")))

@@ -1,0 +1,166 @@
+"""``kstore grep``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kstore.cli.main import main
+from kstore.log import Log
+from kstore.types import CorruptRange
+from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
+from tests.golden_data import golden_root
+from tests.terminal import in_terminal
+
+T = 1_700_000_000_000
+
+
+@pytest.fixture
+def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log of 40 records in four codecs: keys, a header on every fifth, JSON values."""
+    monkeypatch.chdir(tmp_path)
+    for start, codec in ((0, "uncompressed"), (10, "lz4"), (20, "uncompressed"), (30, "zstd")):
+        with Log("orders-0", segment_bytes=1500, durability="os", compression_type=codec) as log:
+            numbers = range(start, start + 10)
+            log.append_many(
+                [json.dumps({"user": {"name": f"u{n}", "tags": ["é", n]}, "n": n}).encode() for n in numbers],
+                keys=[b"k%d" % n for n in numbers],
+                headers=[[("trace", b"t%d" % n)] if n % 5 == 0 else [] for n in numbers],
+                timestamps=[T + n for n in numbers],
+            )
+    return tmp_path / "orders-0"
+
+
+def grep(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
+    status = main(["grep", *arguments])
+    return status, capfd.readouterr().out.splitlines()
+
+
+def offsets(lines: list[str]) -> list[int]:
+    return [int(re.split("[:-]", line.removeprefix("orders-0"))[1]) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["u7"], [7]),
+        (["-i", "U7"], [7]),
+        (["U7"], []),
+        (["-E", "^k[123]7$", "--keys"], [17, 27, 37]),
+        (["-E", "k.*7$", "--values"], []),
+        (["k12"], [12]),
+        (["--values", "k12"], []),
+        (["--hex", "753137"], [17]),
+        (["t25"], [25]),
+        (["--headers", "trace"], [0, 5, 10, 15, 20, 25, 30, 35]),
+        (["--json-field", "user.name", "u2"], [2, *range(20, 30)]),
+        (["--json-field", "n", "25"], [25]),
+        (["--json-field", "n", "-E", "^2$"], [2]),
+        (["--json-field", "user.tags.0", "é", "-m", "2"], [0, 1]),
+        (["--json-field", "user.other", "u2"], []),
+        (["--since", str(T + 38), "user"], [38, 39]),
+        (["--until", str(T + 2), "user"], [0, 1]),
+        (["--max-count", "3", "user"], [0, 1, 2]),
+        (["--max-count", "13", "--jobs", "1", "user"], list(range(13))),
+    ],
+)
+def test_the_records_that_match_are_printed(
+    orders: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], expected: list[int]
+) -> None:
+    status, lines = grep(capfd, *arguments, "--jobs", "1", "orders-0")
+    assert (status, offsets(lines)) == (0 if expected else 1, expected)
+
+
+def test_several_processes_find_the_same_in_the_same_order(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    alone = grep(capfd, "--jobs", "1", "user", ".")
+    assert len(alone[1]) == 40
+    assert grep(capfd, "--jobs", "3", "user", ".") == alone
+
+
+def test_a_line_shows_where_it_matches(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    value = '{"user": {"name": "u25", "tags": ["\\u00e9", 25]}, "n": 25}'
+    assert grep(capfd, "25", "orders-0") == (0, [f"orders-0:25:key=k25:header trace=t25:{value}"])
+    _, (line,) = grep(capfd, "--format", "json", "t25", "orders-0")
+    found = json.loads(line)
+    assert (found["log"], found["offset"], found["matched"]) == ("orders-0", 25, ["header trace"])
+
+
+def test_context_joins_groups_that_touch(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    status, lines = grep(capfd, "-C", "1", "-E", "^k(0|9|11|20)$", "--keys", "orders-0")
+    assert status == 0
+    marks = [line if line == "--" else re.match(r"orders-0([:-])(\d+)", line).groups() for line in lines]  # type: ignore[union-attr]
+    groups = [
+        [(":", 0), ("-", 1)],
+        [("-", 8), (":", 9), ("-", 10), (":", 11), ("-", 12)],
+        [("-", 19), (":", 20), ("-", 21)],
+    ]
+    expected: list[object] = []
+    for group in groups:
+        expected += (["--"] if expected else []) + [(mark, str(offset)) for mark, offset in group]
+    assert marks == expected
+
+
+def test_counts_are_of_each_log(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert grep(capfd, "--count", "u1", "orders-0") == (0, ["orders-0:11"])
+    assert grep(capfd, "--count", "nothing", "orders-0") == (1, ["orders-0:0"])
+    assert grep(capfd, "--count", "--format", "json", "u1", ".") == (0, ['{"log":"orders-0","count":11}'])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-E", "(", "orders-0"],
+        ["--hex", "x", "orders-0"],
+        ["--json-field", "n", "--keys", "1", "orders-0"],
+        ["--count", "-C", "1", "n", "orders-0"],
+        ["n"],
+    ],
+)
+def test_bad_usage_is_refused(orders: Path, capfd: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert grep(capfd, *arguments) == (2, [])
+
+
+def test_damage_is_reported_and_the_rest_searched(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = min(orders.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    assert main(["grep", "--count", "user", "orders-0"]) == 1
+    out, err = capfd.readouterr()
+    assert out == "orders-0:30\n"
+    assert "offsets 0 to 9 are damaged" in err
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 400, 1 << 20])
+def test_pieces_cover_every_record_once(orders: Path, piece_bytes: int) -> None:
+    with Log("orders-0", read_only=True, index_interval_bytes=0) as log:
+        log_pieces = pieces(log, piece_bytes=piece_bytes)
+        found = [item for piece in log_pieces for item in search(log, Pattern(b""), piece)]
+    assert [item.record.offset for item in found if isinstance(item, Match)] == list(range(40))
+
+
+def test_each_record_of_a_broker_is_found_as_a_read_finds_it() -> None:
+    for path in sorted((golden_root() / "clean").glob("*-0")):
+        with Log(path, read_only=True) as log:
+            records = list(log.read(on_corrupt="yield"))
+            text = b"1"
+            expected = [
+                (one.offset, (text in (one.key or b"")) + 2 * (text in (one.value or b"")))
+                for one in records
+                if not isinstance(one, CorruptRange) and (text in (one.key or b"") or text in (one.value or b""))
+            ]
+            whole = Piece(log.start_offset, log.high_watermark)
+            found = [
+                item for item in search(log, Pattern(text, fields=("key", "value")), whole) if isinstance(item, Match)
+            ]
+        assert [(one.record.offset, ("key" in one.where) + 2 * ("value" in one.where)) for one in found] == expected
+
+
+def test_a_terminal_gets_escapes(tmp_path: Path) -> None:
+    with Log(tmp_path / "a-0") as log:
+        log.append(b"x\x1b[31m\nred", key=b"\x1bx", headers=[("\x1bx", b"\r")])
+    line = b"a-0:0:key=\\x1bx:header \\x1bx=\\r:x\\x1b[31m\\nred\n"
+    assert in_terminal("grep", "x", "a-0", directory=tmp_path) == (0, line)
