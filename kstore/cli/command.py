@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+from kstore.cli.names import topic_hint
+from kstore.errors import TopicNotFoundError
+
 __all__ = ["KstoreCommand", "ReaderGoneError", "UserInterrupt"]
 
 
@@ -23,6 +26,8 @@ class KstoreCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             status = super().invoke(ctx)
+        except TopicNotFoundError as error:
+            raise TopicNotFoundError(f"{error}{topic_hint(ctx)}") from None
         except BrokenPipeError as error:
             raise ReaderGoneError from error
         except KeyboardInterrupt as error:

@@ -9,6 +9,7 @@ from typing import BinaryIO, get_args
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
 from kstore.cli.record_format import FormatError, RecordFormat
@@ -67,7 +68,7 @@ Exit status:
 
 @click.command("consume", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of topics.")
 @click.argument("directory", type=click.Path())
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--offset", "-o", "places", type=OffsetType(), multiple=True, help="Where to start and end: see below.")
 @click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
 @click.option("--count", "-c", type=click.IntRange(0), metavar="N", help="Stop after N records.")
@@ -77,7 +78,9 @@ Exit status:
 @click.option("--delimiter", "-D", default="\\n", show_default=True, metavar="TEXT", help="Printed after each value.")
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Print the key and TEXT before the value.")
 @click.option("--null", "-Z", is_flag=True, help="Print NULL for a null value or key.")
-@click.option("--group", "-G", metavar="GROUP", help="Read as a member of this group, and commit.")
+@click.option(
+    "--group", "-G", metavar="GROUP", shell_complete=complete_groups, help="Read as a member of this group, and commit."
+)
 @click.option(
     "--durability",
     type=click.Choice(list(get_args(Durability))),

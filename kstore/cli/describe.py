@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.names import complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -33,7 +34,7 @@ Exit status:
 
 @click.command("describe", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print a store's contents.")
 @click.argument("directory", type=click.Path())
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
 @format_option("text: a table a topic. json: one object a topic, with every setting.")
 def command(directory: str, topics: tuple[str, ...], form: str) -> int:
     """Describe the topics of the store in DIRECTORY: offsets, segments and sizes of each partition, and settings.

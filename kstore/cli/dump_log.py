@@ -23,7 +23,7 @@ from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
 from kstore.cli.options import RAW, format_option
-from kstore.cli.status import DAMAGED, OK, USAGE
+from kstore.cli.status import DAMAGED, FAILED, OK
 from kstore.cli.terminal import shown_line
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
@@ -66,8 +66,8 @@ Examples:
 \b
 Exit status:
   0  no problem was found
-  1  damage, or an index that contradicts its log; standard error describes it
-  2  bad usage, or a file that cannot be opened
+  1  damage, an index that contradicts its log, or a file that cannot be opened; standard error describes it
+  2  bad usage
 """
 
 
@@ -125,6 +125,9 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
 @click.option("--skip-record-metadata", is_flag=True, help="Print only the key and value of each record.")
 @format_option("text: Kafka's lines. json: one object a line, damage and mismatches too.")
 @RAW
+@click.option(
+    "--kafka-status", is_flag=True, help="Exit as Kafka's tool does: 0 if a file of no known kind does not exist."
+)
 @click.option("--past-damage", is_flag=True, help="Continue after damage in the same file, at the next whole batch.")
 def command(
     paths: tuple[str, ...],
@@ -139,6 +142,7 @@ def command(
     key_decoder_class: str | None,
     skip_record_metadata: bool,
     form: str,
+    kafka_status: bool,
     past_damage: bool,
     **decoders: bool,
 ) -> int:
@@ -167,6 +171,7 @@ def command(
         max_message_size=max_message_size,
         max_bytes=max_bytes,
         past_damage=past_damage,
+        kafka_status=kafka_status,
         shown=Shown(metadata=not skip_record_metadata, decoder=decoder),
     )
     output = Output(sys.stdout.buffer, sys.stderr, shown_line())
@@ -186,19 +191,19 @@ def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
 
 def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     """Dumps file by file; returns the exit status."""
-    is_bad_usage = False
+    has_failed = False
     try:
         for name in named:
             paths = _paths(job, name, suffixes)
-            is_bad_usage |= not paths
+            has_failed |= not paths
             for path in paths:
-                is_bad_usage |= not _dump_file(job, path)
+                has_failed |= not _dump_file(job, path)
         job.printer.reports(job.reports)
     finally:
         job.printer.flush()
     if job.is_damaged:
         return DAMAGED
-    return USAGE if is_bad_usage else OK
+    return FAILED if has_failed else OK
 
 
 def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -219,7 +224,7 @@ def _dump_file(job: Job, path: str) -> bool:
     dumper = DUMPERS.get(Path(path).suffix)
     if dumper is None:
         job.printer.ignored(path)
-        return True
+        return job.options.kafka_status or job.fs.exists(path)
     try:
         dumper(job, path)
     except (FileProblem, CorruptDataError) as error:

@@ -6,12 +6,13 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
+from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.cli.time_type import TimeType
-from kstore.log import Log
-from kstore.upkeep.explain import explain_offset, explain_time
+from kstore.errors import OffsetOutOfRangeError
+from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 
 __all__ = ["command"]
 
@@ -39,24 +40,36 @@ def command(directory: str, offset: int | None, time_ms: int | None, form: str) 
     """Show the path of a lookup in the log in DIRECTORY: the segment, the part of the index and its entry, the bytes
     scanned from there, the batch and the record.
 
+    DIRECTORY may also hold logs, of which each is looked into, or be a .log file by itself.
+
     Nothing is written to the log, and a writer may be at work on it.
     """
     if (offset is None) == (time_ms is None):
         raise click.UsageError("give --offset or --time")
-    with Log(directory, read_only=True) as log:
-        if offset is not None:
-            explanation = explain_offset(log, offset)
-        else:
-            assert time_ms is not None
-            explanation = explain_time(log, time_ms)
-    is_damaged = any(step.what == "damage" for step in explanation.steps)
+    is_found, places = False, log_places(directory)
+    is_damaged = False
+    for place in places:
+        with open_place(place) as log:
+            try:
+                explanation = explain_offset(log, offset) if offset is not None else explain_time(log, time_ms or 0)
+            except OffsetOutOfRangeError as error:
+                if len(places) == 1:
+                    raise
+                explanation = Explanation()
+                explanation.add("log", f"{place.path}: {error}", path=str(place.path))
+        is_damaged |= any(step.what == "damage" for step in explanation.steps)
+        is_found |= explanation.record is not None
+        _print(explanation, form)
+    return OK if is_found and not is_damaged else DAMAGED
+
+
+def _print(explanation: Explanation, form: str) -> None:
     if form == "json":
         steps = [{"step": step.what, "text": step.text, **step.values} for step in explanation.steps]
         record = record_fields(explanation.record) if explanation.record is not None else None
         print(compact({"steps": steps, "record": record}))
-    else:
-        width = max(len(step.what) for step in explanation.steps)
-        for step in explanation.steps:
-            name = step.what.ljust(width)
-            print(f"{painted(name, 'red') if step.what == 'damage' else name}  {step.text}")
-    return DAMAGED if is_damaged or explanation.record is None else OK
+        return
+    width = max(len(step.what) for step in explanation.steps)
+    for step in explanation.steps:
+        name = step.what.ljust(width)
+        print(f"{painted(name, 'red') if step.what == 'damage' else name}  {step.text}")

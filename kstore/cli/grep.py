@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
 from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
+from kstore.cli.places import log_places
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import TimeType
 from kstore.errors import ConfigError
-from kstore.files.local import SYSTEM_FS
 from kstore.types import IsolationLevel
 from kstore.upkeep.search import FIELDS, Pattern
-from kstore.upkeep.verify import find_logs
 
 __all__ = ["command"]
 
@@ -96,8 +95,8 @@ def command(
 ) -> int:
     """Print the records of the logs in PATHS, kstore's or a Kafka broker's, that hold PATTERN.
 
-    A path is one partition, or holds partitions. Nothing is written, and a writer may be at work. Damaged batches are
-    left out and reported.
+    A path is one partition, or holds partitions, or is a .log file by itself. Nothing is written, and a writer may be
+    at work. Damaged batches are left out and reported.
     """
     wanted = tuple(name for name, is_wanted in zip(FIELDS, (keys, values, headers), strict=True) if is_wanted)
     if json_field is not None and (keys or headers):
@@ -112,14 +111,15 @@ def command(
         looked_for.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logs = [log for path in paths for log in find_logs(Path(path), fs=SYSTEM_FS)]
+    logs = [log.path for path in paths for log in log_places(path)]
     want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
     with searched(Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)) as results:
         outcome = _print_counts(results, logs, form) if count else _print_lines(results)
     return DAMAGED if outcome.is_damaged or not outcome.count else OK
 
 
-class _Outcome(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Outcome:
     count: int
     is_damaged: bool
 

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.terminal import escaped, escaped_bytes
 from kstore.errors import OffsetOutOfRangeError
@@ -115,7 +116,7 @@ def _chain(waiting: list[Task], tasks: Iterator[Task]) -> Iterator[Task]:
 
 def _tasks(job: Job) -> Iterator[Task]:
     for path in job.logs:
-        with Log(path, read_only=True) as log:
+        with open_place(*log_places(str(path))) as log:
             found = pieces(log, since_ms=job.want.since_ms)
         for piece in found:
             yield Task(str(path), piece, job.want, job.with_lines, job.context, job.max_count)
@@ -157,7 +158,7 @@ def _open(path: str) -> Log:
 
 @lru_cache(OPEN_LOGS_MAX)
 def _opened(path: str, process_id: int) -> Log:
-    return Log(path, read_only=True)
+    return open_place(*log_places(path))
 
 
 def search_piece(task: Task) -> Found:

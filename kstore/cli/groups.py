@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
+from kstore.cli.names import complete_groups, nearest
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
@@ -42,8 +43,21 @@ Exit status:
 
 @click.command("groups", cls=KstoreCommand, epilog=EXAMPLES, short_help="List groups, show their lag, reset offsets.")
 @click.argument("directory", type=click.Path())
-@click.option("--describe", "described", multiple=True, metavar="GROUP", help="Show this group's offsets and lag.")
-@click.option("--reset-offsets", "reset", metavar="GROUP", help="Set the committed offsets of this group.")
+@click.option(
+    "--describe",
+    "described",
+    multiple=True,
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Show this group's offsets and lag.",
+)
+@click.option(
+    "--reset-offsets",
+    "reset",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Set the committed offsets of this group.",
+)
 @click.option(
     "--topic",
     "topics",
@@ -89,7 +103,7 @@ def command(
         with Store(directory, read_only=True) as store:
             if described:
                 for group in described:
-                    _print_offsets(group, describe_group(store, group), form)
+                    _print_offsets(group, describe_group(store, group), form, store.consumer_offsets.groups)
             else:
                 for group in store.consumer_offsets.groups():
                     click.echo(compact({"group": group}) if form == "json" else group)
@@ -133,7 +147,7 @@ def _topics(texts: Sequence[str]) -> dict[str, list[int]]:
     return topics
 
 
-def _print_offsets(group: str, found: Sequence[GroupOffset], form: str) -> None:
+def _print_offsets(group: str, found: Sequence[GroupOffset], form: str, groups: Callable[[], Iterable[str]]) -> None:
     if form == "json":
         for one in found:
             fields = {
@@ -150,7 +164,7 @@ def _print_offsets(group: str, found: Sequence[GroupOffset], form: str) -> None:
             click.echo(compact(fields))
         return
     if not found:
-        click.echo(f"kstore: group {group!r} has committed nothing", err=True)
+        click.echo(f"kstore: group {group!r} has committed nothing{nearest(group, groups())}", err=True)
         return
     rows = [
         (

@@ -15,6 +15,7 @@ except ModuleNotFoundError:
 
 from kstore import __version__
 from kstore.cli.command import ReaderGoneError, UserInterrupt
+from kstore.cli.names import nearest
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.cli.terminal import guarded_output
 from kstore.errors import KstoreError
@@ -71,6 +72,13 @@ class _LazyGroup(click.Group):
         command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}{nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

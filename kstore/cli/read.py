@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
+from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes, shown_line
@@ -68,6 +70,9 @@ def command(
 ) -> int:
     """Print the records of the log in DIRECTORY, kstore's or a Kafka broker's.
 
+    DIRECTORY may also hold logs, which are printed one after another (with "log" in JSON), or be a .log file by itself,
+    which is read to its end.
+
     Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and
     as null in JSON, where bytes that are not UTF-8 are in base64 under "value_base64".
     """
@@ -76,27 +81,52 @@ def command(
     if key_separator is not None and form == "json":
         raise click.UsageError("--key-separator is for text: in JSON the key is a field")
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
-    printer = _Printer(sys.stdout.buffer, _json_line() if form == "json" else _text_line(separator))
-    with Log(directory, read_only=True) as log:
-        # Existing records are printed in large pieces, later ones at once.
-        end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
-        start = _start(log, offset, time_ms, end)
-        items = log.read(start, max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
-        try:
-            printer.print(items, count)
-            printer.flush()
-            if follow and not printer.is_done(count):
-                items = log.read(
-                    max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt), follow=True
-                )
-                for item in items:
-                    printer.print(iter([item]), count)
-                    printer.flush()
-                    if printer.is_done(count):
-                        break
-        finally:
-            printer.flush()
+    printer = _Printer(sys.stdout.buffer, _text_line(separator))
+    places = log_places(directory)
+    if follow and (len(places) > 1 or places[0].is_stray):
+        raise click.UsageError("--follow is for one log: give the directory of a partition")
+    for place in places:
+        if form == "json":
+            printer.to_line = _json_line({"log": str(place.path)} if len(places) > 1 else {})
+        with open_place(place) as log:
+            _read(log, printer, _Range(offset, time_ms, count, follow, isolation_level, on_corrupt))
+        if printer.is_done(count):
+            break
     return DAMAGED if printer.is_damaged else OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Which records to print."""
+
+    offset: int | None
+    time_ms: int | None
+    count: int | None
+    follow: bool
+    isolation_level: IsolationLevel
+    on_corrupt: str
+
+
+def _read(log: Log, printer: _Printer, wanted: _Range) -> None:
+    isolation_level, on_corrupt, count = wanted.isolation_level, wanted.on_corrupt, wanted.count
+    # Existing records are printed in large pieces, later ones at once.
+    end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
+    start = _start(log, wanted.offset, wanted.time_ms, end)
+    items = log.read(start, max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
+    try:
+        printer.print(items, count)
+        printer.flush()
+        if wanted.follow and not printer.is_done(count):
+            items = log.read(
+                max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt), follow=True
+            )
+            for item in items:
+                printer.print(iter([item]), count)
+                printer.flush()
+                if printer.is_done(count):
+                    break
+    finally:
+        printer.flush()
 
 
 class _Printer:
@@ -104,7 +134,7 @@ class _Printer:
 
     def __init__(self, out: BinaryIO, to_line: Callable[[Record], bytes]) -> None:
         self._out = out
-        self._to_line = to_line
+        self.to_line = to_line
         self._parts: list[bytes] = []
         self._size = 0
         self._record_count = 0
@@ -118,7 +148,7 @@ class _Printer:
         """Prints records as they arrive, until ``count`` are printed in all."""
         if self.is_done(count):
             return
-        to_line, parts = self._to_line, self._parts
+        to_line, parts = self.to_line, self._parts
         for item in items:
             if isinstance(item, CorruptRange):
                 self._lost(item)
@@ -163,10 +193,10 @@ def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
     return offset if offset >= 0 else max(log.start_offset, end + offset)
 
 
-def _json_line() -> Callable[[Record], bytes]:
-    """A function that turns a record into a line of JSON."""
+def _json_line(first: dict[str, str]) -> Callable[[Record], bytes]:
+    """A function that turns a record into a line of JSON, with the fields of ``first`` before its own."""
     shown = shown_line()
-    return lambda record: f"{shown(compact(record_fields(record)))}\n".encode("utf-8", "surrogatepass")
+    return lambda record: f"{shown(compact({**first, **record_fields(record)}))}\n".encode("utf-8", "surrogatepass")
 
 
 def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 
 import click
 
+from kstore.cli.names import complete_settings
+
 __all__ = ["config_option", "parse_settings"]
 
 WORDS = {"true": True, "false": False}
@@ -15,6 +17,7 @@ config_option = click.option(
     "configs",
     multiple=True,
     metavar="NAME=VALUE",
+    shell_complete=complete_settings,
     help="A setting of the topic, as retention_ms=7d or retention.ms=604800000; may be given several times.",
 )
 

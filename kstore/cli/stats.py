@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
+from kstore.cli.places import log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -17,7 +17,7 @@ from kstore.cli.table import painted, table
 from kstore.cli.verify import finding_line, log_bytes
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
-from kstore.upkeep.stats import Distribution, Stats, find_logs, log_stats
+from kstore.upkeep.stats import Distribution, Stats, log_stats
 
 __all__ = ["command"]
 
@@ -51,17 +51,17 @@ BAR_WIDTH = 40
 def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
     """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
 
-    A directory is one partition, or holds partitions. Without --deep only batch headers are read: this is fast, but
-    misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
+    A path is one partition, or holds partitions, or is a .log file by itself. Without --deep only batch headers are
+    read: this is fast, but misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
 
     Nothing is written, no lock is taken, and a writer may be at work.
     """
-    paths = [log for directory in directories for log in find_logs(Path(directory))]
+    logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter() if form == "text" else _JsonPrinter()
     every = Stats("")
-    with progress("stats", sum(map(log_bytes, paths))) as advance:
-        for path in paths:
-            log = log_stats(path, deep=deep, with_segments=segments, advance=advance)
+    with progress("stats", sum(log_bytes(log.path) for log in logs)) as advance:
+        for place in logs:
+            log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance)
             every.merge(log)
             printer.log(log)
     printer.end(every)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.names import complete_settings, complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.settings import config_option, parse_settings
@@ -37,11 +38,22 @@ Exit status:
 @click.argument("directory", type=click.Path())
 @click.option("--list", "listing", is_flag=True, help="List the topics; the default.")
 @click.option("--create", metavar="NAME", help="Create a topic.")
-@click.option("--alter", metavar="NAME", help="Change a topic's settings, or give it more partitions.")
-@click.option("--delete", metavar="NAME", help="Delete a topic with all its records.")
+@click.option(
+    "--alter",
+    metavar="NAME",
+    shell_complete=complete_topics,
+    help="Change a topic's settings, or give it more partitions.",
+)
+@click.option("--delete", metavar="NAME", shell_complete=complete_topics, help="Delete a topic with all its records.")
 @click.option("--partitions", type=click.IntRange(1), metavar="N", help="The number of partitions; 1 for a new topic.")
 @config_option
-@click.option("--reset", multiple=True, metavar="NAME", help="Reset this setting to the store's.")
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_settings,
+    help="Reset this setting to the store's.",
+)
 @format_option("text: a table. json: one object a topic.")
 def command(
     directory: str,

@@ -10,13 +10,14 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
+from kstore.cli.places import LogPlace, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
 from kstore.files.paths import LOG_SUFFIX
 from kstore.types import NO_OFFSET
-from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
+from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 
 __all__ = ["command", "finding_line", "log_bytes"]
@@ -45,9 +46,10 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
-    A directory is one partition, or holds partitions. kstore checks every batch's CRC and records, the order of offsets
-    within and across segments, every entry of every index, producer snapshots and transaction indexes against the
-    batches, leader epochs, checkpoints, and that everything durable exists.
+    A path is one partition, or holds partitions, or is a .log file by itself, without indexes. kstore checks every
+    batch's CRC and records, the order of offsets within and across segments, every entry of every index, producer
+    snapshots and transaction indexes against the batches, leader epochs, checkpoints, and that everything durable
+    exists.
 
     Each finding names the command that repairs it, if one does; for lost records it is the command that lets reads
     continue without them.
@@ -55,10 +57,10 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it also checks what is not
     known to be durable. A half-written batch at the end of a log is damage, unless a writer is at work.
     """
-    logs = [log for directory in directories for log in find_logs(Path(directory))]
+    logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
     is_damaged = False
-    with progress("verify", sum(map(log_bytes, logs))) as advance:
+    with progress("verify", sum(log_bytes(log.path) for log in logs)) as advance:
         for log in _verifications(directories, logs, advance):
             is_damaged |= not log.is_sound
             printer.log(log)
@@ -66,19 +68,25 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     return DAMAGED if is_damaged else OK
 
 
-def _verifications(directories: Iterable[str], logs: Iterable[Path], advance: Advance) -> Iterable[LogVerification]:
+def _verifications(directories: Iterable[str], logs: Iterable[LogPlace], advance: Advance) -> Iterable[LogVerification]:
     for directory in directories:
+        if Path(directory).is_file():
+            continue
         store = verify_store_files(Path(directory))
         if store.findings:
             yield store
     for log in logs:
-        yield verify_log(log, advance=advance)
+        found = verify_log(log.path, fs=log.fs, advance=advance)
+        if log.is_stray:
+            # What a copied file came without is no damage of it.
+            found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
+        yield found
 
 
 def log_bytes(log: Path) -> int:
     """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
     size = 0
-    for path in log.glob(f"*{LOG_SUFFIX}"):
+    for path in [log] if log.is_file() else log.glob(f"*{LOG_SUFFIX}"):
         try:
             size += path.stat().st_size
         except FileNotFoundError:

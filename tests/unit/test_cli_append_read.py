@@ -363,7 +363,7 @@ def test_damage_is_left_out_on_demand_and_reported(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["read", "nowhere"], 1, "nowhere: there is no log"),
+        (["read", "nowhere"], 1, "nowhere: no such file or directory"),
         (["read", "log-0", "--offset", "11"], 1, "offset 11 is outside the log"),
         (["read", "log-0", "--time", "noon"], 2, "expected ms since the epoch or an ISO 8601 time"),
         (["read", "log-0", "--time", "1", "--offset", "1"], 2, "give one"),

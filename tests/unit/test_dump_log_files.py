@@ -20,10 +20,16 @@ def test_files_of_other_kinds_are_ignored(dump: Dump) -> None:
         assert dump("--files", name) == (0, f"Dumping {name}\n", f"Ignoring unknown file {name}\n")
 
 
-def test_a_missing_file_is_bad_usage_and_does_not_stop_the_others(dump: Dump) -> None:
+def test_a_missing_file_of_another_kind_gets_kafka_s_words_and_its_status_on_request(dump: Dump) -> None:
+    printed = "Dumping gone\n", "Ignoring unknown file gone\n"
+    assert dump("gone") == (1, *printed)
+    assert dump("--kafka-status", "gone") == (0, *printed)
+
+
+def test_a_missing_file_is_a_failure_and_does_not_stop_the_others(dump: Dump) -> None:
     write_log(batch(0, 1))
     status, out, err = dump("--files", f"gone.log,{BASE}.log")
-    assert status == 2
+    assert status == 1
     assert out.endswith("isvalid: true\n")
     assert err == "gone.log: No such file or directory\n"
 
@@ -53,10 +59,10 @@ def test_a_directory_stands_for_its_files_in_the_order_of_their_names(dump: Dump
     assert out == f"Dumping a-0/{BASE}.index\na-0/{BASE}.index is empty.\n"
 
 
-def test_a_directory_without_such_files_is_bad_usage(dump: Dump) -> None:
+def test_a_directory_without_such_files_is_a_failure(dump: Dump) -> None:
     Path("empty").mkdir()
     status, out, err = dump("empty")
-    assert (status, out) == (2, "")
+    assert (status, out) == (1, "")
     assert err.startswith("empty: no .log, ")
 
 

@@ -36,6 +36,7 @@ class DumpOptions:
     max_message_size: int = MAX_MESSAGE_SIZE
     max_bytes: int = MAX_BYTES
     past_damage: bool = False
+    kafka_status: bool = False
     shown: Shown = field(default_factory=Shown)
 
 
