@@ -137,7 +137,8 @@ def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance
             head.hold_against_end()
             findings = [each for each in findings if each.kind not in ("state", "name")] + head.log.findings
     except StorageError as error:
-        findings = [*findings, Finding("damage", "name", str(log), f"cannot be read: {error}")]
+        # The statistics go on where a verification ends, and have said which file it is.
+        findings = findings or [Finding("damage", "name", str(log), f"cannot be read: {error}")]
     view_of = _Views(fs, with_payload)
     gathered.found = [Found(finding, view_of(finding)) for finding in findings]
     if deep and gathered.damage_count:

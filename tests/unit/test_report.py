@@ -287,6 +287,15 @@ def test_headers_alone_show_damage_that_headers_show(tmp_path: Path) -> None:
     assert "verified" not in made.document["partitions"][0]
 
 
+@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+def test_a_log_that_cannot_be_read_is_one_finding(tmp_path: Path, deep: bool) -> None:
+    copy_partition("clean", "plain-0", tmp_path)
+    (tmp_path / "odd-0" / f"{0:020d}.log").mkdir(parents=True)
+    odd, plain = kstore.report(tmp_path, deep=deep).document["partitions"]
+    assert [found["reason"].partition(":")[0] for found in odd["findings"]] == ["cannot be read"]
+    assert (odd["damage"], plain["damage"]) == (1, 0)
+
+
 def test_a_damaged_checkpoint_of_a_store_is_a_finding(tmp_path: Path) -> None:
     copy_partition("clean", "plain-0", tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nnot an entry\n")
