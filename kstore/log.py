@@ -427,7 +427,8 @@ class Log:
         """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
 
         ``[10-19][20-29]`` at 25 -> ``[10-19]``, and the next record gets 25. Nothing happens at or above the end. What
-        stays is as durable as it was.
+        stays is as durable as it was. If ``offset`` is inside the log's first batch, no record stays, and the log
+        starts at ``offset``.
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """

@@ -71,6 +71,8 @@ class Cuts:
                 # A whole batch was removed, so the offsets of its first part are not assigned again; the name of the
                 # next segment records that.
                 self._rolls.roll_now()
+                if not position:
+                    self._remove_emptied(keep)
         except BaseException as error:
             files.poison(error)
             raise
@@ -78,6 +80,22 @@ class Cuts:
             files.ends = files.ends._replace(durable_end=offset)
         files.truncation_count += 1
         files.counters.truncations += 1
+
+    def _remove_emptied(self, segment: LogSegment) -> None:
+        """Removes the segment that a truncation has emptied, after a roll: a broker's search by time ends at one.
+
+        The flush comes first. It puts the name of the next segment on disk, so that a crash loses no offset, and the
+        recovery point there, so that the missing offsets before it are no damage.
+        """
+        files = self._files
+        if files.segments.first is segment:
+            # Nothing is left below, and a log starts at its first segment at the latest.
+            end_offset = files.ends.end_offset
+            files.ends = files.ends._replace(start_offset=end_offset, high_watermark=end_offset)
+        self._flush.flush_in_turn()
+        files.drop([segment])
+        files.producers.delete_before(files.segments.first.base_offset)
+        files.epochs.truncate_from_start(files.ends.start_offset)
 
     def start_at(self, offset: int) -> None:
         """Removes all records; the next one gets ``offset``."""

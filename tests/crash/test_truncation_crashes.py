@@ -119,6 +119,52 @@ def hold(log: Log, case: Case) -> None:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("offset", [1, 10], ids=["the first segment", "a later segment"])
+@pytest.mark.promise("killed: sync", "killed: os", "power cut: sync", "power cut: os")
+def test_an_emptied_segment_goes_after_the_next_offset_is_durable(offset: int, durability: Durability) -> None:
+    with in_memory() as machine:
+        fs = MemoryRecording(MemoryFs(ROOT))
+        settings = {**SETTINGS, "durability": durability}
+        with Log(PATH, fs=fs, clock=ManualClock(), **settings) as log:
+            for _ in range(BATCHES):
+                log.append_many([b"x" * 60] * BATCH_COUNT)
+            log.flush()
+            begun = len(fs.operations)
+            log.truncate_to(offset)
+            end = len(fs.operations)
+        del fs.operations[end:]
+        killed = nexts_after(fs, begun, offset, everything, settings)
+        machine.restart()
+        for found in (killed, nexts_after(fs, begun, offset, nothing, settings)):
+            emptied = offset // 9 * 9
+            # Until then the log ends at the emptied segment, or the truncation has not come that far.
+            assert {after for is_there, after in found if is_there} <= {emptied, offset, 9, 18, 27, 30}
+            assert {after for is_there, after in found if not is_there} == {offset}
+            assert found[-1] == (False, offset)
+
+
+def nexts_after(
+    fs: MemoryRecording, begun: int, offset: int, choose: Choice, settings: dict[str, Any]
+) -> list[tuple[bool, int]]:
+    """After each change: whether the segment that is emptied is there, and which offset the next record gets."""
+    disk, found = Disk(ROOT), []
+    kept = list(range(offset - offset % BATCH_COUNT))
+    for number, operation in enumerate(fs.operations):
+        disk.apply(operation)
+        if number >= begun and operation.kind in CHANGES:
+            image = disk.image(choose)
+            name = f"{offset // 9 * 9:020d}.log"
+            is_there = any(str(path).endswith(name) for path in image)
+            with Log(PATH, fs=MemoryFs(ROOT, image), clock=ManualClock(), **settings) as log:
+                if log.recovery.cut or log.recovery.corrupt:
+                    raise Lost(f"{log.recovery}")
+                if [record.offset for record in log.read(stop=offset)][: len(kept)] != kept:
+                    raise Lost(f"a record below {offset}")
+                found.append((is_there, log.append(b"next")))
+    return found
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os")
 def test_transactions_aborted_before_a_truncation_are_on_disk_after_the_next_flush(durability: Durability) -> None:
     with in_memory():

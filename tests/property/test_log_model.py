@@ -85,14 +85,19 @@ class Model:
                 batch.is_open = False
                 batch.is_aborted = aborts
 
-    def truncate_to(self, offset: int, base_offset: int) -> None:
-        """``base_offset`` is that of the segment that holds ``offset``."""
+    def truncate_to(self, offset: int, base_offset: int, *, is_first: bool) -> None:
+        """``base_offset`` is that of the segment that holds ``offset``; ``is_first`` if no segment begins below it."""
         self.batches = [batch for batch in self.batches if batch.last < offset]
         end_of_batches = self.batches[-1].last + 1 if self.batches else 0
         # Offsets may be missing below ``offset``, from the truncations before: no batch tells that they were given out.
         self.end_in_files = min(offset, self.end_in_files, max(end_of_batches, base_offset))
         self.end = offset
         self.start = min(self.start, offset)
+        if offset > base_offset and end_of_batches <= base_offset:
+            # The emptied segment goes, and the name of the next one tells where the log ends.
+            self.end_in_files = offset
+            if is_first:
+                self.start = offset
 
     def expected(self, start: int, stop: int, *, committed: bool = False) -> list[tuple[int, bytes]]:
         if committed:
@@ -327,9 +332,10 @@ class LogMachine(RuleBasedStateMachine):
         if self.model.damaged(offset, self.model.end) or offset < self.model.start:
             return  # where damage begins and ends, offsets alone do not tell
         self._lose_transactions_from(offset)
-        base_offset = max(base for base in (int(path.stem) for path in self.path.glob("*.log")) if base <= offset)
+        bases = sorted(int(path.stem) for path in self.path.glob("*.log"))
+        base_offset = max(base for base in bases if base <= offset)
         self.log.truncate_to(offset)
-        self.model.truncate_to(offset, base_offset)
+        self.model.truncate_to(offset, base_offset, is_first=base_offset == bases[0])
         self.model.durable = min(self.model.durable, self.model.end_in_files)
 
     def _lose_transactions_from(self, offset: int) -> None:

@@ -48,7 +48,8 @@ def test_every_offset_can_be_truncated_to(tmp_path: Path, tried: Callable[[str, 
             fill(log, range(10))
             log.truncate_to(offset)
             whole = list(range(offset - offset % 3))
-            assert (log.start_offset, log.end_offset, log.high_watermark) == (0, offset, offset)
+            # Without a record the log starts where it ends.
+            assert (log.start_offset, log.end_offset, log.high_watermark) == (0 if whole else offset, offset, offset)
             assert offsets(log) == whole
             assert all(offsets(log, start) == whole[start:] for start in range(len(whole)))
             copy = killed(log, tmp_path / f"{offset}-killed")
@@ -82,6 +83,30 @@ def test_the_segments_after_a_truncation_are_gone(log: Log) -> None:
     assert left == {f"{0:020d}.log": kept[f"{0:020d}.log"], f"{12:020d}.log": b""}
     assert not [name for name in files(log.path, ".index", ".timeindex") if name.startswith(f"{24:020d}")]
     assert log.roll() == 12
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize(("offset", "bases"), [(1, [1]), (13, [0, 13]), (25, [0, 12, 25])])
+def test_no_segment_is_left_empty_before_the_active_one(
+    offset: int, bases: list[int], durability: Durability, tmp_path: Path
+) -> None:
+    with Log(tmp_path / "log", durability=durability, segment_bytes=1024, index_interval_bytes=0) as log:
+        fill(log, range(10))
+        log.truncate_to(offset)
+        kept = offset - offset % 3
+        assert segment_bases(log.path) == bases
+        assert (log.start_offset, log.end_offset) == (offset if bases[0] else 0, offset)
+        copy = killed(log, tmp_path / "killed")
+        for path in (log.path, copy):
+            with Log(path, read_only=True) as view:
+                assert (view.start_offset, view.end_offset, offsets(view)) == (log.start_offset, offset, [*range(kept)])
+        assert log.append(b"next", timestamp=TIME + 1000) == offset
+        assert log.offset_for_time(TIME + 1000) == offset
+        log.check()
+    with Log(copy) as again:
+        assert (again.recovery.corrupt, again.recovery.cut) == ([], [])
+        assert again.append(b"next") == offset
+        assert offsets(again) == [*range(kept), offset]
 
 
 def test_a_truncation_may_go_below_the_log_s_start(log: Log) -> None:
