@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
@@ -46,6 +46,9 @@ from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
 from kstore.types import DURABILITIES, Durability, RetentionResult
+
+if TYPE_CHECKING:
+    from kstore.backup.take import BackupResult
 
 __all__ = [
     "PartitionDescription",
@@ -396,6 +399,38 @@ class Store:
         """Writes the checkpoint files now. Raises: StorageError."""
         self._topics.check_alone("writing checkpoints")
         self._tasks.checkpoint()
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        bytes_per_second: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> BackupResult:
+        """Copies the store, as it is at one moment, to ``target``: a directory, or a URL; see docs/backup.md.
+
+        Other threads go on, and only the moment itself delays them. What an earlier backup in ``target`` has is not
+        copied again. On return the backup is complete and on disk; after an error, or a kill, there is none.
+
+        Args:
+            target: not inside the store.
+            storage_options: those of fsspec, or of HDFS.
+            bytes_per_second: copy no faster.
+            progress: called with the number of bytes that were just copied.
+
+        Raises: SharedLogError for a shared store, ReadOnlyError, LockedError (another backup is running there),
+        PoisonedError, ConfigError, DiskFullError, StorageError.
+        """
+        from kstore.backup.take import back_up
+
+        return back_up(
+            self._topics,
+            target,
+            storage_options=storage_options,
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        )
 
     # --- close ------------------------------------------------------------------------------------------------------
 

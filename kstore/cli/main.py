@@ -26,6 +26,7 @@ __all__ = ["cli", "main"]
 # By name: the module that has the ``command``, and its ``short_help``, which the list of commands shows.
 COMMANDS = {
     "append": ("kstore.cli.append", "Append lines to a log."),
+    "backup": ("kstore.cli.backup", "Back up a store, or check its backups."),
     "checkpoints": ("kstore.cli.checkpoints", "Print the checkpoints of a store."),
     "compact": ("kstore.cli.compact", "Keep the last record of each key."),
     "consume": ("kstore.cli.consume", "Print the records of topics."),
@@ -46,6 +47,7 @@ COMMANDS = {
     "read": ("kstore.cli.read", "Print the records of a log."),
     "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
     "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
+    "restore": ("kstore.cli.restore", "Make a new store from a backup."),
     "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
     "stats": ("kstore.cli.stats", "Count what logs contain."),
     "topics": ("kstore.cli.topics", "List, create, change and delete topics."),

@@ -1,0 +1,1 @@
+"""Consistent copies of a live store, and new stores made from them (docs/backup.md)."""

@@ -1,0 +1,189 @@
+"""The moment of a backup: what every log of a store is while nothing of the store can change.
+
+The locks of all logs are held at once, while their ends are read in memory and the files that the target lacks are
+opened. So the moment is one instant of the whole store, exactly what a kill at that instant would leave, and what
+recovers from a kill makes the restored store consistent: no record, decision, commit or event of another instant is in
+it. An open file outlives its name, so it can be copied after the locks are released.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from kstore.engine.turn import Alone
+from kstore.engine.writer import LogWriter
+from kstore.errors import StorageError
+from kstore.files.checkpoint import EpochEntry
+from kstore.files.fs import File
+from kstore.files.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    classify,
+)
+from kstore.files.threads import start_thread
+from kstore.log import Log
+from kstore.logs.topics import Topics
+from kstore.rules.losses import LossRanges
+from kstore.rules.topics import TopicEntry
+from kstore.segment import LogSegment
+
+__all__ = ["BorrowedLogs", "LogMoment", "Moment", "open_files"]
+
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+# All locks are given back and taken again if one of them is not free for this long; it doubles each time.
+WAIT_SECONDS = 0.02
+WAIT_SECONDS_MAX = 1.0
+TRIES = 40
+
+
+class LogMoment(NamedTuple):
+    """One log at the moment. ``files`` are the open files of the segments that were not ``copied`` before, by base
+    offset and suffix; of the active one, the ``.log`` up to ``position``."""
+
+    writer: LogWriter
+    start: int
+    end: int
+    position: int
+    losses: LossRanges
+    epochs: tuple[EpochEntry, ...]
+    segments: tuple[LogSegment, ...]
+    cut_count: int
+    snapshots: tuple[int, ...]
+    files: Mapping[int, Mapping[str, File]]
+
+
+class Moment(NamedTuple):
+    """A store at one instant."""
+
+    time_ms: int
+    topics: Mapping[str, TopicEntry]
+    logs: Mapping[TopicPartition, LogMoment]
+
+
+def open_files(segment: LogSegment) -> dict[str, File]:
+    """The open files of a sealed segment: its ``.log``, and its indexes as far as they exist. Raises: StorageError."""
+    files = segment.files
+    found = {LOG_SUFFIX: files.fs.open(files.path(LOG_SUFFIX))}
+    for suffix in SUFFIXES[1:]:
+        try:
+            found[suffix] = files.fs.open(files.path(suffix))
+        except FileNotFoundError:
+            pass
+    return found
+
+
+class BorrowedLogs:
+    """All logs of a store, kept open until ``stack`` ends."""
+
+    def __init__(self, topics: Topics, stack: ExitStack) -> None:
+        self._topics = topics
+        self._stack = stack
+        self._logs: dict[TopicPartition, Log] = {}
+
+    def now(self) -> dict[TopicPartition, LogWriter]:
+        """The writers of all existing logs, opened where necessary. Raises: as ``Log``."""
+        with self._topics.changing():
+            owners = sorted(self._topics.directory.owners())
+            for owner in owners:
+                if owner not in self._logs or self._logs[owner].closed:
+                    self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
+            return {owner: self._logs[owner].writer for owner in owners}
+
+    def at_once(self, copied: Mapping[TopicPartition, Mapping[int, object]]) -> Moment:
+        """The store at one instant. ``copied``: by base offset, the sealed segments whose files are not needed.
+
+        Raises: PoisonedError, StorageError, TopicNotFoundError.
+        """
+        found: list[Moment | BaseException] = []
+
+        def take() -> None:
+            try:
+                found.append(self._take(copied))
+            except BaseException as error:
+                found.append(error)
+
+        # In a thread of its own, because an interrupt must not come between a lock and its release.
+        thread = start_thread(take, name="kstore-backup")
+        try:
+            thread.join()
+        except BaseException:
+            thread.join()  # it uses what is closed next
+            raise
+        result = found[0]
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _take(self, copied: Mapping[TopicPartition, Mapping[int, object]]) -> Moment:
+        wait = WAIT_SECONDS
+        for _ in range(TRIES):
+            with self._topics.changing():  # no topic is created or deleted
+                writers = self.now()
+                with _all_locked(writers, wait) as is_locked:
+                    if is_locked and all(writer.files.closed is None for writer in writers.values()):
+                        return Moment(
+                            self._topics.clock.now_ms(),
+                            dict(self._topics.directory.topics),
+                            {owner: _at(writer, copied.get(owner, {})) for owner, writer in writers.items()},
+                        )
+            wait = min(2 * wait, WAIT_SECONDS_MAX)
+        raise StorageError(errno.EBUSY, "the logs are too busy for a backup", str(self._topics.directory.path))
+
+
+@contextmanager
+def _all_locked(writers: Mapping[TopicPartition, LogWriter], wait: float) -> Iterator[bool]:
+    """Holds the locks of all logs; False if one was not free in time.
+
+    A thread may hold the lock of one log and wait for that of another, whose tail it closes: without a limit the two
+    could wait for each other for ever.
+    """
+    held: list[threading.Lock] = []
+    try:
+        for writer in writers.values():
+            turn = writer.turn
+            assert isinstance(turn, Alone), "a shared store is refused"
+            if not turn.lock.acquire(timeout=wait):
+                break
+            held.append(turn.lock)
+        yield len(held) == len(writers)
+    finally:
+        for lock in reversed(held):
+            lock.release()
+
+
+def _at(writer: LogWriter, copied: Mapping[int, object]) -> LogMoment:
+    """Needs the log's lock."""
+    files = writer.files
+    files.ensure_writable()
+    ends = files.ends
+    segments = tuple(segment for segment in files.segments if segment.base_offset <= ends.base_offset)
+    opened: dict[int, Mapping[str, File]] = {}
+    for segment in segments:
+        if segment.base_offset == ends.base_offset:
+            opened[segment.base_offset] = {LOG_SUFFIX: files.context.fs.open(segment.path(LOG_SUFFIX))}
+        elif copied.get(segment.base_offset) is not segment:
+            opened[segment.base_offset] = open_files(segment)
+    snapshots: tuple[int, ...] = ()
+    if files.producers.in_use:
+        names = classify(files.context.fs.list(files.context.directory))
+        snapshots = tuple(at for at in names.bases[SNAPSHOT_SUFFIX] if at <= ends.end_offset)
+    return LogMoment(
+        writer,
+        ends.start_offset,
+        ends.high_watermark,
+        ends.position,
+        files.losses.within(ends.start_offset, ends.high_watermark),
+        tuple(entry for entry in files.epochs.entries if entry.start_offset <= ends.end_offset),
+        segments,
+        files.cut_count,
+        snapshots,
+        opened,
+    )

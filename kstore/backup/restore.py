@@ -1,0 +1,213 @@
+"""``restore``: a new store from a backup, whole or not at all.
+
+1. The files are written to a directory beside the new one, each checked by size and CRC.
+2. The store there is recovered: the active segment of each log is checked batch by batch, and must end where the
+   manifest says. Decided transactions get their missing markers, open ones are aborted, and every log is closed.
+3. That directory is renamed to the new one.
+
+A kill before step 3 leaves a directory named ``.<name>.restore-<hex>``, which may be removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kstore.backup.manifest import LogEntry, Manifest
+from kstore.backup.target import BackupTarget
+from kstore.clock import SYSTEM_CLOCK, Clock
+from kstore.errors import CorruptFileError, FileInTheWayError, KstoreError, PathLike
+from kstore.files.boot import boot_id
+from kstore.files.checkpoint import replace_file, write_leader_epochs, write_topic_id
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import (
+    KSTORE_STATE,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    PRODUCER_IDS,
+    segment_name,
+)
+from kstore.files.remote import put_file
+from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.logs.scheduler import Scheduler
+from kstore.logs.topics import Topics
+from kstore.rules.internal_topics import TRANSACTION_STATE
+from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, decode_topics
+from kstore.state.log_state import LogState, state_file_bytes
+from kstore.transactions.of_store import StoreCoordinator
+
+__all__ = ["RestoreResult", "restore"]
+
+# The small files of a root that a backup may bring; their names become paths.
+ROOT_FILES = frozenset({META_PROPERTIES, PRODUCER_IDS})
+STATE_GENERATION = 2
+
+
+class RestoreResult(NamedTuple):
+    """A restored store: the time of its backup, and what was written."""
+
+    time_ms: int
+    log_count: int
+    file_count: int
+    total_bytes: int
+
+
+def restore(
+    target: PathLike,
+    directory: str | os.PathLike[str],
+    *,
+    at_ms: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] | None = None,
+    fs: FileSystem = SYSTEM_FS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> RestoreResult:
+    """Makes a new store in ``directory`` from the last backup in ``target``: all of it, on disk, or nothing.
+
+    The store is that of the backup's moment: records, topics with their settings, committed offsets, queues, producers.
+    Transactions that were not decided at that moment are aborted. It opens without recovery.
+
+    Args:
+        target: where the backups are: a directory, or a URL.
+        directory: it must not exist, or be empty.
+        at_ms: take the last backup at or before this time, in ms since the epoch.
+        storage_options: those of fsspec, or of HDFS.
+        progress: called with the number of bytes that were just written.
+        fs, clock: for tests.
+
+    Raises: LogNotFoundError if there is no such backup; FileInTheWayError if ``directory`` holds anything;
+    CorruptFileError, TruncatedFileError, FileMissingError if the backup is damaged; DiskFullError, StorageError.
+    """
+    place = BackupTarget(target, storage_options=storage_options, fs=fs)
+    path = Path(directory).absolute()
+    manifest = place.last_at(at_ms)
+    _check_free(fs, path)
+    making = path.parent / f".{path.name}.restore-{uuid.uuid4().hex}"
+    try:
+        fs.mkdir(making)
+        _write(fs, making, place, manifest, progress)
+        _recover(fs, making, manifest, clock)
+        fs.sync_dir(making)
+        _check_free(fs, path)
+        if fs.exists(path):
+            fs.rmdir(path)
+        fs.rename(making, path)
+        fs.sync_dir(path.parent)
+    except BaseException:
+        with suppress(KstoreError):
+            _remove(fs, making)
+        raise
+    files = [file for log in manifest.logs for file in log.files]
+    return RestoreResult(manifest.time_ms, len(manifest.logs), len(files), sum(file.size for file in files))
+
+
+def _check_free(fs: FileSystem, path: Path) -> None:
+    if fs.exists(path) and not (fs.stat(path).is_dir and not fs.list(path)):
+        raise FileInTheWayError(errno.EEXIST, "it exists: a restore never writes over anything", str(path))
+
+
+def _remove(fs: FileSystem, path: Path) -> None:
+    if not fs.exists(path):
+        return
+    for name in fs.list(path):
+        if fs.stat(path / name).is_dir:
+            _remove(fs, path / name)
+        else:
+            fs.unlink(path / name)
+    fs.rmdir(path)
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def _write(
+    fs: FileSystem, root: Path, place: BackupTarget, manifest: Manifest, progress: Callable[[int], None] | None
+) -> None:
+    topics = decode_topics(manifest.topics, root / KSTORE_TOPICS)
+    for log in manifest.logs:
+        if log.owner.topic not in topics:
+            raise CorruptFileError(f"it has {log.owner}, and not its topic", path=place.url)
+        _write_log(fs, root / str(log.owner), place, log, topics[log.owner.topic], progress)
+    for name, data in manifest.root.items():
+        if name in ROOT_FILES:
+            replace_file(fs, root / name, data)
+    replace_file(fs, root / KSTORE_TOPICS, manifest.topics)
+
+
+def _write_log(
+    fs: FileSystem,
+    path: Path,
+    place: BackupTarget,
+    log: LogEntry,
+    entry: TopicEntry,
+    progress: Callable[[int], None] | None,
+) -> None:
+    fs.mkdir(path)
+    times = {segment.base: segment.mtime_ns for segment in log.segments}
+    for file in log.files:
+        mtime_ns = times[file.base] if file.suffix == LOG_SUFFIX else 0
+        put_file(fs, path / segment_name(file.base, file.suffix), place.chunks(log.owner, file), mtime_ns=mtime_ns)
+        if progress is not None:
+            progress(file.size)
+    if log.epochs:
+        write_leader_epochs(fs, path / LEADER_EPOCHS, log.epochs)
+    if entry.topic_id is not None:
+        write_topic_id(fs, path / PARTITION_METADATA, entry.topic_id)
+    active = log.segments[-1].base
+    bases = [segment.base for segment in log.segments]
+    sizes = TransactionIndexSizes.found(fs, path, bases)
+    state = LogState(
+        generation=STATE_GENERATION,
+        recovery_point=active,
+        log_start_offset=log.start,
+        durable_end=log.end,
+        boot_id=boot_id(),
+        lost=log.losses.lost,
+        accepted=log.losses.accepted,
+        unconfirmed=log.losses.unconfirmed,
+        has_epochs=bool(log.epochs),
+        txn_bytes=sizes.total(bases, log.start, active),
+    )
+    replace_file(fs, path / KSTORE_STATE, state_file_bytes(state))
+    fs.sync_dir(path)
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+def _recover(fs: FileSystem, root: Path, manifest: Manifest, clock: Clock) -> None:
+    """Checks every log, ends the transactions, and closes everything cleanly."""
+    scheduler = Scheduler(clock, threads=False)
+    topics = Topics(root, {}, "sync", scheduler, read_only=False, shared=False, create=False, fs=fs, clock=clock)
+    try:
+        for log in manifest.logs:
+            with topics.logs.borrowed(log.owner) as opened:
+                found = opened.start_offset, opened.end_offset
+                if found != (log.start, log.end):
+                    raise CorruptFileError(
+                        f"it has offsets {found[0]} to {found[1]}, expected {log.start} to {log.end} (exclusive)",
+                        path=str(log.owner),
+                    )
+        coordinator = StoreCoordinator(topics, scheduler)
+        if topics.directory.is_used(TRANSACTION_STATE.name) and topics.count(TRANSACTION_STATE.name):
+            coordinator.get()
+            coordinator.close()
+        owners = topics.logs.shut()
+        for owner in owners:
+            topics.logs.close(owner)
+        topics.mark_clean(owners)
+    finally:
+        for owner in topics.logs.shut():
+            with suppress(KstoreError):
+                topics.logs.close(owner)
+        topics.life.closed = True
+        topics.directory.close()
+        scheduler.stop()

@@ -1,0 +1,126 @@
+"""Where backups are: a directory, or a place that fsspec or HDFS reaches.
+
+backup-<time>.manifest       one backup each; written last, atomically
+<topic>-<partition>/         the files of a log, of all backups together, named by their content
+.lock                        in a directory on this machine: held by a running backup
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kstore.backup.manifest import Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name, manifest_time
+from kstore.errors import CorruptFileError, LogNotFoundError, PathLike, TruncatedFileError
+from kstore.files.fs import FileStat, FileSystem
+from kstore.files.local import SYSTEM_FS
+from kstore.files.lock import DirectoryLock
+from kstore.files.paths import TopicPartition
+from kstore.files.remote import open_remote
+from kstore.record.crc import crc32c
+
+__all__ = ["CHUNK_BYTES", "BackupTarget"]
+
+CHUNK_BYTES = 1 << 20
+MANIFEST_SIZE_MAX = 1 << 30
+
+
+class BackupTarget:
+    """The backups in one place. Not thread-safe."""
+
+    def __init__(
+        self, target: PathLike, *, storage_options: Mapping[str, Any] | None = None, fs: FileSystem = SYSTEM_FS
+    ) -> None:
+        """Raises: ConfigError, StorageError."""
+        self._at = open_remote(target, storage_options=storage_options, local=fs)
+        self._lock: DirectoryLock | None = None
+        self._present: dict[TopicPartition, dict[str, FileStat]] = {}
+
+    @property
+    def url(self) -> str:
+        return self._at.url
+
+    # --- manifests ----------------------------------------------------------------------------------------------------
+
+    def times(self) -> list[int]:
+        """The times of all backups, increasing. Raises: StorageError."""
+        try:
+            names = self._at.fs.list(self._at.path)
+        except FileNotFoundError:
+            return []
+        return sorted(time_ms for time_ms in map(manifest_time, names) if time_ms is not None)
+
+    def manifest(self, time_ms: int) -> Manifest:
+        """Raises: CorruptFileError, UnsupportedFormatError, StorageError."""
+        at = self._at / manifest_name(time_ms)
+        manifest = decode_manifest(at.fs.open(at.path).pread(MANIFEST_SIZE_MAX, 0), at.url)
+        if manifest.time_ms != time_ms:
+            raise CorruptFileError(f"it is of {manifest.time_ms}, expected {time_ms}", path=at.url)
+        return manifest
+
+    def last_at(self, at_ms: int | None) -> Manifest:
+        """The last backup, or the last one at or before ``at_ms``. Raises: LogNotFoundError if there is none."""
+        times = [time_ms for time_ms in self.times() if at_ms is None or time_ms <= at_ms]
+        if not times:
+            raise LogNotFoundError(errno.ENOENT, "there is no backup" + (" so early" if at_ms else ""), self.url)
+        return self.manifest(times[-1])
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def has(self, owner: TopicPartition, file: StoredFile) -> bool:
+        """Whether the file is there, by its name and size. Files of no bytes are never stored."""
+        if not file.size:
+            return True
+        if owner not in self._present:
+            self._present[owner] = {}
+            with suppress(FileNotFoundError):
+                self._present[owner] = self._at.fs.list_stats((self._at / str(owner)).path)
+        found = self._present[owner].get(file.name)
+        return found is not None and found.size == file.size
+
+    def chunks(self, owner: TopicPartition, file: StoredFile) -> Iterator[bytes]:
+        """The bytes of a file, checked. Raises: CorruptFileError, TruncatedFileError, StorageError."""
+        if not file.size:
+            return
+        at = self._at / str(owner) / file.name
+        opened = at.fs.open(at.path)
+        try:
+            found = opened.size()
+            if found != file.size:
+                raise TruncatedFileError(errno.EIO, f"it has {found} bytes, expected {file.size}", at.url)
+            crc = 0
+            for position in range(0, file.size, CHUNK_BYTES):
+                data = opened.pread(min(CHUNK_BYTES, file.size - position), position)
+                crc = crc32c(data, crc)
+                yield data
+        finally:
+            opened.close()
+        if crc != file.crc:
+            raise CorruptFileError(f"its CRC is {crc:08x}, expected {file.crc:08x}", path=at.url)
+
+    # --- write --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Makes the place ready for a backup. Raises: LockedError if another one is running there; StorageError."""
+        self._at.fs.make_dirs(self._at.path)
+        if self._at.local is not None:
+            self._lock = DirectoryLock(self._at.path, kind="backup")
+
+    def put(self, owner: TopicPartition, file: StoredFile, chunks: Iterable[bytes]) -> None:
+        """Stores a file: whole, on disk, or not at all. Raises: DiskFullError, StorageError."""
+        directory = self._at / str(owner)
+        if not self._present.get(owner):
+            self._at.fs.make_dirs(directory.path)
+        self._at.fs.put((directory / file.name).path, chunks)
+        self._present.pop(owner, None)
+
+    def finish(self, manifest: Manifest) -> None:
+        """Stores the manifest, which makes what was put a backup. Raises: DiskFullError, StorageError."""
+        at = self._at / manifest_name(manifest.time_ms)
+        self._at.fs.put(at.path, [encode_manifest(manifest)])
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()

@@ -1,0 +1,103 @@
+"""``kstore backup``: copies a store, as it is at one moment; or checks the copies."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from kstore.backup.check import CheckedBackup, check_backups
+from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
+from kstore.cli.progress import progress
+from kstore.cli.status import DAMAGED, OK
+from kstore.cli.time_type import timestamp_text
+from kstore.store import Store
+
+__all__ = ["command", "storage_options"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore backup data /mnt/backups                    run it again: only what is new is copied
+  kstore backup data s3://bucket/kstore              needs s3fs
+  kstore backup --verify /mnt/backups                reads every byte of every backup
+  kstore restore /mnt/backups restored
+
+\b
+No other process may have DIR open for writing: a program that does calls store.backup(TARGET) itself.
+
+\b
+Exit status:
+  0  the backup is complete; with --verify: every backup is sound
+  1  it failed; with --verify: a backup is damaged
+  2  bad usage
+"""
+
+
+def storage_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """The pairs of ``--storage-option KEY=VALUE``."""
+    options = {}
+    for value in values:
+        name, found, text = value.partition("=")
+        if not name or not found:
+            raise click.BadParameter(f"{value!r}, expected KEY=VALUE")
+        options[name] = text
+    return options
+
+
+@click.command("backup", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store, or check its backups.")
+@click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
+@click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy no more MiB a second.")
+@click.option(
+    "--storage-option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=storage_options,
+    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
+)
+@format_option("text: one line. json: one object.")
+def command(places: tuple[str, ...], verify: bool, rate: float | None, options: dict[str, str], form: str) -> int:
+    """Back up the store in DIR to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, gs://, ...).
+
+    The backup is the whole store at one moment: records, topics, committed offsets, queues, transactions, producers.
+    """
+    if len(places) != (1 if verify else 2):
+        raise click.UsageError("expected TARGET with --verify, else DIR and TARGET")
+    if verify:
+        return _verify(places[0], options, form)
+    with (
+        Store(places[0], create=False, background=False) as store,
+        progress("backup", None) as advance,
+    ):
+        result = store.backup(
+            places[1],
+            storage_options=options,
+            bytes_per_second=None if rate is None else rate * (1 << 20),
+            progress=advance,
+        )
+    if form == "json":
+        print(json.dumps(result._asdict()))
+    else:
+        print(
+            f"{timestamp_text(result.time_ms)}: {result.log_count} logs, {result.total_bytes} bytes, of which"
+            f" {result.copied_bytes} were copied"
+        )
+    return OK
+
+
+def _verify(target: str, options: dict[str, str], form: str) -> int:
+    checked = check_backups(target, storage_options=options)
+    for one in checked:
+        for error in one.errors:
+            print(f"kstore: {error}", file=sys.stderr)
+        print(json.dumps(one._asdict()) if form == "json" else _text(one))
+    return OK if all(one.ok for one in checked) else DAMAGED
+
+
+def _text(one: CheckedBackup) -> str:
+    state = "sound" if one.ok else f"{len(one.errors)} errors"
+    return f"{timestamp_text(one.time_ms)}: {one.file_count} files, {one.total_bytes} bytes, {state}"

@@ -1,0 +1,61 @@
+"""``kstore restore``: makes a new store from a backup."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from kstore.backup.restore import restore
+from kstore.cli.backup import storage_options
+from kstore.cli.command import KstoreCommand
+from kstore.cli.options import format_option
+from kstore.cli.progress import progress
+from kstore.cli.status import OK
+from kstore.cli.time_type import TimeType, timestamp_text
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore restore /mnt/backups restored
+  kstore restore s3://bucket/kstore restored --at 2026-01-31T12:00:00Z
+  kstore verify restored
+
+\b
+Exit status:
+  0  DIR is the store at the backup's moment
+  1  the backup is damaged, or could not be restored: DIR is not there
+  2  bad usage
+"""
+
+
+@click.command("restore", cls=KstoreCommand, epilog=EXAMPLES, short_help="Make a new store from a backup.")
+@click.argument("target", metavar="TARGET")
+@click.argument("directory", metavar="DIR")
+@click.option("--at", "at_ms", type=TimeType(), help="Take the last backup at or before this time.")
+@click.option(
+    "--storage-option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=storage_options,
+    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
+)
+@format_option("text: one line. json: one object.")
+def command(target: str, directory: str, at_ms: int | None, options: dict[str, str], form: str) -> int:
+    """Restore the last backup in TARGET to DIR, which must not exist, or be empty: whole, or not at all.
+
+    Transactions that were not decided when the backup was made are aborted.
+    """
+    with progress("restore", None) as advance:
+        result = restore(target, directory, at_ms=at_ms, storage_options=options, progress=advance)
+    if form == "json":
+        print(json.dumps(result._asdict()))
+    else:
+        print(
+            f"{directory}: the store of {timestamp_text(result.time_ms)}, {result.log_count} logs,"
+            f" {result.total_bytes} bytes"
+        )
+    return OK
