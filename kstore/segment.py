@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import FileMissingError
-from kstore.files.fs import File, FileSystem
+from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -32,7 +32,8 @@ from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SegmentFiles
-from kstore.segments.places import START, BatchPosition, Located
+from kstore.segments.pin import UNPINNED
+from kstore.segments.places import START, BatchPosition, Located, TimeEntry
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 
@@ -73,15 +74,6 @@ class SegmentContext(NamedTuple):
     repairs: Repairs | None = None
 
 
-class _TimeEntry(NamedTuple):
-    """A time index entry that its batch confirms: ``size`` bytes at ``position``, reached from ``located``."""
-
-    entry: TimestampOffset
-    position: int
-    size: int
-    located: Located
-
-
 class LogSegment:
     """One ``.log`` with its indexes; ``base_offset`` is a lower bound of every offset in it."""
 
@@ -96,6 +88,7 @@ class LogSegment:
         "change_count",
         "is_examined",
         "lacks_index",
+        "pin",
         "state",
         "tail",
     )
@@ -120,6 +113,7 @@ class LogSegment:
         self._size = size
         self._largest: TimestampOffset | None = None
         self._has_damage = False
+        self.pin = UNPINNED
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path(LOG_SUFFIX)}, active={self.tail is not None})"
@@ -184,7 +178,7 @@ class LogSegment:
         if tail is not None:
             return tail.position
         if self._size < 0:
-            self._size = self._context.fs.stat(self.files.path_text(LOG_SUFFIX)).size
+            self._size = self._stat().size
         return self._size
 
     @property
@@ -192,9 +186,13 @@ class LogSegment:
         """``size``, without a look at the file: -1 if that is needed."""
         return self._size if self.tail is None else self.tail.position
 
+    def _stat(self) -> FileStat:
+        path = self.files.path_text(LOG_SUFFIX)
+        return self.pin.hold(self._context.fs.stat(path), path)
+
     def mtime_ms(self) -> int:
         """When the ``.log`` was last written to, ms since the epoch."""
-        stat = self._context.fs.stat(self.files.path_text(LOG_SUFFIX))
+        stat = self._stat()
         if self.tail is None and self._size < 0:
             self._size = stat.size
         return stat.mtime_ns // 1_000_000
@@ -223,6 +221,7 @@ class LogSegment:
         self._release()
         self._size = -1
         self._largest = None
+        self.pin.release()
 
     def log_file(self) -> File:
         """The open ``.log``. The caller holds its own reference: eviction never closes a file under a reader."""
@@ -232,7 +231,7 @@ class LogSegment:
         return self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
 
     def _open_log(self) -> File:
-        return self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX)))
+        return self.pin.opened(self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX))))
 
     def offset_index(self) -> OffsetIndex:
         tail = self.tail
@@ -469,14 +468,14 @@ class LogSegment:
         tail = self.tail
         return tail.has_damage if tail is not None else self._has_damage
 
-    def _is_far(self, found: _TimeEntry | None, stop: int) -> bool:
+    def _is_far(self, found: TimeEntry | None, stop: int) -> bool:
         """Whether more follows the last time entry, which a sealed segment has at its end, than an index leaves out."""
         if found is None:
             return True
         interval = self._context.config.index_interval_bytes
         return stop - found.position > WALK_INTERVALS * interval + found.size
 
-    def _last_time(self, stop: int, *, repair: bool) -> _TimeEntry | None:
+    def _last_time(self, stop: int, *, repair: bool) -> TimeEntry | None:
         """The last time index entry, if its batch agrees."""
         last = self._last_time_entry()
         return self._bears_out(last, stop, repair=repair) if last is not None else None
@@ -488,7 +487,7 @@ class LogSegment:
         except INDEX_FAILURES:
             return None
 
-    def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> _TimeEntry | None:
+    def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> TimeEntry | None:
         """Where the batch with the entry's offset is, if it has the entry's timestamp."""
         located = self.locate(entry.offset, stop, repair=repair)
         for item in self.walk_from(located, stop, chunk_bytes=SHORT_CHUNK_BYTES):
@@ -496,11 +495,11 @@ class LogSegment:
                 return None
             position, batch = item
             if batch.max_timestamp == entry.timestamp and batch.last_offset >= entry.offset:
-                return _TimeEntry(entry, position, batch.size, located)
+                return TimeEntry(entry, position, batch.size, located)
             return None
         return None
 
-    def _walk_for_largest(self, stop: int, known: _TimeEntry | None) -> TimestampOffset:
+    def _walk_for_largest(self, stop: int, known: TimeEntry | None) -> TimestampOffset:
         """``known``: an upper bound for the batches before its offset."""
         largest = known.entry if known is not None else TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
         for item in self.walk_from(known.located if known is not None else START, stop):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from kstore.engine.directory import OWN_NAMES, is_log
@@ -22,7 +23,7 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
-from kstore.errors import LogNotFoundError, NotALogError
+from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.boot import boot_id
 from kstore.files.paths import (
     KSTORE_STATE,
@@ -39,6 +40,7 @@ from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, OffsetSpans, joined
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LOST_MAX, LogState, read_state
@@ -73,8 +75,9 @@ class LogView:
         # every cut, but also for other reasons. The files show a cut only after it was made.
         self._generation = self._cut_count = 0
         self._inode = 0
-        # The segments that were being swapped in at the last look.
+        # The segments that were being swapped in at the last look, and the directory's time before it.
         self._swapping: list[int] = []
+        self._directory_ns = -1
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments = LogSegments()
@@ -88,7 +91,13 @@ class LogView:
 
     def refresh(self) -> None:
         """Looks for changes by the writer. Raises: LogNotFoundError, NotALogError, StorageError."""
+        self._refresh(is_suspicious=False)
+
+    def _refresh(self, *, is_suspicious: bool) -> None:
+        """``is_suspicious``: compares every segment with its file, even if the directory seems unchanged."""
         with self._lock:
+            if is_suspicious:
+                self._directory_ns = -1
             for _ in range(LISTINGS_MAX):
                 try:
                     self._look()
@@ -119,12 +128,19 @@ class LogView:
         return self._generation + self._cut_count
 
     def settle(self) -> None:
-        """Reads a change of the segments that was in progress."""
-        self.refresh()
+        """Reads a change of the segments that was in progress, and finds every segment that was replaced.
+
+        This is the second look that every reader takes before it believes in damage, or in a gap at a segment's end: a
+        broker may have compacted the segment meanwhile. If it did, ``truncation_count`` is another one afterwards and
+        the reader looks up its offset again. If neither the file nor its neighbours have changed, the damage is real.
+        """
+        self._refresh(is_suspicious=True)
 
     def _look(self, *, is_last: bool = False) -> None:
         """Raises: _ChangedError, unless it ``is_last``."""
         context = self.context
+        # Before the listing: a change that comes after it is seen at the next look.
+        directory_ns = self._time_of_directory()
         names = classify(self._list())
         if not is_log(names):
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
@@ -163,14 +179,16 @@ class LogView:
             known.clear()
             context.handles.clear()
             self._cut_count += 1
-        last = known.get(bases[-1]) or LogSegment(context, bases[-1])
+        if self._drop_replaced(known, bases, is_same_directory=directory_ns == self._directory_ns):
+            self._cut_count += 1
+        last = known.get(bases[-1]) or self._segment(bases[-1])
         if stat.inode != self._inode:
             # A different file with the same name: nothing known of it holds.
             last.forget()
             self._inode = stat.inode
             self._cut_count += 1
         last.resize(stat.size)
-        if list(known) != bases:
+        if list(known) != bases or list(known.values()) != list(self.segments):
             # After a crash in a swap, the indexes may have either name.
             indexed = names.indexed.union(swapped)
             for base, segment in known.items():
@@ -178,12 +196,11 @@ class LogView:
                     segment.resize(-1)  # it may have grown before it was sealed
             sealed = (
                 known.get(base)
-                or LogSegment(
-                    context, base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed
-                )
+                or self._segment(base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed)
                 for base in bases[:-1]
             )
             self.segments.replace([*sealed, last])
+        self._directory_ns = directory_ns
         start = max(start_offset or 0, bases[0])
         if is_clean:
             assert state is not None
@@ -215,6 +232,41 @@ class LogView:
         now = read_state(self.context.fs, self.context.directory / KSTORE_STATE)
         bases = names.bases[LOG_SUFFIX]
         return now is not None and now.generation == state.generation and bool(bases) and bases[-1] == last_base
+
+    def _segment(self, base: int, *, state: str = "", lacks_index: bool = False) -> LogSegment:
+        segment = LogSegment(self.context, base, state=state, lacks_index=lacks_index)
+        segment.pin = FilePin()
+        return segment
+
+    def _is_lost(self, segment: LogSegment) -> bool:
+        return segment.pin.is_lost(self.context.fs, segment.files.path_text(LOG_SUFFIX))
+
+    def _time_of_directory(self) -> int:
+        """When a name in the directory last changed."""
+        try:
+            return self.context.fs.stat(self.context.directory, follow_symlinks=True).mtime_ns
+        except StorageError:
+            return -1  # the listing says why
+
+    def _drop_replaced(self, known: dict[int, LogSegment], bases: list[int], *, is_same_directory: bool) -> bool:
+        """Removes from ``known`` the segments of which another program has made others; whether there were any.
+
+        A broker's cleaner leaves no record of its work, so the files must tell: one whose name is another file's now,
+        and one that does not end where it did. Raises: FileMissingError if a name has gone since the listing.
+        """
+        old = list(known)
+        follows = dict(pairwise(bases))
+        replaced = []
+        for base, following in zip_longest(old, old[1:]):
+            if base not in follows:
+                continue  # it is gone, or is the last one
+            has_moved = following is not None and following != follows[base]
+            if has_moved or not (is_same_directory or not self._is_lost(known[base])):
+                replaced.append(base)
+        for base in replaced:
+            # A reader that is in it may finish: the file that it has open has all that it was to hold.
+            known.pop(base).retire()
+        return bool(replaced)
 
     def _swapped(self, names: DirectoryNames) -> list[int]:
         """The segments that are being swapped in; they count as present, and the segments they replace as gone."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["START", "BatchPosition", "Located"]
+from kstore.types import TimestampOffset
+
+__all__ = ["START", "BatchPosition", "Located", "TimeEntry"]
 
 
 class Located(NamedTuple):
@@ -27,3 +29,12 @@ class BatchPosition(NamedTuple):
     base_offset: int
     position: int
     size: int
+
+
+class TimeEntry(NamedTuple):
+    """A time index entry that its batch confirms: ``size`` bytes at ``position``, reached from ``located``."""
+
+    entry: TimestampOffset
+    position: int
+    size: int
+    located: Located
