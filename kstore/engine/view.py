@@ -23,8 +23,9 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
-from kstore.errors import LogNotFoundError, NotALogError, StorageError
+from kstore.errors import CorruptDataError, LogNotFoundError, NotALogError, StorageError
 from kstore.files.boot import boot_id
+from kstore.files.fs import File, FileStat
 from kstore.files.paths import (
     KSTORE_STATE,
     LOG_SUFFIX,
@@ -36,6 +37,8 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import RemoteFiles
 from kstore.files.watch import DirectoryWatch
+from kstore.record.batch import BATCH_HEADER_BYTES
+from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, OffsetSpans, joined
 from kstore.rules.sequence import Producer
@@ -59,6 +62,19 @@ class TailMark(NamedTuple):
     end: SegmentEnd
 
 
+class _SearchedTail(NamedTuple):
+    """The bytes after ``end`` to the end of the file in ``stat``, in which no whole batch is.
+
+    They begin with ``head``, which is no batch's. The next batch is written there: so it is noticed even if the time of
+    its write is that of the write before it.
+    """
+
+    base_offset: int
+    end: SegmentEnd
+    stat: FileStat
+    head: bytes
+
+
 class _ChangedError(Exception):
     """Parts of the log that were read at different moments contradict each other."""
 
@@ -71,6 +87,7 @@ class LogView:
         self.report = RecoveryReport()
         self._lock = threading.Lock()
         self._mark: TailMark | None = None
+        self._searched: _SearchedTail | None = None
         # Two counters that reveal truncations; only together are they conclusive. The state gets a new record before
         # every cut, but also for other reasons. The files show a cut only after it was made.
         self._generation = self._cut_count = 0
@@ -207,7 +224,7 @@ class LogView:
             end_offset, position = state.durable_end, stat.size
             self._mark = None
         else:
-            end_offset, position = self._find_end(last, stat.size, state.durable_end if state is not None else 0)
+            end_offset, position = self._find_end(last, stat, state.durable_end if state is not None else 0)
             if state is not None:
                 end_offset = losses_of(state).end_after(end_offset, state.durable_end)
                 if max(end_offset, start) < state.durable_end:
@@ -284,7 +301,7 @@ class LogView:
 
     def _forget(self, names: DirectoryNames) -> None:
         """Drops what is known of a log that was cut."""
-        self._mark = None
+        self._mark = self._searched = None
         self._cut_count += 1
         self.context.handles.clear()
         snapshots = names.bases[SNAPSHOT_SUFFIX]
@@ -305,18 +322,28 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a directory", str(directory)) from error
         return names
 
-    def _find_end(self, segment: LogSegment, size: int, known_end: int) -> tuple[int, int]:
-        """The offset and position after the last whole batch; continues from the last look."""
-        mark = self._mark
+    def _find_end(self, segment: LogSegment, stat: FileStat, known_end: int) -> tuple[int, int]:
+        """The offset and position after the last whole batch; continues from the last look.
+
+        A tail without a whole batch, as in a file that a broker has allocated ahead, is searched once, and again when
+        the file changes.
+        """
+        mark, searched, size = self._mark, self._searched, stat.size
+        file = segment.log_file()
+        if searched is not None and (searched.base_offset, searched.stat) == (segment.base_offset, stat):
+            end = searched.end
+            if file.pread(BATCH_HEADER_BYTES, end.position) == searched.head:
+                return end.offset, end.position
         if mark is None or mark.base_offset != segment.base_offset or mark.end.position > size:
             end = segment_end(segment, size, known_end=known_end)
         else:
             end = mark.end
-            for item in walk(segment.log_file(), end.position, size, next_offset=end.offset, known_end=known_end):
+            for item in walk(file, end.position, size, next_offset=end.offset, known_end=known_end):
                 if not isinstance(item, Damage):
                     end = SegmentEnd.after(*item)
         # Not what is there now: another batch may have been written in its place since the walk.
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
+        self._searched = _searched_tail(segment.base_offset, end, stat, file)
         return end.offset, end.position
 
     def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
@@ -381,3 +408,15 @@ class LogView:
         self._closed = True
         self._watch.close()
         self.context.handles.clear()
+
+
+def _searched_tail(base_offset: int, end: SegmentEnd, stat: FileStat, file: File) -> _SearchedTail | None:
+    """What is to be remembered after a search; None if the tail is empty, or may be a batch that is being written."""
+    if end.position >= stat.size:
+        return None
+    head = file.pread(BATCH_HEADER_BYTES, end.position)
+    try:
+        parse_batch(head, header_only=True)
+    except CorruptDataError:
+        return _SearchedTail(base_offset, end, stat, head)
+    return None

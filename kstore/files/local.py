@@ -243,6 +243,13 @@ class OsFile:
         except OSError as error:
             raise self._error(error) from error
 
+    def next_data(self, position: int) -> int:
+        """The first position at or after ``position`` that is not in a hole; the size if the rest is one."""
+        try:
+            return platform.seek_data(self._fd, position)
+        except OSError as error:
+            raise self._error(error) from error
+
     def stat(self) -> FileStat:
         try:
             return _file_stat(os.fstat(self._fd))

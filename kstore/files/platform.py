@@ -6,6 +6,7 @@
     reserve blocks        fallocate, KEEP_SIZE         none: reports False
     fill with blocks      posix_fallocate              zeros written where bytes are missing or may be a hole
     advise                posix_fadvise                none
+    find data             lseek with SEEK_DATA         the same; where it is missing, everything counts as data
 
 An OSError passes through here unchanged; ``fs`` gives it its type.
 """
@@ -18,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["DSYNC_FLAG", "MSYNC_REACHES_DISK", "advise", "fill", "reserve", "sync_all", "sync_data"]
+__all__ = ["DSYNC_FLAG", "MSYNC_REACHES_DISK", "advise", "fill", "reserve", "seek_data", "sync_all", "sync_data"]
 
 # The flag that makes one pwritev durable; 0 if the system has none.
 DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
@@ -64,6 +65,21 @@ def advise(fd: int, position: int, size: int, advice: str) -> None:
             os.posix_fadvise(fd, position, size, ADVICE[advice])
         except OSError:
             pass
+
+
+def seek_data(fd: int, position: int) -> int:
+    """The first position at or after ``position`` that is not in a hole; at least the size if no data follows.
+
+    Moves the descriptor's own position, which nothing uses.
+    """
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return max(position, os.lseek(fd, 0, os.SEEK_END))
+        if error.errno in UNSUPPORTED_ERRNOS:
+            return position
+        raise
 
 
 def reserve(fd: int, position: int, size: int) -> bool:

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from heapq import merge
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.record._runs import Run, walk_run
@@ -32,6 +32,7 @@ __all__ = [
     "ScanStop",
     "SearchBudget",
     "Source",
+    "SparseSource",
     "check_size_field",
     "find_next_batch",
     "parse_batches",
@@ -66,6 +67,15 @@ class Source(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """``size`` bytes from ``position``, fewer only at the end."""
+        ...
+
+
+@runtime_checkable
+class SparseSource(Protocol):
+    """A Source that knows its holes."""
+
+    def next_data(self, position: int) -> int:
+        """The first position at or after ``position`` that may hold other bytes than zeros."""
         ...
 
 
@@ -334,6 +344,9 @@ def find_next_batch(
             if matcher.is_whole(start, head):
                 return start
         at += search_bytes
+        if zero_count == len(window) and isinstance(source, SparseSource):
+            # A file that was allocated ahead may end with gigabytes of hole; a batch may begin with its last zeros.
+            at = max(at, source.next_data(at) - PREFIX_BYTES + 1)
         search_bytes = min(2 * search_bytes, SEARCH_BYTES)
     return bound if bound < stop else None
 
