@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
 from pathlib import Path
 
-__all__ = ["in_terminal"]
+__all__ = ["in_terminal", "screen"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -59,3 +60,22 @@ def in_terminal(
         os.close(ours)
         process.kill()
         process.wait()
+
+
+def screen(sent: bytes) -> list[str]:
+    """The lines of a wide terminal that got ``sent``: what stays visible after all of it."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", sent.decode()):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("K"):
+            lines[row] = "" if part == "\x1b[2K" else lines[row][:column]
+        elif part.endswith("A"):
+            row -= int(part[2:-1] or 1)
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
+    return lines

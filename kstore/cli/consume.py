@@ -146,6 +146,7 @@ class _Run:
         self._rest = count
         self._parts: list[bytes] = []
         self._size = 0
+        self._is_at_end = False
 
     def read(self, store: Store, owners: list[TopicPartition], begin: Place, until_ms: int | None, exits: bool) -> None:
         """Prints partitions from ``begin``; to their present end if it ``exits``."""
@@ -164,9 +165,11 @@ class _Run:
                     consumer.pause(owner)
             if stops and len(consumer.paused()) == len(stops):
                 return
-            found = consumer.poll(0 if stops else POLL_SECONDS, self._wanted())
+            found = consumer.poll(0 if stops or not self._is_at_end else POLL_SECONDS, self._wanted())
             if stops and not found:
                 return  # the rest up to the end is aborted or uncommitted
+            if not found:
+                self._tell_end()
             for owner, records in found.items():
                 self._print(owner, [one for one in records if one.offset < stops.get(owner, one.offset + 1)])
             self.flush()
@@ -175,12 +178,20 @@ class _Run:
         """Prints the records of the member's partitions and commits them."""
         while self._rest != 0:
             found = self._consumer.poll(0 if exits else POLL_SECONDS, self._wanted())
+            if not found and not exits and self._consumer.assignment():
+                self._tell_end()
             for owner, records in found.items():
                 self._print(owner, records)
             self.flush()
             self._consumer.commit()
             if exits and not found:
                 return
+
+    def _tell_end(self) -> None:
+        """Reports once that all records were printed."""
+        if not self._is_at_end:
+            self._is_at_end = True
+            print("kstore: reached the end, waiting for records; Ctrl-C ends", file=sys.stderr, flush=True)
 
     def _wanted(self) -> int:
         return POLL_RECORDS if self._rest is None else min(self._rest, POLL_RECORDS)

@@ -6,6 +6,8 @@
     line.show("5 records")
     line.end()
 
+What the command prints meanwhile gets lines of its own: the bar is erased first, and comes back with the next advance.
+
 ``NO_COLOR`` turns off colours; ``TERM=dumb``, which cannot move its cursor, the bar.
 """
 
@@ -14,12 +16,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from kstore.cli.table import painted
-from kstore.cli.terminal import escaped, terminal_of
+from kstore.cli.terminal import TerminalText, escaped, terminal_of
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 __all__ = ["LiveLine", "progress"]
 
@@ -48,22 +55,60 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
 
     amount = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
     ends = TextColumn(unit if unit != "bytes" else "")
-    bar = Progress(
+    shown = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         amount,
         ends,
         TimeRemainingColumn(),
         console=Console(file=stream),
-        refresh_per_second=REFRESHES_PER_SECOND,
+        auto_refresh=False,
         transient=True,
         # Other output is the command's own and is not redirected.
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    with bar:
-        task = bar.add_task(title, total=total)
-        yield lambda size: bar.advance(task, size)
+    bar = _Bar(shown, shown.add_task(title, total=total))
+    guards = [guard for guard in (sys.stdout, sys.stderr) if isinstance(guard, TerminalText)]
+    for guard in guards:
+        guard.before_write = bar.hide
+    try:
+        yield bar.advance
+    finally:
+        for guard in guards:
+            guard.before_write = None
+        bar.hide()
+
+
+class _Bar:
+    """A bar that gives way to what the command prints on the same terminal. Thread-safe."""
+
+    def __init__(self, shown: Progress, task: TaskID) -> None:
+        self._lock = threading.Lock()
+        self._shown = shown
+        self._task = task
+        self._due = 0.0
+        self._is_visible = False
+
+    def advance(self, size: int) -> None:
+        """Advances the bar, and shows it if it is not visible."""
+        with self._lock:
+            self._shown.advance(self._task, size)
+            now = time.monotonic()
+            if now < self._due:
+                return
+            self._due = now + 1 / REFRESHES_PER_SECOND
+            if not self._is_visible:
+                self._is_visible = True
+                self._shown.start()
+            self._shown.refresh()
+
+    def hide(self) -> None:
+        """Erases the bar; the cursor is at the start of its line."""
+        with self._lock:
+            if self._is_visible:
+                self._is_visible = False
+                self._shown.stop()
 
 
 class LiveLine:

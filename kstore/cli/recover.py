@@ -14,12 +14,14 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
+from kstore.cli.verify import log_bytes
 from kstore.config import LogConfig
 from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.losses import UNCONFIRMED
 from kstore.types import RecoveryReport
 from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
+from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["command"]
 
@@ -88,10 +90,15 @@ def command(
         raise click.UsageError(f"--accept-loss names offsets of one log, but {len(logs)} logs are given")
     if index_interval_bytes is not None:
         LogConfig.from_settings(index_interval_bytes=index_interval_bytes)
-    with progress("recover", None) as advance:
-        for log in logs:
+    sizes = [log_bytes(log) for log in logs]
+    with progress("recover", sum(sizes)) as advance:
+        for log, size in zip(logs, sizes, strict=True):
+            part = _Part(advance, size)
             rebuild = _rebuild(log, index_interval_bytes) if rebuild_indexes else None
-            report = (plan_recovery if dry_run else recover_log)(log, advance=advance, accept=ranges, rebuild=rebuild)
+            report = (plan_recovery if dry_run else recover_log)(
+                log, advance=part.advance, accept=ranges, rebuild=rebuild
+            )
+            part.end()
             is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
             if form == "json":
                 print(compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)}))
@@ -99,6 +106,24 @@ def command(
                 for line in _lines(log, report, dry_run):
                     print(line)
     return DAMAGED if is_damaged else OK
+
+
+class _Part:
+    """A log's share of the bar: what recovery need not read counts when the log is done."""
+
+    def __init__(self, advance: Advance, size: int) -> None:
+        self._advance = advance
+        self._rest = size
+
+    def advance(self, size: int) -> None:
+        """Advances the bar by ``size`` bytes, to the end of the share at most."""
+        step = min(size, self._rest)
+        self._rest -= step
+        self._advance(step)
+
+    def end(self) -> None:
+        """Advances the bar to the end of the share."""
+        self.advance(self._rest)
 
 
 def _rebuild(log: Path, index_interval_bytes: int | None) -> Rebuild:

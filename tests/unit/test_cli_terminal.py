@@ -13,8 +13,9 @@ import kstore
 from kstore.cli import terminal
 from kstore.cli.main import main
 from kstore.cli.terminal import TerminalText, escaped, escaped_bytes, guarded_output
+from kstore.consumer.consumer import Consumer
 from kstore.store import Store
-from tests.terminal import in_terminal
+from tests.terminal import in_terminal, screen
 
 RED = b"\x1b[31m"
 NASTY = RED + "a\nb\rc\x9b31m\u202ed\x7f\té".encode()
@@ -114,3 +115,46 @@ def test_streams_that_are_no_terminal_are_not_guarded() -> None:
     before = sys.stdout, sys.stderr
     with guarded_output():
         assert (sys.stdout, sys.stderr) == before
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_bars_and_results_do_not_share_a_line(tmp_path: Path, columns: int) -> None:
+    for number in range(3):
+        with kstore.Log(tmp_path / f"data/a-{number}") as log:
+            log.append(b"x")
+    status, out = in_terminal("recover", "data", directory=tmp_path, columns=columns)
+    assert status == 0
+    assert b"recover \x1b[" in out
+    assert b"\x1b[?25h" in out
+    assert screen(out) == [*(f"data/a-{number}: closed cleanly, nothing to do" for number in range(3)), ""]
+
+
+@pytest.mark.parametrize(("columns", "line_count"), [(80, 4), (200, 1)])
+def test_a_table_is_folded_to_the_width_of_the_terminal(tmp_path: Path, columns: int, line_count: int) -> None:
+    name = f"{'long-name-' * 3}0"
+    with kstore.Log(tmp_path / name):
+        pass
+    status, out = in_terminal("verify", name, directory=tmp_path, columns=columns)
+    lines = screen(out)
+    stop = lines.index("")
+    assert (status, stop) == (0, 1 + line_count)
+    assert max(map(len, lines[:stop])) <= columns
+    assert "".join(line.split()[0] for line in lines[1:stop]) == name
+
+
+def test_a_consumer_says_that_it_reached_the_end(
+    nasty: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(nasty)
+    waited: list[float] = []
+    poll = Consumer.poll
+
+    def stop_at_the_wait(self: Consumer, timeout: float, *rest: int) -> object:
+        waited.append(timeout)
+        if timeout:
+            raise KeyboardInterrupt
+        return poll(self, timeout, *rest)
+
+    monkeypatch.setattr(Consumer, "poll", stop_at_the_wait)
+    assert main(["consume", "-f", "%o\n", "data", "orders"]) == 130
+    assert capfd.readouterr() == ("0\n", "kstore: reached the end, waiting for records; Ctrl-C ends\n")
