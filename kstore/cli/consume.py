@@ -13,7 +13,7 @@ from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
 from kstore.cli.record_format import FormatError, RecordFormat
-from kstore.cli.record_json import add_bytes, compact, header_fields
+from kstore.cli.record_json import add_bytes, compact, header_fields, json_line
 from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.consumer.consumer import Consumer
@@ -270,4 +270,6 @@ def _json_line(owner: TopicPartition, record: Record, shown: Callable[[str], str
     }
     add_bytes(fields, "key", record.key)
     add_bytes(fields, "payload", record.value)
+    if shown is str:
+        return json_line(fields)
     return f"{shown(compact(fields))}\n".encode("utf-8", "surrogatepass")

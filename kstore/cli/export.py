@@ -13,7 +13,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
 from kstore.cli.progress import progress
-from kstore.cli.record_json import compact, record_fields
+from kstore.cli.record_json import json_line, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.cli.terminal import shown_output
@@ -130,18 +130,18 @@ def command(
 
 
 def _write_lines(records: Iterator[object], out: BinaryIO, advance: Callable[[int], None]) -> int:
-    lines: list[str] = []
+    lines: list[bytes] = []
     count = 0
     for record in records:
-        lines.append(compact(record_fields(record)))  # type: ignore[arg-type]  # nothing else without "yield"
+        lines.append(json_line(record_fields(record)))  # type: ignore[arg-type]  # nothing else without "yield"
         if len(lines) == LINES_AT_ONCE:
             count += _drain(lines, out, advance)
     return count + _drain(lines, out, advance)
 
 
-def _drain(lines: list[str], out: BinaryIO, advance: Callable[[int], None]) -> int:
+def _drain(lines: list[bytes], out: BinaryIO, advance: Callable[[int], None]) -> int:
     count = len(lines)
-    out.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+    out.write(b"".join(lines))
     advance(count)
     lines.clear()
     return count

@@ -12,7 +12,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.places import log_places, open_place
-from kstore.cli.record_json import compact, record_fields
+from kstore.cli.record_json import compact, json_line, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.cli.time_type import TimeType
@@ -196,7 +196,11 @@ def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
 def _json_line(first: dict[str, str]) -> Callable[[Record], bytes]:
     """A function that turns a record into a line of JSON, with the fields of ``first`` before its own."""
     shown = shown_line()
-    return lambda record: f"{shown(compact({**first, **record_fields(record)}))}\n".encode("utf-8", "surrogatepass")
+    if shown is not str:
+        return lambda record: f"{shown(compact({**first, **record_fields(record)}))}\n".encode("utf-8", "surrogatepass")
+    if first:
+        return lambda record: json_line({**first, **record_fields(record)})
+    return lambda record: json_line(record_fields(record))
 
 
 def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from kstore.errors import KstoreError
 from kstore.record._codec import Record
 
-__all__ = ["InputError", "JsonRecord", "add_bytes", "compact", "header_fields", "parse_record", "record_fields"]
+__all__ = [
+    "InputError",
+    "JsonRecord",
+    "add_bytes",
+    "compact",
+    "header_fields",
+    "json_line",
+    "parse_record",
+    "record_fields",
+]
 
 BASE64 = "_base64"
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
@@ -54,6 +65,28 @@ def compact(value: Mapping[str, Any]) -> str:
     return _encode(value)
 
 
+def json_line(value: Mapping[str, Any]) -> bytes:
+    """``compact`` in bytes, with a line break; msgspec, if it is installed, makes the same bytes faster."""
+    try:
+        return _line_encoder()(value) + b"\n"
+    except (ValueError, TypeError, OverflowError):
+        # What only the standard library accepts: lone surrogates, numbers beyond 64 bits.
+        return _standard_bytes(value) + b"\n"
+
+
+@cache
+def _line_encoder() -> Callable[[Any], bytes]:
+    try:
+        encoder: Callable[[Any], bytes] = import_module("msgspec.json").Encoder().encode
+    except ImportError:
+        return _standard_bytes
+    return encoder
+
+
+def _standard_bytes(value: Any) -> bytes:
+    return _encode(value).encode("utf-8", "surrogatepass")
+
+
 def add_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> None:
     """Adds ``data`` as ``name`` if it is UTF-8 or None, else in base64 as ``<name>_base64``."""
     if data is None:
@@ -82,9 +115,17 @@ def record_fields(record: Record) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "timestamp_type": record.timestamp_type,
     }
-    add_bytes(fields, "key", record.key)
-    add_bytes(fields, "value", record.value)
-    fields["headers"] = header_fields(record.headers)
+    # ``add_bytes`` without its calls, which take as long as all the rest.
+    key, value, headers = record.key, record.value, record.headers
+    try:
+        fields["key"] = None if key is None else key.decode()
+    except UnicodeDecodeError:
+        add_bytes(fields, "key", key)
+    try:
+        fields["value"] = None if value is None else value.decode()
+    except UnicodeDecodeError:
+        add_bytes(fields, "value", value)
+    fields["headers"] = header_fields(headers) if headers else []
     return fields
 
 
