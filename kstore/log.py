@@ -67,13 +67,13 @@ if TYPE_CHECKING:
 
     from kstore.compaction.blocks import CompactionReport
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
+    from kstore.settings import LogSettings
 
 
 class Log:
     """An open log. Thread-safe: any thread may append and read; an iterator is for one thread.
 
-    ``with Log(path) as log:`` closes it. A log that is dropped without a close loses nothing that was acknowledged, but
-    the next open must recover it.
+    ``with Log(path) as log:`` closes it. If it is not, nothing acknowledged is lost; the next open recovers it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Log:
         clock: Clock = SYSTEM_CLOCK,
         _ties: StoreTies | None = None,
         _counters: LogCounters | None = None,
-        **settings: Any,
+        **settings: Unpack[LogSettings],
     ) -> None:
         """Opens the log in directory ``path``; creates it if the path is missing or an empty directory.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
@@ -49,6 +49,7 @@ from kstore.types import DURABILITIES, Durability, RetentionResult
 
 if TYPE_CHECKING:
     from kstore.backup.take import BackupResult
+    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
 
 __all__ = [
     "PartitionDescription",
@@ -99,7 +100,7 @@ class Store:
         background: bool = True,
         fs: FileSystem = SYSTEM_FS,
         clock: Clock = SYSTEM_CLOCK,
-        **settings: Any,
+        **settings: Unpack[StoreSettings],
     ) -> None:
         """Opens the store in directory ``path``; creates it if the path is missing.
 
@@ -228,7 +229,9 @@ class Store:
         """The partitions of a topic, increasing. Raises: TopicNotFoundError."""
         return self._topics.partitions(name)
 
-    def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> None:
         """Creates a topic of empty partitions, durably: after a crash it exists wholly, or not at all.
 
         Args:
@@ -243,7 +246,7 @@ class Store:
         """
         self._topics.create(name, partitions, exist_ok=exist_ok, **settings)
 
-    def topic(self, name: str, partitions: int = 1, **settings: Any) -> TopicSummary:
+    def topic(self, name: str, partitions: int = 1, **settings: Unpack[TopicSettings]) -> TopicSummary:
         """Gets a topic, or creates it as ``create_topic`` does if it does not exist; returns its summary.
 
         An existing topic keeps its own partitions and settings: the summary shows what they are. In a shared store
@@ -257,7 +260,7 @@ class Store:
         """Grows a topic to ``total`` partitions, durably. Raises: as ``create_topic``, and TopicNotFoundError."""
         self._topics.grow(name, total)
 
-    def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
+    def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Unpack[TopicSettings]) -> None:
         """Changes settings of a topic, durably; those named in ``reset`` become the store's again.
 
         They apply from now on, also to open logs: earlier decisions stay.
@@ -301,12 +304,13 @@ class Store:
 
     # --- producers --------------------------------------------------------------------------------------------------
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer of this store, with its own thread; close it before the store.
 
         ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
         """
-        if settings.get("transactional_id", settings.get("transactional.id")) is not None:
+        given: Mapping[str, Any] = settings  # with Kafka's dotted names, which the type does not have
+        if given.get("transactional_id", given.get("transactional.id")) is not None:
             self._topics.check_alone("a transaction")
         self._topics.check_writable()
         producer = Producer(producer_parts(self._topics, self._coordinator, **settings))
@@ -329,7 +333,7 @@ class Store:
         group: str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> Consumer:
         """A consumer of this store, for one thread; close it before the store.
 
@@ -359,13 +363,13 @@ class Store:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, **settings: Any) -> Queue:
+    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
         """The queue of topic ``name``, created if it does not exist: one object for all callers, closed with the store.
 
         ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
         """
         self._topics.check_writable()
-        return self._queues.get(name, settings)
+        return self._queues.get(name, dict(settings))
 
     @property
     def coordinator(self) -> TransactionCoordinator:
@@ -527,7 +531,26 @@ def parts_of(store: Store) -> StoreParts:
 
 
 def open(
-    path: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "sync", **settings: Any
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    shared: bool = False,
+    create: bool = True,
+    durability: Durability = "sync",
+    background: bool = True,
+    fs: FileSystem = SYSTEM_FS,
+    clock: Clock = SYSTEM_CLOCK,
+    **settings: Unpack[StoreSettings],
 ) -> Store:
     """Opens the store in directory ``path``: see ``Store``."""
-    return Store(path, read_only=read_only, durability=durability, **settings)
+    return Store(
+        path,
+        read_only=read_only,
+        shared=shared,
+        create=create,
+        durability=durability,
+        background=background,
+        fs=fs,
+        clock=clock,
+        **settings,
+    )

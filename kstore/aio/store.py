@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kstore.aio.consuming import Consumer
 from kstore.aio.log import Log
@@ -20,12 +20,18 @@ from kstore.aio.queueing import Queue
 from kstore.aio.sending import LoopProducer
 from kstore.aio.threads import THREADS, Threads
 from kstore.aio.waking import LoopWaiter
+from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.consumer.wanted import RebalanceListener
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
 from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
 from kstore.store import StoreStatus, TopicDescription, TopicSummary, parts_of
-from kstore.types import RetentionResult
+from kstore.types import Durability, RetentionResult
+
+if TYPE_CHECKING:
+    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
 
 __all__ = ["Store", "open"]
 
@@ -68,11 +74,13 @@ class Store:
         """See ``kstore.Store.partitions``."""
         return await self.run(self.sync.partitions, name)
 
-    async def create_topic(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
+    async def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
+    ) -> None:
         """See ``kstore.Store.create_topic``."""
         await self.run(self.sync.create_topic, name, partitions, exist_ok=exist_ok, **settings)
 
-    async def topic(self, name: str, partitions: int = 1, **settings: Any) -> TopicSummary:
+    async def topic(self, name: str, partitions: int = 1, **settings: Unpack[TopicSettings]) -> TopicSummary:
         """See ``kstore.Store.topic``."""
         return await self.run(self.sync.topic, name, partitions, **settings)
 
@@ -80,7 +88,7 @@ class Store:
         """See ``kstore.Store.add_partitions``."""
         await self.run(self.sync.add_partitions, name, total)
 
-    async def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
+    async def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Unpack[TopicSettings]) -> None:
         """See ``kstore.Store.alter_topic``."""
         await self.run(self.sync.alter_topic, name, reset=reset, **settings)
 
@@ -102,7 +110,7 @@ class Store:
             known = self._logs[log] = Log(log, self._threads, self._waiters.add)
         return known
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer for all tasks; ``settings`` are those of ``kstore.Store.producer``. Raises: ConfigError."""
         parts = parts_of(self.sync)
         parts.topics.check_writable()
@@ -116,7 +124,7 @@ class Store:
         group: str | None = None,
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerSettings],
     ) -> Opening[Consumer]:
         """A consumer: ``async with store.consumer("orders", group="billing") as consumer:``, or ``await``.
 
@@ -138,7 +146,7 @@ class Store:
 
         return Opening(made)
 
-    def queue(self, name: str, **settings: Any) -> Opening[Queue]:
+    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Opening[Queue]:
         """The queue of topic ``name``, created if it does not exist: ``queue = await store.queue("jobs")``.
 
         One object for all tasks, closed with the store. ``settings`` and errors are those of ``kstore.Store.queue``.
@@ -194,7 +202,19 @@ class Store:
         await self.close()
 
 
-def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: Any) -> Opening[Store]:
+def open(
+    path: str | os.PathLike[str],
+    *,
+    threads: int = THREADS,
+    read_only: bool = False,
+    shared: bool = False,
+    create: bool = True,
+    durability: Durability = "sync",
+    background: bool = True,
+    fs: FileSystem = SYSTEM_FS,
+    clock: Clock = SYSTEM_CLOCK,
+    **settings: Unpack[StoreSettings],
+) -> Opening[Store]:
     """Opens the store in directory ``path``: ``async with kstore.aio.open(path) as store:``, or ``await``.
 
     Args:
@@ -207,7 +227,24 @@ def open(path: str | os.PathLike[str], *, threads: int = THREADS, **settings: An
     async def made() -> Store:
         pool = Threads(threads)
         try:
-            return Store(await pool.made(partial(SyncStore, path, **settings), SyncStore.close), pool)
+            return Store(
+                await pool.made(
+                    partial(
+                        SyncStore,
+                        path,
+                        read_only=read_only,
+                        shared=shared,
+                        create=create,
+                        durability=durability,
+                        background=background,
+                        fs=fs,
+                        clock=clock,
+                        **settings,
+                    ),
+                    SyncStore.close,
+                ),
+                pool,
+            )
         except BaseException:
             pool.close()
             raise

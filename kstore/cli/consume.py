@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, get_args
+from typing import BinaryIO, Literal, get_args
 
 import click
 
@@ -20,7 +20,7 @@ from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.store import Store
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, Durability
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, Durability, IsolationLevel
 
 __all__ = ["command"]
 
@@ -105,8 +105,8 @@ def command(
     null: bool,
     group: str | None,
     durability: Durability,
-    isolation_level: str,
-    on_corrupt: str,
+    isolation_level: IsolationLevel,
+    on_corrupt: Literal["raise", "skip"],
 ) -> int:
     """Print the records of TOPIC in the store, or broker's directory, DIRECTORY.
 

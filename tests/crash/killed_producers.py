@@ -88,11 +88,12 @@ class UnreliableFs(FailingFs):
 def _opened(path: Path, durability: Durability, generator: random.Random) -> Store:
     fs = UnreliableFs(generator, generator.choice([3, 10, 100]))
     store = Store(path, durability=durability, fs=fs, background=False, **SETTINGS)
-    for topic, count, settings in (
+    topics: tuple[tuple[str, int, dict[str, Any]], ...] = (
         ("orders", PARTITION_COUNT, {}),
         ("moves", PARTITION_COUNT, {}),
         ("__consumer_offsets", 1, {"cleanup_policy": "compact"}),
-    ):
+    )
+    for topic, count, settings in topics:
         store.create_topic(topic, count, exist_ok=True, **settings)
     fs.begin()
     return store
@@ -146,7 +147,7 @@ def _live(path: Path, durability: Durability, life: int, opened: int) -> None:
     generator = random.Random(life)
     store = _opened(path, durability, generator)
     os.write(opened, b".")
-    settings = {
+    settings: dict[str, Any] = {
         "linger_ms": generator.choice([0, 1]),
         "batch_size": generator.choice([200, 2000]),
         "buffer_memory": 16_000,

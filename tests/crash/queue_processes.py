@@ -17,7 +17,7 @@ import os
 import random
 import sys
 import time
-from typing import cast
+from typing import Any, cast
 
 import kstore
 from kstore.types import Durability
@@ -26,7 +26,7 @@ from tests.crash.queue_life import number_of
 __all__ = ["LEASE_SECONDS", "SETTINGS"]
 
 LEASE_SECONDS = 0.6
-SETTINGS = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes": 1 << 14}
+SETTINGS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes": 1 << 14}
 OUT = 1
 
 

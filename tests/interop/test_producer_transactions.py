@@ -74,7 +74,7 @@ def live(path: Path, seed: int) -> Model:
         store.create_topic("__consumer_offsets", 1, cleanup_policy="compact")
         plain = store.producer(batch_size=500)
         movers = [
-            store.producer(transactional_id=f"mover-{number}", batch_size=500, compression_type=codec)
+            store.producer(transactional_id=f"mover-{number}", batch_size=500, compression_type=codec)  # type: ignore[arg-type]  # a parameter of the test
             for number, codec in enumerate(("none", "lz4", "gzip"))
         ]
         for number in range(TRANSACTION_COUNT):

@@ -135,7 +135,7 @@ def test_many_records_wait_for_memory_too_in_their_order(tmp_path: Path, codec: 
     async def main() -> None:
         async with (
             opened(tmp_path, durability="os") as store,
-            store.producer(buffer_memory=64 << 10, batch_size=4 << 10, compression_type=codec) as producer,
+            store.producer(buffer_memory=64 << 10, batch_size=4 << 10, compression_type=codec) as producer,  # type: ignore[arg-type]  # a parameter of the test
         ):
             values = [b"%04d" % number + bytes(number % 3_000) for number in range(3_000)]
             sent = await producer.send_many("orders", values)

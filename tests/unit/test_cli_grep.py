@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstore.cli.main import main
+from kstore.config import CompressionType
 from kstore.log import Log
 from kstore.types import CorruptRange
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
@@ -22,7 +23,8 @@ T = 1_700_000_000_000
 def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log of 40 records in four codecs: keys, a header on every fifth, JSON values."""
     monkeypatch.chdir(tmp_path)
-    for start, codec in ((0, "uncompressed"), (10, "lz4"), (20, "uncompressed"), (30, "zstd")):
+    codecs: tuple[CompressionType, ...] = ("uncompressed", "lz4", "uncompressed", "zstd")
+    for start, codec in zip((0, 10, 20, 30), codecs, strict=True):
         with Log("orders-0", segment_bytes=1500, durability="os", compression_type=codec) as log:
             numbers = range(start, start + 10)
             log.append_many(

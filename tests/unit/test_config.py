@@ -301,7 +301,8 @@ def test_a_store_accepts_the_dotted_names_of_its_own_settings_and_of_its_topics(
         assert store.config.checkpoint_interval_ms == 120_000
         assert store.describe_topic("t").config.retention_ms == 604_800_000
         assert store.describe_topic("t").settings == {"segment_bytes": 64 << 20}
-        store.alter_topic("t", reset=["segment.bytes"], **{"retention.bytes": "1GiB"})
+        other: dict[str, Any] = {"retention.bytes": "1GiB"}
+        store.alter_topic("t", reset=["segment.bytes"], **other)
         assert store.describe_topic("t").settings == {"retention_bytes": 1 << 30}
 
 

@@ -178,7 +178,7 @@ def test_the_setting_is_kept_and_checked(tmp_path: Path) -> None:
         store.create_topic("u", retention_groups="x,y")
         for wrong in (7, ["a", 7], [""]):
             with pytest.raises(ConfigError, match="retention_groups"):
-                store.create_topic("v", retention_groups=wrong)
+                store.create_topic("v", retention_groups=wrong)  # type: ignore[arg-type]  # wrong on purpose
     with kstore.open(tmp_path / "s") as store:
         assert store.describe_topic("t").config.retention_groups == ("a", "b")
         assert store.describe_topic("u").config.retention_groups == ("x", "y")

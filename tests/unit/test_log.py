@@ -117,7 +117,7 @@ def test_an_offset_outside_the_log_is_a_lookup_error(log: Log, offset: int) -> N
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
 def test_every_codec_is_written_and_read(tmp_path: Path, codec: str) -> None:
-    with Log(tmp_path / "log", durability="os", compression_type=codec) as log:
+    with Log(tmp_path / "log", durability="os", compression_type=codec) as log:  # type: ignore[arg-type]  # a parameter of the test
         info = log.append_many([b"value %d" % number for number in range(500)])
         assert info.target_codec == ("none" if codec == "uncompressed" else codec)
         assert values(log, 250, 252) == [b"value 250", b"value 251"]
@@ -163,7 +163,7 @@ def test_a_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_setting_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="segment_bytes"):
-        Log(tmp_path / "log", segment_byte=1)
+        Log(tmp_path / "log", segment_byte=1)  # type: ignore[call-arg]  # misspelt on purpose
     with pytest.raises(ConfigError, match="durability"):
         Log(tmp_path / "log", durability="always")  # type: ignore[arg-type]
     assert not (tmp_path / "log").exists()

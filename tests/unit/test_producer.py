@@ -506,7 +506,7 @@ def test_producers_have_names_of_their_own(one: Unthreaded) -> None:
 
 def test_unknown_settings_are_refused_with_the_nearest(one: Unthreaded) -> None:
     with pytest.raises(ConfigError, match="linger_ms"):
-        one.store.producer(linger_msec=5)
+        one.store.producer(linger_msec=5)  # type: ignore[call-arg]  # misspelt on purpose
 
 
 def test_a_read_only_store_has_no_producers(tmp_path: Path) -> None:

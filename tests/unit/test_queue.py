@@ -367,7 +367,7 @@ def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="other settings"):
             store.queue("jobs", lease_seconds=6)
         with pytest.raises(ConfigError, match="lease_seconds"):
-            store.queue("others", lease_second=6)
+            store.queue("others", lease_second=6)  # type: ignore[call-arg]  # misspelt on purpose
         with pytest.raises(ConfigError, match="internal"):
             store.queue("__queue_jobs")
         store.create_topic("wide", 3)

@@ -79,7 +79,7 @@ def test_only_compacted_logs_that_are_dirty_enough_are_compacted(
 ) -> None:
     with opened(tmp_path) as store:
         for topic, policy in (("d", "delete"), ("c", "compact"), ("cd", "compact,delete")):
-            store.create_topic(topic, cleanup_policy=policy, durability="os")
+            store.create_topic(topic, cleanup_policy=policy, durability="os")  # type: ignore[arg-type]  # a parameter of the test
             fill(store.log(topic), 60)
         store.create_topic("active", **COMPACTED)
         store.log("active").append(b"1", key=b"a")

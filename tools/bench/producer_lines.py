@@ -75,7 +75,7 @@ def producing(
     """A producer with a running sender, in a store of its own; on leaving everything is delivered."""
     with kstore.open(path, durability=durability) as store:
         store.create_topic(TOPIC, partitions)
-        with store.producer(acks=acks) as producer:
+        with store.producer(acks=acks) as producer:  # type: ignore[arg-type]  # a parameter of the program
             yield producer, store
 
 

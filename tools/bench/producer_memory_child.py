@@ -82,7 +82,7 @@ def main() -> None:
     gate = Gate()
     with kstore.open(path, durability="os", fs=GatedFs(gate)) as store:
         store.create_topic(TOPIC, 1)
-        with store.producer(max_block_ms=MAX_BLOCK_MS, compression_type=codec) as producer:
+        with store.producer(max_block_ms=MAX_BLOCK_MS, compression_type=codec) as producer:  # type: ignore[arg-type]  # a parameter of the program
             producer.send(TOPIC, b"first").result()
             gate.shut()
             producer.send(TOPIC, b"second")

@@ -168,7 +168,7 @@ def _own_log(codec: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as directory:
         compression = "uncompressed" if codec == "none" else codec
         path = Path(directory) / "log"
-        with Log(path, durability="os", compression_type=compression, index_interval_bytes=0) as log:
+        with Log(path, durability="os", compression_type=compression, index_interval_bytes=0) as log:  # type: ignore[arg-type]  # a parameter of the program
             for part in range(3):
                 for number in range(3):
                     offset = part * 6 + number * 2
