@@ -182,7 +182,11 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
             # A leading byte says whether the structure exists.
             return None if reader.number(INT8) < 0 else read_value(reader)
 
-        return read_struct
+        def read_tagged_struct(reader: Reader) -> Value:
+            # In a tagged field an unsigned varint says it, which Java reads as an int32: 0 or less is null.
+            return read_value(reader) if 0 < reader.uvarint() < 1 << 31 else None
+
+        return read_struct if field.tag is None else read_tagged_struct
     if is_nullable or (not field.is_array and field.type not in ("string", "bytes")):
         return read
 
@@ -261,7 +265,10 @@ def _field_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
     if field.type == "struct" and is_nullable:
 
         def write_struct(writer: Writer, value: object) -> None:
-            writer.number(INT8, -1 if value is None else 1)
+            if field.tag is None:
+                writer.number(INT8, -1 if value is None else 1)
+            else:
+                writer.uvarint(0 if value is None else 1)
             if value is not None:
                 write_value(writer, value)
 

@@ -59,6 +59,29 @@ def test_numbers_and_bytes_have_decoders(dump: Dump) -> None:
     assert out.endswith("payload: fffffffffffffffb\n")
 
 
+def test_a_number_is_in_the_first_bytes_of_a_longer_value(dump: Dump) -> None:
+    write_log(build_batch([record(0, struct.pack(">q", -5) + b"more", struct.pack(">i", 7) + b"!")], base_offset=0))
+    options = ["--key-decoder-class", "IntegerDecoder", "--value-decoder-class", "LongDecoder"]
+    _, out, _ = dump(*options, "--skip-record-metadata", "--files", f"{BASE}.log")
+    assert out.endswith("| key: 7 payload: -5\n")
+
+
+def test_a_member_of_a_new_group_may_have_a_classic_past(dump: Dump) -> None:
+    key = struct.pack(">hh", 5, 1) + b"g" + struct.pack(">h", 1) + b"m"
+    plain = bytes.fromhex("0000 00 00 02 63 02 68 01 00 00000001 00")
+    # The tagged field 0: its size, an unsigned varint above 0, the timeout, a protocol "r" with the metadata "x".
+    short = bytes.fromhex("01 00 0c 01 00000064 02 02 72 02 78 00 00")
+    long = bytes.fromhex("01 00 0d 8c01 00000064 02 02 72 02 78 00 00")
+    null = bytes.fromhex("01 00 01 00")
+    values = [plain + tagged for tagged in (b"\0", short, long, null)]
+    write_log(build_batch([record(at, value, key) for at, value in enumerate(values)], base_offset=0))
+    _, out, _ = dump("--offsets-decoder", "--skip-record-metadata", "--files", f"{BASE}.log")
+    lines = [line for line in out.splitlines() if "payload" in line]
+    metadata = '"classicMemberMetadata":{"sessionTimeoutMs":100,"supportedProtocols":[{"name":"r","metadata":"eA=="}]}'
+    assert [metadata in line for line in lines] == [False, True, True, False]
+    assert not [line for line in lines if "Error" in line]
+
+
 def test_a_value_that_its_decoder_cannot_read_ends_the_dump_of_the_file(dump: Dump) -> None:
     write_log(batch(0, 1))
     status, _, err = dump("--value-decoder-class", "LongDecoder", "--files", f"{BASE}.log")

@@ -43,9 +43,10 @@ def bytes_decoder(class_name: str) -> Callable[[bytes], Value] | None:
 
 
 def _number(data: bytes, size: int) -> Value:
-    if len(data) != size:
+    """The number in the first bytes, as Kafka's decoders read it: what follows them is ignored."""
+    if len(data) < size:
         raise MessageError(f"{len(data)} bytes, expected the {size} of the decoder's number")
-    return int.from_bytes(data, "big", signed=True)
+    return int.from_bytes(data[:size], "big", signed=True)
 
 
 BYTES_DECODERS: dict[str, Callable[[bytes], Value]] = {
