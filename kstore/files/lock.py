@@ -89,6 +89,8 @@ class DirectoryLock:
         system, or the file system, has no shareable locks.
         """
         self._fd = -1
+        # The file that it has locked.
+        self._id: _FileId | None = None
         self._shared = shared
         self._is_given_up = False
         # The ``id`` of each unreleased share; guarded by ``_mutex``.
@@ -104,10 +106,38 @@ class DirectoryLock:
             raise
 
     def _take(self, path: str, kind: str, mode: int) -> None:
+        """Takes the lock of the file named ``path``, if it is free.
+
+        At each step the object has what was taken, so that its release gives it back, whatever interrupts this.
+        """
+        if self._shared:
+            _check_shareable(path)
         with _mutex:
-            self._fd, self._id = _lock_file(path, mode, shared=self._shared)
-            _held.setdefault(self._id, []).append(_Held(self._fd, self._shared, weakref.ref(self)))
-            _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
+            for _ in range(REPLACED_RETRIES):
+                self._drop()
+                try:
+                    self._fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
+                    file_id = _check_not_ours(self._fd, path, shared=self._shared)
+                    if not _try_ofd(self._fd, shared=self._shared) or not _try_flock_past_probes(
+                        self._fd, shared=self._shared
+                    ):
+                        raise _locked(self._fd, path)
+                except LockedError:
+                    raise
+                except OSError as error:
+                    raise storage_error(error, path, writing=True) from error
+                if _file_id(path) == file_id:
+                    self._id = file_id
+                    _held.setdefault(file_id, []).append(_Held(self._fd, self._shared, weakref.ref(self)))
+                    _write_holder(self._fd, f"kstore {kind} {self._pid}\n".encode("ascii"))
+                    return
+        raise StorageError(errno.EAGAIN, f"replaced by another file {REPLACED_RETRIES} times while it was locked", path)
+
+    def _drop(self) -> None:
+        """Closes the descriptor, and with it ends any lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> DirectoryLock:
         return self
@@ -129,12 +159,16 @@ class DirectoryLock:
 
         Raises: ClosedError if the lock was released.
         """
-        with _mutex:
-            if not self.held:
-                raise ClosedError(f"the lock of {os.fspath(self.directory)} was released")
-            share = LockShare(self)
-            self._shares.add(id(share))
+        share = LockShare(self)
+        try:
+            with _mutex:
+                if not self.held:
+                    raise ClosedError(f"the lock of {os.fspath(self.directory)} was released")
+                self._shares.add(id(share))
             return share
+        except BaseException:
+            share.release()  # at once: a stored exception keeps it
+            raise
 
     def _release_share(self, share: LockShare) -> None:
         with _mutex:
@@ -146,24 +180,33 @@ class DirectoryLock:
         """Releases the directory, or leaves it to the last share; a second call, or one in a forked child, does
         nothing."""
         self._is_given_up = True
+        try:
+            self._let_go()
+        except BaseException:
+            self._let_go()  # what an interrupt has left to do
+            raise
+
+    def _let_go(self) -> None:
         if self._fd < 0:
             return
         with _mutex:
             fd = self._fd
             if fd < 0 or self._shares:
                 return
-            others = [held for held in _held.pop(self._id, ()) if held.fd != fd]
-            if others:
-                _held[self._id] = others
-            # Unlocked explicitly, not only closed: a child that is about to exec another program has a copy of the
-            # descriptor, which would keep the lock. Only the owner may: elsewhere it is the parent's lock.
-            if self._pid == os.getpid():
-                if not self._shared:
-                    _write_holder(fd, b"")  # other sharing processes may continue
-                _unlock(fd)
-            # Last: after an earlier interrupt a second call can finish.
-            self._fd = -1
-            os.close(fd)
+            # Without an id it was never locked: the text names another holder.
+            if self._id is not None:
+                others = [held for held in _held.get(self._id, ()) if held.fd != fd]
+                if others:
+                    _held[self._id] = others
+                else:
+                    _held.pop(self._id, None)
+                # Unlocked explicitly, not only closed: a child that is about to exec another program has a copy of the
+                # descriptor, which would keep the lock. Only the owner may: elsewhere it is the parent's lock.
+                if self._pid == os.getpid():
+                    if not self._shared:
+                        _write_holder(fd, b"")  # other sharing processes may continue
+                    _unlock(fd)
+            self._drop()
 
     # --- shared ---------------------------------------------------------------------------------------------------
 
@@ -222,7 +265,11 @@ class LockShare:
 
     def release(self) -> None:
         """Releases the claim; a second call, or one in a forked child, does nothing."""
-        self._lock._release_share(self)
+        try:
+            self._lock._release_share(self)
+        except BaseException:
+            self._lock._release_share(self)  # what an interrupt has left to do
+            raise
 
 
 _TURN_LOCK = FLOCK.pack(fcntl.F_WRLCK, *TURN)
@@ -315,31 +362,6 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
-
-
-def _lock_file(path: str, mode: int, *, shared: bool) -> tuple[int, _FileId]:
-    """Opens and locks the file named ``path`` if the locks are free."""
-    if shared:
-        _check_shareable(path)
-    for _ in range(REPLACED_RETRIES):
-        try:
-            fd = os.open(path, OPEN_FLAGS | os.O_RDWR | os.O_CREAT, mode)
-        except OSError as error:
-            raise storage_error(error, path, writing=True) from error
-        try:
-            file_id = _check_not_ours(fd, path, shared=shared)
-            if not _try_ofd(fd, shared=shared) or not _try_flock_past_probes(fd, shared=shared):
-                raise _locked(fd, path)
-            if _file_id(path) == file_id:
-                return fd, file_id
-        except BaseException as error:
-            # Whatever it was, even MemoryError and KeyboardInterrupt: an open descriptor would keep the lock.
-            os.close(fd)
-            if isinstance(error, OSError) and not isinstance(error, LockedError):
-                raise storage_error(error, path, writing=True) from error
-            raise
-        os.close(fd)
-    raise StorageError(errno.EAGAIN, f"replaced by another file {REPLACED_RETRIES} times while it was locked", path)
 
 
 def _check_shareable(path: str) -> None:

@@ -66,12 +66,16 @@ def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mo
     Raises: LockedError, naming the lone writer; ReadOnlyError, FileMissingError, StorageError.
     """
     lock = lock_past_lone_writers(directory, kind=kind, mode=mode, shared=shared)
-    if shared or os.path.islink(directory):
-        return lock
+    kept: WriteLock = lock
     try:
-        return root.share()
-    finally:
+        if not shared and not os.path.islink(directory):
+            kept = root.share()
+            lock.release()
+        return kept
+    except BaseException:
         lock.release()
+        kept.release()
+        raise
 
 
 def lock_past_lone_writers(directory: Path, *, kind: str = "log", mode: int, shared: bool = False) -> DirectoryLock:

@@ -123,13 +123,17 @@ class Topics:
         self.directory = LogDirectory(
             fs, path.absolute(), clock, file_mode=config.file_mode, read_only=read_only, shared=shared
         )
-        self.settings = TopicSettings(self.directory, defaults, durability)
-        self.logs = OpenLogs(self.directory, self.settings, flushes)
-        # Logs that were not closed cleanly, and are not known to be sound since.
-        self._unclean: set[TopicPartition] = set()
-        # Reentrant: the collection of a producer during a call takes it again.
-        self._watching = threading.RLock()
-        self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
+        try:
+            self.settings = TopicSettings(self.directory, defaults, durability)
+            self.logs = OpenLogs(self.directory, self.settings, flushes)
+            # Logs that were not closed cleanly, and are not known to be sound since.
+            self._unclean: set[TopicPartition] = set()
+            # Reentrant: the collection of a producer during a call takes it again.
+            self._watching = threading.RLock()
+            self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
+        except BaseException:
+            self.directory.close()  # at once: a stored exception keeps it
+            raise
         self.life.closed = False
 
     # --- what is allowed -------------------------------------------------------------------------------------------
