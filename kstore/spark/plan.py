@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import StorageError
 from kstore.files.paths import LOG_SUFFIX, parse_segment_name
 from kstore.files.remote import open_remote
+from kstore.indexes.entry_index import INDEX_FAILURES
+from kstore.indexes.offset_index import OffsetIndex
 from kstore.log import Log
 from kstore.spark.places import LogPlace
 from kstore.types import AbortedTransaction
@@ -155,14 +157,16 @@ def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
 def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
     """The parts of a segment, of about one size; a single part without an index to cut by."""
     found = log.reads.segment_for(span.start)
-    try:
-        index = found[0].offset_index() if found is not None else None
-    except (StorageError, CorruptDataError):
-        index = None
-    if found is None or index is None:
+    if found is None:
         return [span]
-    segment = found[0]
-    first = index.lookup(span.start).position if span.start > segment.base_offset else 0
+    try:
+        return _cut_by(found[0].offset_index(), found[0].base_offset, span, size_max)
+    except INDEX_FAILURES:  # also if it was closed in the meantime
+        return [span]
+
+
+def _cut_by(index: OffsetIndex, base_offset: int, span: Piece, size_max: int) -> list[Piece]:
+    first = index.lookup(span.start).position if span.start > base_offset else 0
     above = index.ceiling(span.stop)
     # Without an entry at its end it is the size reported before.
     last = above[0].position if above is not None else first + span.size

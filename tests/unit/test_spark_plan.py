@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from kstore.errors import ClosedError
+from kstore.indexes.offset_index import OffsetIndex
 from kstore.log import Log
 from kstore.spark.holdings import Holdings
 from kstore.spark.options import ReadOptions
@@ -83,6 +85,16 @@ def test_a_part_of_a_segment_has_its_share_of_the_size(tmp_path: Path) -> None:
     cut = planned(tmp_path, [(place, 250, 500)], max_partition_bytes=5_000)
     check_covers(cut, [(place, 250, 500)])
     assert 5 <= len(cut) <= 8
+
+
+def test_a_segment_whose_index_is_closed_meanwhile_is_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*arguments: object) -> None:
+        raise ClosedError("the index is closed")
+
+    place = written(tmp_path / "a-0", 500)
+    monkeypatch.setattr(OffsetIndex, "upper_bound", closed)
+    (split,) = planned(tmp_path, [(place, 0, 500)], max_partition_bytes=11_000)
+    check_covers([split], [(place, 0, 500)])
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "of another log"])
