@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +79,12 @@ def test_a_failure_between_two_partitions_loses_no_record(
     store: Store, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, T1, 20)
-    real, calls = PartitionReader.take, count(1)
+    real, struck = PartitionReader.take, list[bool]()
 
     def take(self: PartitionReader, number: int) -> list[Any]:
         found = real(self, number)
-        if next(calls) == 3:
+        if self.owner == T0 and not struck:  # all of the other partition was taken, and is not returned yet
+            struck.append(True)
             self.stop()
             self.seek(found[0].offset)
             raise error
@@ -102,6 +102,7 @@ def test_a_failure_between_two_partitions_loses_no_record(
                 continue
             for owner, numbers in found.items():
                 seen[owner] += numbers
+    assert struck
     assert seen == {T0: list(range(COUNT)), T1: list(range(20))}
 
 
