@@ -101,6 +101,8 @@ class _Run:
         # By base offset: the sealed segments whose files the target has, and what the manifest says of them.
         self._sealed: dict[TopicPartition, dict[int, LogSegment]] = {}
         self._entries: dict[TopicPartition, dict[int, SegmentEntry]] = {}
+        # How often each log had been cut when its sealed segments were copied: a cut changes files in place.
+        self._cut_counts: dict[TopicPartition, int] = {}
         self._before: dict[TopicPartition, dict[int, SegmentEntry]] = {}
         times = target.times()
         self._last_time = times[-1] if times else 0
@@ -117,8 +119,8 @@ class _Run:
         for owner, log in moment.logs.items():
             if not log.writer.syncs_appends:
                 log.writer.flush()
-            # A truncation changes files in place.
-            if log.writer.files.cut_count != log.cut_count:
+            # A truncation changes files in place, of those copied before the moment too.
+            if not log.writer.files.cut_count == log.cut_count == self._cut_counts.get(owner, log.cut_count):
                 raise TruncatedFileError(errno.EAGAIN, "it was truncated during the backup", str(owner))
         manifest = Manifest(max(moment.time_ms, self._last_time + 1), self._topics_of(moment), self._root(), logs)
         self._target.finish(manifest)
@@ -162,6 +164,9 @@ class _Run:
             known = self._sealed.setdefault(owner, {})
             active = writer.ends.base_offset
             cut_count = writer.files.cut_count
+            if self._cut_counts.setdefault(owner, cut_count) != cut_count:
+                known.clear()
+                self._cut_counts[owner] = cut_count
             for segment in tuple(writer.segments):
                 if segment.base_offset >= active or known.get(segment.base_offset) is segment:
                     continue
@@ -179,8 +184,6 @@ class _Run:
                 if self._is_unchanged(writer, segment, cut_count):
                     known[segment.base_offset] = segment
                     self._entries.setdefault(owner, {})[segment.base_offset] = entry
-            if writer.files.cut_count != cut_count:
-                known.clear()
         return count
 
     def _is_unchanged(self, writer: LogWriter, segment: LogSegment, cut_count: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from kstore.backup.manifest import Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name, manifest_time
 from kstore.errors import CorruptFileError, LogNotFoundError, PathLike, TruncatedFileError
-from kstore.files.fs import FileStat, FileSystem
+from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
@@ -36,7 +36,8 @@ class BackupTarget:
         """Raises: ConfigError, StorageError."""
         self._at = open_remote(target, storage_options=storage_options, local=fs)
         self._lock: DirectoryLock | None = None
-        self._present: dict[TopicPartition, dict[str, FileStat]] = {}
+        # The sizes of the files of each log, once they were asked for.
+        self._present: dict[TopicPartition, dict[str, int]] = {}
 
     @property
     def url(self) -> str:
@@ -76,9 +77,9 @@ class BackupTarget:
         if owner not in self._present:
             self._present[owner] = {}
             with suppress(FileNotFoundError):
-                self._present[owner] = self._at.fs.list_stats((self._at / str(owner)).path)
-        found = self._present[owner].get(file.name)
-        return found is not None and found.size == file.size
+                found = self._at.fs.list_stats((self._at / str(owner)).path)
+                self._present[owner] = {name: stat.size for name, stat in found.items()}
+        return self._present[owner].get(file.name) == file.size
 
     def chunks(self, owner: TopicPartition, file: StoredFile) -> Iterator[bytes]:
         """The bytes of a file, checked. Raises: CorruptFileError, TruncatedFileError, StorageError."""
@@ -111,10 +112,11 @@ class BackupTarget:
     def put(self, owner: TopicPartition, file: StoredFile, chunks: Iterable[bytes]) -> None:
         """Stores a file: whole, on disk, or not at all. Raises: DiskFullError, StorageError."""
         directory = self._at / str(owner)
-        if not self._present.get(owner):
+        present = self._present.setdefault(owner, {})
+        if not present:
             self._at.fs.make_dirs(directory.path)
         self._at.fs.put((directory / file.name).path, chunks)
-        self._present.pop(owner, None)
+        present[file.name] = file.size
 
     def finish(self, manifest: Manifest) -> None:
         """Stores the manifest, which makes what was put a backup. Raises: DiskFullError, StorageError."""

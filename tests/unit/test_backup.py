@@ -303,6 +303,26 @@ def test_a_truncation_during_a_backup_makes_it_start_again(tmp_path: Path) -> No
         assert contents(new) == before
 
 
+def test_a_sealed_segment_that_is_cut_and_sealed_again_before_the_moment_is_copied_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        fill(store)
+        log, cuts = store.log("orders"), [3]
+        copied: list[int] = []
+
+        def truncate(size: int) -> None:
+            copied.append(size)
+            if cuts and len(copied) > 3:  # the first segment of orders-0 is in the target
+                log.truncate_to(cuts.pop())
+                log.append(b"another")
+                log.writer.roll()
+
+        store.backup(tmp_path / "backups", progress=truncate)
+        assert not cuts
+        before = contents(store)
+    with restored(tmp_path / "backups", tmp_path / "new") as new:
+        assert contents(new) == before
+
+
 # --- a model ----------------------------------------------------------------------------------------------------------
 
 
