@@ -201,6 +201,19 @@ def test_a_log_that_was_cut_inside_a_batch_goes_on_in_a_new_segment(store: Path)
 
 
 @pytest.mark.promise("rebuilt")
+def test_an_empty_segment_that_an_older_version_left_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "empty" / "a-0"
+    # The log begins at 10, after an empty segment at 0 that is added here.
+    with Log(path) as log:
+        log.truncate_fully_and_start_at(10)
+        log.append(b"v")
+    (path / f"{0:020d}.log").touch()
+    (path / KSTORE_STATE).unlink()
+    report = to_broker(path.parent, topic_ids={"a": ID_A})
+    assert not report.refused
+    assert [note for note in report.notes if "segment 0 is empty" in note]
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("harm", ["lies", "missing"])
 def test_a_wrong_index_is_rebuilt(store: Path, suffix: str, harm: str) -> None:

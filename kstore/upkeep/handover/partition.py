@@ -52,7 +52,8 @@ class Facts(NamedTuple):
     """The contents of a log that was read whole.
 
     ``whole_end`` is the offset after the last batch of the last segment, or its base: where a broker continues.
-    ``misindexed`` are the bases of the segments whose indexes are wrong or missing.
+    ``misindexed`` are the bases of the segments whose indexes are wrong or missing. ``empty`` are those of the segments
+    before the last that hold nothing.
     """
 
     first_base: int
@@ -62,6 +63,7 @@ class Facts(NamedTuple):
     damage: list[CorruptRange]
     epochs: EpochTrack
     misindexed: list[int]
+    empty: list[int]
 
 
 class Partition:
@@ -203,7 +205,8 @@ class Partition:
                 if damage[-1].first >= known_end:
                     damage.pop()
             first_base = segments[0].base_offset if segments else ends.start_offset
-            return Facts(first_base, ends.start_offset, ends.end_offset, whole_end, damage, epochs, misindexed)
+            empty = [segment.base_offset for segment in segments[:-1] if not segment.size]
+            return Facts(first_base, ends.start_offset, ends.end_offset, whole_end, damage, epochs, misindexed, empty)
         finally:
             view.close()
 

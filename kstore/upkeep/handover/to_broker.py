@@ -182,6 +182,11 @@ def _read(store: Store, partitions: list[Partition], ids: Mapping[str, uuid.UUID
         ]
         return []
     ready = [_roll_if_due(store, one, report.damage) for one in ready]
+    report.notes += [
+        f"{one.partition.path}: segment {base_offset} is empty: a broker's search by time finds nothing from there on"
+        for one in ready
+        for base_offset in one.facts.empty
+    ]
     report.partitions += [
         PartitionReport(
             str(one.partition.owner), one.facts.start_offset, one.facts.end_offset, format_topic_id(one.topic_id)
