@@ -48,7 +48,7 @@ OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 HOLDER = re.compile(rb"kstore ([a-z-]{1,32}) ([1-9][0-9]{0,9})\n")
 HOLDER_SIZE_MAX = 64
-SOMEBODY = "a broker or another program"
+UNKNOWN_HOLDER = "a broker or another program"
 
 MEMBERS, LIVE, TURN = ((os.SEEK_SET, byte, 1, 0) for byte in range(3))
 
@@ -471,12 +471,12 @@ def _describe_holder(fd: int) -> str:
         pid = _ofd_holder(fd)
         match = HOLDER.fullmatch(os.pread(fd, HOLDER_SIZE_MAX, 0))
     except OSError:
-        return SOMEBODY
+        return UNKNOWN_HOLDER
     if pid is not None and pid > 0:
-        return f"process {pid} ({SOMEBODY})"
+        return f"process {pid} ({UNKNOWN_HOLDER})"
     # Only kstore takes an open file description lock; a lone flock may be any program's, beside an old text.
     if match is None or (pid is None and OFD_GETLK is not None):
-        return SOMEBODY
+        return UNKNOWN_HOLDER
     return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}"
 
 

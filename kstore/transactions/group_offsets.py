@@ -236,7 +236,7 @@ class _Partition:
         # By producer id: the commits of its open transaction, the last for each partition.
         self.pending: dict[int, dict[GroupPartition, _Commit]] = {}
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.position = 0
         self.groups.clear()
         self.pending.clear()
@@ -246,7 +246,7 @@ class _Partition:
         end = log.high_watermark
         if end < self.position:
             # The log was cut, or is another one of the same name.
-            self._begin_anew()
+            self._restart()
         self.position = max(self.position, log.start_offset)
         while self.position < end:
             before = self.position
@@ -260,7 +260,7 @@ class _Partition:
                 logger.warning("%s: committed offsets are skipped: %s", log.path, error)
                 self.position = max(error.last_offset, self.position) + 1
             except OffsetOutOfRangeError:
-                self._begin_anew()
+                self._restart()
                 self.position = log.start_offset
             if self.position <= before:
                 return  # no whole batch yet
