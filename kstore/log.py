@@ -2,7 +2,6 @@
 
 A ``Log`` has a writer, or a read-only view, and an object that reads from either (``reads``). Its methods delegate to
 them and to the other parts in ``engine/``, whose ``__init__`` maps them.
-
 Parts that only some programs use (columns, compaction, logs that several processes share) are loaded on first use.
 """
 

@@ -17,6 +17,7 @@ from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
 from kstore.queue.items import Headers, Shown
 from kstore.queue.job import Job as SyncJob
+from kstore.queue.look import LeasedItem
 from kstore.queue.queue import LOOK_SECONDS, QueueStats
 from kstore.queue.queue import Queue as SyncQueue
 
@@ -83,6 +84,10 @@ class Queue:
         put = _Put(item, delay, key, headers)
         return await self._with_room(lambda: self._puts.add(put), timeout)
 
+    async def put_nowait(self, item: bytes) -> int:
+        """``put`` that does not wait for space, only for the disk. Raises: Full, and as that."""
+        return await self.put(item, timeout=0)
+
     async def put_many(
         self,
         items: Sequence[bytes],
@@ -142,6 +147,10 @@ class Queue:
 
         return Opening(made)
 
+    def get_nowait(self) -> Opening[Job]:
+        """``get`` that does not wait for an item. Raises: Empty, and as that."""
+        return self.get(timeout=0)
+
     async def get_many(
         self, count: int, *, timeout: float | None = None, lease_seconds: float | None = None
     ) -> list[Job]:
@@ -192,6 +201,12 @@ class Queue:
             self._change()
             self._getters.waiter.wake()
 
+    async def _fail(self, job: SyncJob) -> None:
+        try:
+            await self._threads.run(partial(self.sync.fail, job))
+        finally:
+            self._change()
+
     # --- inspection -------------------------------------------------------------------------------------------------
 
     async def join(self, timeout: float | None = None) -> bool:
@@ -207,6 +222,27 @@ class Queue:
     def _change(self) -> None:
         self._changed.set_result(None)
         self._changed = self._loop.create_future()
+
+    async def task_done(self, job: Job) -> None:
+        """Acks ``job``, as ``kstore.Queue.task_done`` does; a task has to say which."""
+        await job.ack()
+
+    @property
+    def maxsize(self) -> int:
+        """See ``kstore.Queue.maxsize``."""
+        return self.sync.maxsize
+
+    async def empty(self) -> bool:
+        """Whether no item waits."""
+        return await self._threads.run(self.sync.empty)
+
+    async def full(self) -> bool:
+        """Whether a put would wait."""
+        return await self._threads.run(self.sync.full)
+
+    async def leased(self) -> list[LeasedItem]:
+        """See ``kstore.Queue.leased``; the holders are threads of the store."""
+        return await self._threads.run(self.sync.leased)
 
     async def qsize(self) -> int:
         """See ``kstore.Queue.qsize``."""
@@ -293,6 +329,10 @@ class Job:
     async def nack(self, delay: float = 0) -> None:
         """See ``kstore.Job.nack``. If cancelled, it runs to its end."""
         await self._queue._nack(self.sync, delay)
+
+    async def fail(self) -> None:
+        """See ``kstore.Job.fail``. If cancelled, it runs to its end."""
+        await self._queue._fail(self.sync)
 
     async def extend(self, seconds: float | None = None) -> None:
         """See ``kstore.Job.extend``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kstore.clock import Clock
 from kstore.setting_rules import (
     COUNT,
     MIB,
@@ -21,7 +22,7 @@ from kstore.setting_rules import (
 )
 from kstore.types import INT32_MAX
 
-__all__ = ["SECONDS_MAX", "QueueConfig", "queue_settings", "seconds_of"]
+__all__ = ["SECONDS_MAX", "QueueConfig", "check_timeout", "deadline_of", "queue_settings", "seconds_of"]
 
 # A year: a larger number is a mistake.
 SECONDS_MAX = 366 * 86_400.0
@@ -60,6 +61,22 @@ def seconds_of(value: object) -> float:
     if not 0 <= value <= SECONDS_MAX:
         raise ValueError(f"seconds are {value}, expected 0 to {SECONDS_MAX:.0f}")
     return float(value)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raises: TypeError, ValueError, whether or not the call would have to wait."""
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
+    if timeout < 0:
+        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
+
+
+def deadline_of(timeout: float | None, clock: Clock) -> float | None:
+    """Raises: as ``check_timeout``."""
+    check_timeout(timeout)
+    return None if timeout is None else clock.monotonic() + timeout
 
 
 # --- how values are read ----------------------------------------------------------------------------------------------

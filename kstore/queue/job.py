@@ -20,6 +20,7 @@ class Leaser(Protocol):
 
     def ack(self, job: Job) -> None: ...
     def nack(self, job: Job, delay: float = 0) -> None: ...
+    def fail(self, job: Job) -> None: ...
     def extend(self, job: Job, seconds: float | None = None) -> None: ...
 
 
@@ -78,6 +79,13 @@ class Job:
     def nack(self, delay: float = 0) -> None:
         """Lets the item be delivered again, after ``delay`` seconds. Raises: as ``ack``; it comes back in any case."""
         self._queue.nack(self, delay)
+
+    def fail(self) -> None:
+        """Makes the item a dead letter at once, however many deliveries it has left. On return it is on disk there.
+
+        A crash in between may leave it in both queues. Raises: as ``ack``.
+        """
+        self._queue.fail(self)
 
     def extend(self, seconds: float | None = None) -> None:
         """Makes the lease end ``seconds`` from now (default: its original length). Raises: LeaseLostError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kstore.engine.reads import segment_count_and_size
@@ -9,7 +10,7 @@ from kstore.queue.core import QueueCore
 from kstore.queue.items import NOTHING, Shown, marks_of, of_user
 from kstore.types import IsolationLevel
 
-__all__ = ["QueueStats", "peeked", "stats_of"]
+__all__ = ["LeasedItem", "QueueStats", "leased_items", "peeked", "stats_of"]
 
 
 class QueueStats(NamedTuple):
@@ -28,6 +29,48 @@ class QueueStats(NamedTuple):
     end_offset: int
     size: int
     dead_letters: int
+
+
+class LeasedItem(NamedTuple):
+    """A leased item. ``age`` and ``rest`` are seconds: since the lease began or was extended, and until it expires.
+
+    ``holder`` is the name of the thread that took it, or "another process".
+    """
+
+    offset: int
+    delivery_count: int
+    age: float
+    rest: float
+    holder: str
+
+
+def leased_items(core: QueueCore, now: float, names: Mapping[int | None, str]) -> list[LeasedItem]:
+    """See ``Queue.leased``. ``names`` are those of threads, by number. Needs the lock."""
+    state = core.state
+    found = [
+        LeasedItem(
+            job.offset,
+            job.delivery_count,
+            max(now - (job.deadline - job.seconds), 0.0),
+            job.deadline - now,
+            names.get(job.thread, f"thread {job.thread}, which has ended"),
+        )
+        for job in state.leases.held()
+        if job.deadline > now
+    ]
+    own = {item.offset for item in found}
+    found += [
+        LeasedItem(
+            offset,
+            claim.deliveries,
+            max(now - claim.claimed_ms / 1000, 0.0),
+            claim.expires_ms / 1000 - now,
+            "another process",
+        )
+        for offset, claim in state.claims.items()
+        if offset not in own and claim.expires_ms > now * 1000
+    ]
+    return sorted(found, key=lambda item: -item.age)
 
 
 def stats_of(core: QueueCore, dead_count: int) -> QueueStats:

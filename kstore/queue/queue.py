@@ -14,12 +14,12 @@ from typing import NoReturn, Protocol
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError, not_picklable
 from kstore.files.fork import ForkGuard
 from kstore.log import Log
-from kstore.queue.config import QueueConfig, seconds_of
+from kstore.queue.config import QueueConfig, check_timeout, deadline_of, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import encode_done, ranges_of
 from kstore.queue.items import NOTHING, Headers, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
-from kstore.queue.look import QueueStats, peeked, stats_of
+from kstore.queue.look import LeasedItem, QueueStats, leased_items, peeked, stats_of
 from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record
 
@@ -182,7 +182,7 @@ class Queue:
         maxsize = core.config.maxsize
         if count > maxsize:
             raise ConfigError(f"{count} items at once, expected up to {maxsize} (maxsize)")
-        deadline = _deadline(timeout, core)
+        deadline = deadline_of(timeout, core.clock)
         core.count_all()
         with core.lock, core.counted("putter_count"):
             while (waiting_count := core.waiting_count()) + self._reserved + count > maxsize:
@@ -223,7 +223,7 @@ class Queue:
         seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
         if not isinstance(count, int) or count < 1:
             raise ConfigError(f"count is {count!r:.80}, expected an int, at least 1")
-        _check_timeout(timeout)
+        check_timeout(timeout)
         deadline: float | None = None
         is_first = True
         while True:
@@ -235,7 +235,7 @@ class Queue:
                 has_dead = bool(core.state.dead)
                 if not jobs and not (has_dead and is_first):
                     if is_first and timeout is not None:
-                        deadline = _deadline(timeout, core)
+                        deadline = deadline_of(timeout, core.clock)
                     is_first = False
                     rest = None if deadline is None else deadline - core.clock.monotonic()
                     if not block or (rest is not None and rest <= 0):
@@ -245,7 +245,7 @@ class Queue:
                 self._bury_all()
                 is_first = False
                 if timeout is not None:
-                    deadline = _deadline(timeout, core)
+                    deadline = deadline_of(timeout, core.clock)
             if jobs:
                 return jobs
 
@@ -375,6 +375,26 @@ class Queue:
         if self._space.is_due:
             self._space.tidy()
 
+    def fail(self, job: Job) -> None:
+        """See ``Job.fail``."""
+        core = self._core
+        with core.lock:
+            core.check_open()
+            if not job.is_open or not core.state.is_leased(job):
+                raise _lost(job)
+        # First: a crash in between must not lose the item.
+        self._put_aside(job.record, job.delivery_count)
+        self.ack(job)
+
+    def leased(self) -> list[LeasedItem]:
+        """The items that are leased now, the longest first. Raises: ClosedError."""
+        core = self._core
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        with core.lock:
+            core.check_open()
+            now = core.clock.monotonic()
+            return leased_items(core, now, names)
+
     def extend(self, job: Job, seconds: float | None = None) -> None:
         """See ``Job.extend``."""
         core, state = self._core, self._core.state
@@ -425,7 +445,7 @@ class Queue:
         It does not wait for items of an open transaction, which do not count yet.
         """
         core = self._core
-        deadline = _deadline(timeout, core)
+        deadline = deadline_of(timeout, core.clock)
         core.count_all()
         with core.lock, core.counted("joiner_count"):
             while core.pending():
@@ -568,23 +588,6 @@ class Queue:
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable("Queue", "open its store in the other process with shared=True, and get the queue there")
-
-
-def _check_timeout(timeout: float | None) -> None:
-    """Raises: TypeError, ValueError, whether or not the call would have to wait."""
-    if timeout is None:
-        return
-    if not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
-    if timeout < 0:
-        raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
-
-
-def _deadline(timeout: float | None, core: QueueCore) -> float | None:
-    if timeout is None:
-        return None
-    _check_timeout(timeout)
-    return core.clock.monotonic() + timeout
 
 
 def _lost(job: Job) -> LeaseLostError:

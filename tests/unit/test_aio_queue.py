@@ -506,3 +506,25 @@ def test_a_look_for_items_that_ends_with_its_getters_is_not_started_again(tmp_pa
                 await (await getting).ack()
 
     run(main())
+
+
+def test_the_rest_of_the_interface_of_a_queue(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            queue = await store.queue("jobs", maxsize=2)
+            assert (queue.maxsize, await queue.empty(), await queue.full()) == (2, True, False)
+            await queue.put_nowait(b"a")
+            await queue.put_nowait(b"b")
+            assert await queue.full()
+            with pytest.raises(Full):
+                await queue.put_nowait(b"c")
+            job = await queue.get_nowait()
+            assert [item.offset for item in await queue.leased()] == [job.offset]
+            await queue.task_done(job)
+            async with queue.get_nowait() as job:
+                await job.fail()
+            with pytest.raises(Empty):
+                await queue.get_nowait()
+            assert await (await queue.dead_letters()).qsize() == 1
+
+    run(main())
