@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kstore.errors import CorruptBatchError
+from kstore.errors import CorruptBatchError, DivergedError
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, segment_name
 from kstore.log import Log
 from kstore.record.batch import Batch
 from kstore.segment import LogSegment
+from kstore.upkeep.mirror import mirror
 from tests.fake_clock import ManualClock
 from tests.kafka_cleaner import clean
 from tests.log_helpers import TIME
@@ -172,3 +173,23 @@ def damage(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(b"%d|" % offset)] ^= 1
     path.write_bytes(data)
+
+
+@pytest.mark.parametrize("after_bytes", [1, 6000])
+def test_a_mirror_copies_no_segment_that_was_replaced_after_it_was_listed(
+    after_bytes: int, path: Path, tmp_path: Path
+) -> None:
+    """It examines the log again, and then finds that what it has copied differs."""
+    copied = 0
+
+    def advance(size: int) -> None:
+        nonlocal copied
+        if copied < after_bytes <= copied + size:
+            for base in MERGED:
+                for _ in clean(path, [base], keeps):
+                    pass
+        copied += size
+
+    (result,) = mirror(path, tmp_path / "copy", advance=advance)
+    assert result.damage == []
+    assert result.error is None or isinstance(result.error, DivergedError)

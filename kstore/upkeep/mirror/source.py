@@ -28,6 +28,7 @@ from kstore.files.remote import Location
 from kstore.metrics import LogCounters
 from kstore.rules.mirror import SegmentFile
 from kstore.segment import SegmentContext
+from kstore.segments.pin import FilePin
 from kstore.types import OFFSET_MAX
 
 __all__ = ["SMALL_FILES", "SourceLog"]
@@ -101,7 +102,15 @@ class SourceLog:
         return f"{self.at.path}/{segment_name(base_offset, suffix)}"
 
     def open(self, name: str) -> File:
-        return self.at.fs.open(f"{self.at.path}/{name}")
+        """Raises: FileMissingError, also if the name is another file's than when the log was examined, as after a
+        broker has compacted the segment: its size would be applied to the wrong file."""
+        opened = self.at.fs.open(f"{self.at.path}/{name}")
+        listed = self._stats.get(name)
+        if listed is not None and name.endswith(LOG_SUFFIX):
+            pin = FilePin()
+            pin.hold(listed, opened.path)
+            pin.hold(opened.stat(), opened.path)
+        return opened
 
     def indexes(self, segment: SegmentFile) -> list[NamedFile]:
         """The files that accompany a segment. For an active one only the aborted transactions, which a reader of the
