@@ -42,7 +42,7 @@ from kstore.record.builder import build_batches
 from kstore.record.crc import crc32c
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
-from kstore.rules.arguments import as_sequence, check_keys, check_timestamps, timestamp_ms
+from kstore.rules.arguments import as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
 from kstore.rules.sequence import ProducerBatch
 from kstore.segments.tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
@@ -115,7 +115,7 @@ class Appends:
         try:
             values = as_sequence("values", values)
             keys = None if keys is None else as_sequence("keys", keys)
-            headers = None if headers is None else as_sequence("headers", headers)
+            headers = None if headers is None else as_rows("headers", headers)
             if timestamps is not None:
                 timestamps = self._checked_timestamps(as_sequence("timestamps", timestamps))
             if self.is_compacted:

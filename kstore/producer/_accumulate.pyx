@@ -828,7 +828,8 @@ cdef class SendPath:
                 # The serializer "bytes" raises the error.
                 return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if headers is not None:
-            pairs = checked_headers(headers)
+            # Both ways to send read them, and an iterator can be read only once.
+            headers = pairs = checked_headers(headers)
         number = -1 if partition is None else partition
         now = self.time_ms()
         delivery = Delivery.__new__(Delivery)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from operator import index
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 __all__ = [
+    "as_rows",
     "as_sequence",
     "check_keys",
     "check_timestamps",
@@ -79,6 +80,14 @@ def as_sequence(name: str, given: Iterable[T]) -> Sequence[T]:
     if not isinstance(given, Iterable):
         raise TypeError(f"{name} must be an iterable with an item for each record, not {type(given).__name__}")
     return list(given)
+
+
+def as_rows(name: str, given: Iterable[Any]) -> Sequence[Any]:
+    """``as_sequence`` of items that can be read more than once: a record that does not fit a batch is encoded again."""
+    rows = as_sequence(name, given)
+    if all(row is None or isinstance(row, list | tuple | Mapping) for row in rows):
+        return rows
+    return [tuple(row) if isinstance(row, Iterator) else row for row in rows]
 
 
 def offset_number(name: str, given: object) -> int:

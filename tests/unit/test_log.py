@@ -547,3 +547,10 @@ def test_a_repr_shows_what_is_in_a_log(tmp_path: Path) -> None:
         assert repr(log.read()) == f"LogReader({str(path)!r})"
         assert repr(log.recovery) == "RecoveryReport(clean=True)"
     assert repr(log) == f"Log({str(path)!r}, closed)"
+
+
+def test_headers_that_can_be_read_once_are_kept_when_a_batch_is_full(tmp_path: Path) -> None:
+    count = 3000
+    with Log(tmp_path / "log", durability="os", max_message_bytes=20_000) as log:
+        log.append_many([b"value"] * count, headers=[iter([(str(number), b"")]) for number in range(count)])
+        assert [record.headers for record in log.read()] == [((str(number), b""),) for number in range(count)]

@@ -359,3 +359,13 @@ def test_batches_that_are_written_together_are_known_as_a_replay_would_know_them
             path.unlink()
         with kstore.Log(tmp_path / "data" / "orders-0", read_only=True) as view:
             assert view.producers() == [known]
+
+
+def test_headers_that_can_be_read_once_are_kept_when_a_batch_is_full(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", durability="os") as store:
+        store.create_topic("orders")
+        with store.producer(batch_size=200) as producer:
+            for number in range(50):
+                producer.send("orders", b"value", headers=iter([(str(number), b"")]))
+        found = [record.headers for record in store.log("orders").read()]
+    assert found == [((str(number), b""),) for number in range(50)]
