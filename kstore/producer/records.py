@@ -91,7 +91,7 @@ class ProducerRecord:
             if number is None:
                 continue
             if not hasattr(number, "__index__"):
-                raise TypeError(f"{name} is {number!r:.80}, expected an int or None")
+                raise TypeError(f"a {name} of type {type(number).__name__}, expected an int or None")
             if index(number) < 0:
                 raise ValueError(f"{name} {number}, expected None or at least 0")
             object.__setattr__(self, name, index(number))

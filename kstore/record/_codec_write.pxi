@@ -277,7 +277,9 @@ cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
     except OverflowError:
         timestamp = -2
     except TypeError:
-        raise TypeError(f"a timestamp is {given!r:.80}, expected ms since the epoch as an int, or an aware datetime") from None
+        raise TypeError(
+            f"a timestamp of type {type(given).__name__}, expected ms since the epoch as an int, or an aware datetime"
+        ) from None
     if timestamp < -1:
         message = f"a timestamp of {given} ms, expected 0 to 2^63 - 1, or -1 for none"
         raise InvalidTimestampError(f"record {index}: {message}", [RecordError(index, message)])

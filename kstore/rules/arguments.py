@@ -67,7 +67,7 @@ def timestamp_ms(given: object) -> int:
         return index(given)  # type: ignore[arg-type]  # for other types it raises TypeError
     except TypeError:
         raise TypeError(
-            f"a timestamp is {given!r:.80}, expected ms since the epoch as an int, or an aware datetime"
+            f"a timestamp of type {type(given).__name__}, expected ms since the epoch as an int, or an aware datetime"
         ) from None
 
 

@@ -54,8 +54,13 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         ValueError,
         "give an aware datetime",
     ),
-    ("seconds", lambda p: p.log.append(b"a", timestamp=1.5), TypeError, f"a timestamp is 1.5, {TIMESTAMP}"),
-    ("a time as text", lambda p: p.log.append(b"a", timestamp="now"), TypeError, f"a timestamp is 'now', {TIMESTAMP}"),
+    ("seconds", lambda p: p.log.append(b"a", timestamp=1.5), TypeError, f"a timestamp of type float, {TIMESTAMP}"),
+    (
+        "a time as text",
+        lambda p: p.log.append(b"a", timestamp="now"),
+        TypeError,
+        f"a timestamp of type str, {TIMESTAMP}",
+    ),
     ("seconds in many", lambda p: p.log.append_many([b"a"], timestamps=[1.5]), TypeError, TIMESTAMP),
     (
         "headers as text",
