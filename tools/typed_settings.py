@@ -67,6 +67,7 @@ TOPIC = '''class TopicSettings(LogSettings, total=False):
 
 
 def text() -> str:
+    """The source of the module, not formatted."""
     parts = [
         HEAD,
         _typed_dict("LogSettings", "of a log; LogConfig explains them", config.LogConfig, config.RULES),
@@ -82,9 +83,13 @@ def text() -> str:
         _typed_dict("ConsumerSettings", "of a consumer", consumer_config.ConsumerConfig, consumer_config.RULES),
         _typed_dict("QueueSettings", "of a queue", queue_config.QueueConfig, queue_config.RULES, QUEUE_ACCEPTED),
     ]
-    plain = "\n\n".join(parts)
+    return "\n\n".join(parts)
+
+
+def formatted(source: str) -> str:
+    """As ``make format`` leaves it."""
     command = [sys.executable, "-m", "ruff", "format", "-q", "--line-length", "120", "-"]
-    return subprocess.run(command, input=plain, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
 def _typed_dict(
@@ -116,4 +121,4 @@ NAMED = {
 
 
 if __name__ == "__main__":
-    PATH.write_text(text())
+    PATH.write_text(formatted(text()))
