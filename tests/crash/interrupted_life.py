@@ -18,8 +18,9 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, cast
 
 import kstore
@@ -114,7 +115,9 @@ class InterruptAfterCode(InterruptAt):
                 last = -1  # a handler follows a raise, not signals
             elif event == "opcode":
                 before, last = last, frame.f_lasti
-                if before >= 0 and codes[before] in SERVING_CODES:
+                # CPython serves a signal at the end of ``before``, whose handler gets it; a trace raises at ``last``.
+                is_served = before >= 0 and codes[before] in SERVING_CODES
+                if is_served and handler_of(frame.f_code, before) == handler_of(frame.f_code, last):
                     if self._left == 1:
                         self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, code {last}"
                         self.functions = [one.f_code.co_name for one in ends_of(frame)]
@@ -122,6 +125,13 @@ class InterruptAfterCode(InterruptAt):
             return code
 
         return code
+
+
+@cache
+def handler_of(code: CodeType, offset: int) -> int | None:
+    """Where a code object goes on after an exception at ``offset``."""
+    table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # CPython's own
+    return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
 
 
 INTERRUPTS = {"lines": InterruptAt, "codes": InterruptAfterCode}
