@@ -156,7 +156,9 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Returns items that were taken but not leased."""
         self.fresh.extendleft(reversed(fresh))
         for offset in again:
-            self.waiting.put(offset)
+            # Another process may have finished it meanwhile.
+            if not self.is_done(offset):
+                self.waiting.put(offset)
 
     def lose_order(self) -> None:
         """Notes that a call failed midway: an item may be in no place. The next call finds it."""

@@ -231,3 +231,9 @@ def test_processes_that_share_a_queue_do_what_a_plain_model_does_for_long(direct
     for number in range(500):
         _live(directory / str(number), seed + number, 500)
         shutil.rmtree(directory / str(number))
+
+
+@pytest.mark.usefixtures("small")
+def test_what_another_process_has_finished_does_not_wait_again(directory: Path) -> None:
+    # A life in which an item that was taken, and could not be claimed, was finished meanwhile.
+    _live(directory, 20260261, 500)
