@@ -13,7 +13,7 @@ help:
 	@echo "Each command installs what it needs into $(VENV), once."
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
 	@echo "make demo-spark  a live producer, Spark streams killed once half way, compared with plain Python (needs Java, 3 minutes)"
-	@echo "make test     the tests that show within 3 minutes whether every promise holds"
+	@echo "make test     the tests that show in a few minutes whether every promise holds"
 	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers"
 	@echo "make docs     the documentation as a site, build/site"

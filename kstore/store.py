@@ -415,7 +415,7 @@ class Store:
         """Copies the store, as it is at one moment, to ``target``: a directory, or a URL; see docs/backup.md.
 
         Other threads go on, and only the moment itself delays them. What an earlier backup in ``target`` has is not
-        copied again. On return the backup is complete and on disk; after an error, or a kill, there is none.
+        copied again. On return the backup is complete and on disk; after an error or a kill, no backup is there.
 
         Args:
             target: not inside the store.

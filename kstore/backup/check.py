@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ def check_backups(
     place = BackupTarget(target, storage_options=storage_options, fs=fs)
     times = place.times()
     if not times:
-        raise LogNotFoundError(2, "there is no backup", place.url)
+        raise LogNotFoundError(errno.ENOENT, "there is no backup", place.url)
     known: dict[tuple[TopicPartition, StoredFile], str] = {}
     checked = []
     for time_ms in times:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kstore.errors import CorruptFileError, PathLike
 from kstore.files.checked_text import CheckedText
 from kstore.files.checkpoint import EpochEntry
-from kstore.files.paths import LOG_SUFFIX, TopicPartition, topic_partition
+from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TopicPartition, topic_partition
 from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.types import OFFSET_MAX
 
@@ -149,16 +149,25 @@ def _log(row: Mapping[str, Any]) -> LogEntry:
     if owner is None:
         raise ValueError(f"{row['log']!r:.80} is no log")
     losses = LossRanges(_spans(row["lost"]), _spans(row["accepted"]), _spans(row["unconfirmed"]))
-    segments = tuple(
-        SegmentEntry(_number(one["base"]), int(one["inode"]), int(one["mtime_ns"]), _files(one["files"]))
-        for one in row["segments"]
-    )
-    if not segments:
-        raise ValueError(f"{owner} has no segment")
+    segments = tuple(_segment(one) for one in row["segments"])
+    bases = [segment.base for segment in segments]
+    if not bases or bases != sorted(set(bases)):
+        raise ValueError(f"{owner} has segments {bases!r:.80}, expected at least one, with rising offsets")
+    snapshots = _files(row["snapshots"])
+    if any(file.suffix != SNAPSHOT_SUFFIX for file in snapshots):
+        raise ValueError(f"{owner} has a snapshot that is none")
     epochs = tuple(EpochEntry(_number(epoch), _number(start)) for epoch, start in row["epochs"])
-    return LogEntry(
-        owner, _number(row["start"]), _number(row["end"]), losses, epochs, segments, _files(row["snapshots"])
-    )
+    return LogEntry(owner, _number(row["start"]), _number(row["end"]), losses, epochs, segments, snapshots)
+
+
+def _segment(row: Mapping[str, Any]) -> SegmentEntry:
+    base, inode, mtime_ns, files = _number(row["base"]), row["inode"], row["mtime_ns"], _files(row["files"])
+    if type(inode) is not int or type(mtime_ns) is not int:
+        raise ValueError(f"inode {inode!r:.80} and time {mtime_ns!r:.80}, expected whole numbers")
+    found = [file.suffix for file in files if file.base == base]
+    if len(found) != len(files) or len(set(found)) != len(found) or LOG_SUFFIX not in found:
+        raise ValueError(f"segment {base} has the files {[file.name for file in files]!r:.200}")
+    return SegmentEntry(base, inode, mtime_ns, files)
 
 
 def _files(rows: list[list[Any]]) -> tuple[StoredFile, ...]:

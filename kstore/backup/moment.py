@@ -112,11 +112,14 @@ class BorrowedLogs:
 
         # In a thread of its own, because an interrupt must not come between a lock and its release.
         thread = start_thread(take, name="kstore-backup")
-        try:
-            thread.join()
-        except BaseException:
-            thread.join()  # it uses what is closed next
-            raise
+        interrupt: BaseException | None = None
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as error:
+                interrupt = error  # the thread uses what is closed next
+        if interrupt is not None:
+            raise interrupt
         result = found[0]
         if isinstance(result, BaseException):
             raise result

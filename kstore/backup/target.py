@@ -56,16 +56,25 @@ class BackupTarget:
     def manifest(self, time_ms: int) -> Manifest:
         """Raises: CorruptFileError, UnsupportedFormatError, StorageError."""
         at = self._at / manifest_name(time_ms)
-        manifest = decode_manifest(at.fs.open(at.path).pread(MANIFEST_SIZE_MAX, 0), at.url)
+        opened = at.fs.open(at.path)
+        try:
+            size = opened.size()
+            if size > MANIFEST_SIZE_MAX:
+                raise CorruptFileError(f"it has {size} bytes, expected at most {MANIFEST_SIZE_MAX}", path=at.url)
+            manifest = decode_manifest(opened.pread(size, 0), at.url)
+        finally:
+            opened.close()
         if manifest.time_ms != time_ms:
             raise CorruptFileError(f"it is of {manifest.time_ms}, expected {time_ms}", path=at.url)
         return manifest
 
     def last_at(self, at_ms: int | None) -> Manifest:
-        """The last backup, or the last one at or before ``at_ms``. Raises: LogNotFoundError if there is none."""
+        """The last backup, of those at or before ``at_ms`` if that is given. Raises: LogNotFoundError."""
         times = [time_ms for time_ms in self.times() if at_ms is None or time_ms <= at_ms]
         if not times:
-            raise LogNotFoundError(errno.ENOENT, "there is no backup" + (" so early" if at_ms else ""), self.url)
+            raise LogNotFoundError(
+                errno.ENOENT, "there is no backup" + (" so early" if at_ms is not None else ""), self.url
+            )
         return self.manifest(times[-1])
 
     # --- files --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A segment file by itself, shown as a log of one segment: ``.log`` files copied from a broker can be looked into.
 
-    fs = StrayFs(Path("copy.log"))
+    fs = StrayFs(Path("copy.log"), SYSTEM_FS)
     Log("copy.log", read_only=True, fs=fs)      # a directory with one file, to everything that reads it
 
 The directory has the file's path. Nothing in it can be written.

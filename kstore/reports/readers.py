@@ -1,4 +1,4 @@
-"""Who reads from a store: the committed offsets of consumer groups, and the state of queues. Nothing is written."""
+"""The readers of a store: the committed offsets of consumer groups, and the state of queues. Nothing is written."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Timeline:
         self._buckets: dict[int, tuple[int, int, int]] = {}
 
     def add(self, timestamp: int, size: int, record_count: int, batch_count: int = 1) -> None:
-        """Counts batches of ``size`` bytes in all; a time below 0 is none."""
+        """Counts batches of ``size`` bytes in all; a time below 0 counts as unknown."""
         if timestamp < 0:
             _, sizes, records, batches = self.untimed
             self.untimed = Bucket(-1, sizes + size, records + record_count, batches + batch_count)

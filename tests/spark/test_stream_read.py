@@ -45,8 +45,8 @@ class Sink:
     def run(self, **options: str) -> StreamingQuery:
         """Everything that is available now. Raises the error that ended the query.
 
-        Spark gives the process of a source ten seconds to start, which nobody can set; on a busy machine that is too
-        short. Nothing has been read then, and the query is started again, as its operator would.
+        Spark gives the process of a source ten seconds to start, and has no setting for it; on a busy machine that is
+        too short. Nothing has been read then, and the query is started again, as its operator would.
         """
         from pyspark.errors import StreamingQueryException
 

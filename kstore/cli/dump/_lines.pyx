@@ -287,7 +287,7 @@ def plain_lines(
     """The lines of the batches in ``data[at:stop]``, which a run has found whole, plain and right.
 
     ``position``: where ``data`` begins in its file. ``what``: RECORDS, METADATA, CONTENTS added up; 0 for the batches
-    alone. ``last_offset``: of the record before these, UNKNOWN if there is none. Appends to ``gaps`` (previous offset,
+    alone. ``last_offset``: of the record before these, UNKNOWN before the first. Appends to ``gaps`` (previous offset,
     offset) of records that do not follow each other.
 
     Returns (text, where it ends, last offset). It ends early where Python must print a batch, and after about 256 KiB.
