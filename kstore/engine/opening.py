@@ -87,7 +87,7 @@ def load(
             report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
         start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
         is_new = not (state_known or marks.recovery_point or names.unfinished or any(names.bases.values()))
-        segments = _tidy(context, names, start_offset, is_new=is_new)
+        segments = _tidy(context, names, start_offset, state, is_new=is_new)
         index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
         producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
         epochs = read_epochs(context, report)
@@ -230,7 +230,9 @@ def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEn
         return None
 
 
-def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int, *, is_new: bool) -> LogSegments:
+def _tidy(
+    context: SegmentContext, names: DirectoryNames, start_offset: int, state: LogState | None, *, is_new: bool
+) -> LogSegments:
     """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one.
 
     The name of the first segment of a log that ``is_new`` is left for the caller to sync.
@@ -255,8 +257,15 @@ def _tidy(context: SegmentContext, names: DirectoryNames, start_offset: int, *, 
     first = max((number for number, base in enumerate(bases) if base <= start_offset), default=0)
     for base_offset in bases[:first]:
         LogSegment(context, base_offset).delete()
+    del bases[:first]
+    if len(bases) > 1 and state is not None and bases[-2] < state.recovery_point:
+        emptied = LogSegment(context, bases[-2])
+        if not emptied.size:
+            # A truncation has emptied it and rolled, and its writer died before the last of its files was gone.
+            emptied.delete()
+            del bases[-2]
     indexed = names.indexed
-    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases[first:])
+    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases)
     if not len(segments):
         segment = LogSegment(context, start_offset)
         segment.create()

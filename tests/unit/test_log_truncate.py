@@ -192,6 +192,21 @@ def test_a_truncation_changes_nothing_at_the_end_or_beyond(log: Log) -> None:
     assert (log.end_offset, files(log.path, *INDEXES)) == (30, before)
 
 
+@pytest.mark.parametrize("lost", [(), (".index",), (".index", ".timeindex")], ids=str)
+def test_an_emptied_segment_that_a_power_cut_brought_back_goes_at_the_next_open(
+    lost: tuple[str, ...], log: Log, tmp_path: Path
+) -> None:
+    log.truncate_to(25)
+    assert segment_bases(log.path) == [0, 12, 25]
+    copy = killed(log, tmp_path / "killed")
+    for suffix in {*INDEXES} - {*lost}:
+        (copy / f"{24:020d}{suffix}").touch()
+    with Log(copy) as again:
+        again.check()
+        assert (again.end_offset, again.recovery.corrupt, again.recovery.cut) == (25, [], [])
+        assert (segment_bases(copy), offsets(again)) == ([0, 12, 25], list(range(24)))
+
+
 # --- truncate_fully_and_start_at --------------------------------------------------------------------------------------
 
 
