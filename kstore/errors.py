@@ -134,7 +134,7 @@ class CorruptBatchError(CorruptDataError):
         super().__init__(reason + lost, path=path, position=position)
         self.reason = reason
         if advice:
-            self.args = (f"{self}; {advice}",)
+            self.args: tuple[object, ...] = (f"{self}; {advice}",)
 
 
 class CorruptIndexError(CorruptDataError):
@@ -218,7 +218,7 @@ class JavaNotFoundError(MissingExtraError):
     """No Java that Spark runs on; ``problems`` lists the result for each place that was checked."""
 
     def __init__(self, version_min: int, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         found = "; ".join(self.problems)
         super().__init__(
             f"Spark needs Java {version_min} or later: set JAVA_HOME, or pip install 'kstore[jre]'. Found: {found}"
@@ -295,8 +295,8 @@ class RecordError:
     __slots__ = ("index", "message")
 
     def __init__(self, index: int, message: str) -> None:
-        self.index = index
-        self.message = message
+        self.index: int = index
+        self.message: str = message
 
     def __repr__(self) -> str:
         return f"RecordError(index={self.index}, message={self.message!r})"
@@ -312,7 +312,7 @@ class InvalidRecordError(RequestError, ValueError):
     """A batch refused because of its records; ``record_errors`` lists each of them (Kafka: LogValidator)."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
-        self.record_errors = tuple(record_errors)
+        self.record_errors: tuple[RecordError, ...] = tuple(record_errors)
         super().__init__(message)
 
 
@@ -337,7 +337,7 @@ class InvalidProducerIdMappingError(ProducerFencedError):
         super().__init__(producer_id, producer_epoch, producer_epoch)
         self.transactional_id = transactional_id
         of = f"producer {producer_id}, epoch {producer_epoch}, of transactional id {transactional_id!r}"
-        self.args = (f"{of}: {found}",)
+        self.args: tuple[object, ...] = (f"{of}: {found}",)
 
 
 class InvalidProducerEpochError(ProducerFencedError):
@@ -417,7 +417,7 @@ class DeliveryError(KstoreError, RuntimeError):
         self.count = count
         self.first = first
         super().__init__(f"{count} records were not delivered; the first: {type(first).__name__}: {first}")
-        self.__cause__ = first
+        self.__cause__: BaseException | None = first
 
 
 class ConsumerStateError(RequestError, RuntimeError):

@@ -108,7 +108,7 @@ class Log:
         self._closed = True  # until it is open
         self._guard = ForkGuard()
         self._writer: LogWriter | None = None
-        self.path = Path(path).expanduser()
+        self.path: Path = Path(path).expanduser()
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
@@ -127,7 +127,7 @@ class Log:
         else:
             self._source = self._writer = open_writer(context, durability, _ties)
         try:
-            self.reads = LogReads(self._source, self._guard, self.path)  # for kstore's own use
+            self.reads: LogReads = LogReads(self._source, self._guard, self.path)  # for kstore's own use
             repairs.serve(self._source)
         except BaseException:
             self._source.close()  # or its lock would last as long as the exception

@@ -77,8 +77,8 @@ class HistogramCounter:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)
+        self.bounds: tuple[float, ...] = tuple(bounds)
+        self.counts: list[int] = [0] * (len(bounds) + 1)
         self.sum: float = 0
 
     def observe(self, value: float) -> None:
@@ -126,17 +126,30 @@ class LogCounters:
     )
 
     def __init__(self) -> None:
-        self.appends = self.append_batches = self.append_records = self.append_bytes = self.append_duplicates = 0
-        self.rolls = self.truncations = self.segments_deleted = self.segments_compacted = self.index_failures = 0
-        self.reads = self.corrupt_ranges = 0
+        self.appends: int = 0
+        self.append_batches: int = 0
+        self.append_records: int = 0
+        self.append_bytes: int = 0
+        self.append_duplicates: int = 0
+        self.rolls: int = 0
+        self.truncations: int = 0
+        self.segments_deleted: int = 0
+        self.segments_compacted: int = 0
+        self.index_failures: int = 0
+        self.reads: int = 0
+        self.corrupt_ranges: int = 0
         # The numbers named by DELIVERED: in an array, so that compiled readers can count each batch.
-        self.delivered = array("q", [0] * len(DELIVERED))
-        self.retention_segments = self.retention_deleted_bytes = 0
-        self.compactions = self.compaction_records_read = self.compaction_records_removed = self.compaction_damaged = 0
+        self.delivered: array[int] = array("q", [0] * len(DELIVERED))
+        self.retention_segments: int = 0
+        self.retention_deleted_bytes: int = 0
+        self.compactions: int = 0
+        self.compaction_records_read: int = 0
+        self.compaction_records_removed: int = 0
+        self.compaction_damaged: int = 0
         self.compaction_seconds: float = 0
         self.last_compaction_timestamp_seconds: float = 0
-        self.group_appends = HistogramCounter(GROUP_BOUNDS)
-        self.sync_seconds = HistogramCounter(SYNC_SECONDS_BOUNDS)
+        self.group_appends: HistogramCounter = HistogramCounter(GROUP_BOUNDS)
+        self.sync_seconds: HistogramCounter = HistogramCounter(SYNC_SECONDS_BOUNDS)
         self.append_errors: dict[str, float] = {}
         self._errors_lock = threading.Lock()
 

@@ -32,7 +32,7 @@ from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SegmentFiles
-from kstore.segments.pin import UNPINNED
+from kstore.segments.pin import UNPINNED, FilePin
 from kstore.segments.places import START, BatchPosition, Located, TimeEntry
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
@@ -100,20 +100,20 @@ class LogSegment:
         self._context = context
         # Identifies its handles in the cache. Its base offset does not: the segment that replaces it has the same one.
         self._handle_owner = object()
-        self.lacks_index = lacks_index
+        self.lacks_index: bool = lacks_index
         # Whether its indexes were checked against its batches, which is done once. Guarded by the repairs.
-        self.is_examined = False
+        self.is_examined: bool = False
         # Counts the changes that make it another segment, for a scan that is under way.
-        self.change_count = 0
-        self.base_offset = base_offset
+        self.change_count: int = 0
+        self.base_offset: int = base_offset
         # See ``SegmentFiles``.
-        self.state = state
+        self.state: str = state
         self._retired = False
         self.tail: SegmentTail | None = None
         self._size = size
         self._largest: TimestampOffset | None = None
         self._has_damage = False
-        self.pin = UNPINNED
+        self.pin: FilePin = UNPINNED
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path(LOG_SUFFIX)}, active={self.tail is not None})"

@@ -123,9 +123,9 @@ class Store:
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a store that is read_only needs no lock")
-        self.path = Path(path).expanduser()
+        self.path: Path = Path(path).expanduser()
         given = resolved(settings, {**RULES, **STORE_RULES}, " of a store", HINTS)
-        self.config = StoreConfig(**{name: given.pop(name) for name in STORE_RULES.keys() & given.keys()})
+        self.config: StoreConfig = StoreConfig(**{name: given.pop(name) for name in STORE_RULES.keys() & given.keys()})
         self._is_closing = False
         self._is_released = False
         self._scheduler = Scheduler(clock, threads=background and not read_only)

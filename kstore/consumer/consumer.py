@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.offsets import Offsets
@@ -62,9 +63,9 @@ class Consumer:
             raise TypeError("a Consumer belongs to a store: use kstore.open(path).consumer(topic, group=...)")
         self._use = parts.use
         self._life = parts.use.life
-        self.config = parts.config
-        self.group = parts.place.group
-        self.client_id = parts.client_id
+        self.config: ConsumerConfig = parts.config
+        self.group: str | None = parts.place.group
+        self.client_id: str = parts.client_id
         self._topics = parts.topics
         self._clock = parts.topics.clock
         self._counters = parts.counters

@@ -18,7 +18,7 @@ class ConsumerCounters:
 
     def __init__(self, now: float) -> None:
         self.commits = self.commit_errors = self.rebalances = 0
-        self.commit_seconds = 0.0
+        self.commit_seconds: float = 0.0
         # By the monotonic clock.
         self.asked_at = now
 

@@ -92,19 +92,19 @@ class PartitionReader:
         turn_bytes: int,
         counters: ReadingCounters,
     ) -> None:
-        self.owner = owner
+        self.owner: TopicPartition = owner
         self._counters = counters
-        self.log = log
+        self.log: Log = log
         self.isolation_level = isolation_level
         self.on_corrupt = on_corrupt
-        self.turn_bytes = turn_bytes
-        self.paused = False
+        self.turn_bytes: int = turn_bytes
+        self.paused: bool = False
         # How many other partitions its consumer reads.
-        self.sibling_count = 0
+        self.sibling_count: int = 0
         self.position: int | None = None
         # The last committed offset.
         self.committed: int | None = None
-        self.has_turn_ended = False
+        self.has_turn_ended: bool = False
         self._size = 0
         # The rest of a part, after which reading continues at _next_offset; the offsets of values.
         self._items: Iterator[Any] | None = None

@@ -30,7 +30,7 @@ class Draft:
     __slots__ = ("state",)
 
     def __init__(self, state: GroupState) -> None:
-        self.state = state
+        self.state: GroupState = state
 
 
 class GroupBox(Protocol):
@@ -217,11 +217,11 @@ class Membership:
         # The next check of other members begins after this one.
         self._looked_at = ""
         self._topics: tuple[str, ...] = ()
-        self.member_id = ""
-        self.generation = -1
-        self.owned = NOTHING
+        self.member_id: str = ""
+        self.generation: int = -1
+        self.owned: frozenset[TopicPartition] = NOTHING
         # Whether it owns exactly its target.
-        self.is_settled = False
+        self.is_settled: bool = False
 
     @property
     def group(self) -> str:

@@ -72,7 +72,7 @@ class CursorPiece:
 
     def __init__(self, reader: Reader, cursor: Cursor, count: int | None) -> None:
         """``count``: the most items; None means all, with nothing between the cursor and the caller."""
-        self.reader = reader
+        self.reader: Reader = reader
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
 
@@ -101,7 +101,7 @@ class ListPiece:
     __slots__ = ("_items", "_offsets", "items", "reader")
 
     def __init__(self, reader: Reader, items: list[Any], offsets: Sequence[int] | None = None) -> None:
-        self.reader = reader
+        self.reader: Reader = reader
         self._items = items
         self._offsets = offsets
         self.items: Iterator[Any] = iter(items)

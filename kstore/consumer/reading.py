@@ -40,7 +40,7 @@ class Reading:
         self._group = group
         # In the order of their turns.
         self.readers: dict[TopicPartition, PartitionReader] = {}
-        self.counters = ReadingCounters()
+        self.counters: ReadingCounters = ReadingCounters()
         # Where readers were before the call in progress, or interrupted, that has not returned what it took from them.
         # A call clears it with its last step, as an assignment: CPython serves a signal after a call, not after that.
         self.before: dict[Reader, int] = {}

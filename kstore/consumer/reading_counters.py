@@ -11,4 +11,5 @@ class ReadingCounters:
     __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
-        self.records = self.bytes = 0
+        self.records: int = 0
+        self.bytes: int = 0

@@ -16,11 +16,11 @@ class SoleUse:
     """Keeps other threads out of a consumer while one calls it."""
 
     def __init__(self, client_id: str) -> None:
-        self.life = Lifetime(client_id)
+        self.life: Lifetime = Lifetime(client_id)
         # Held during a call. Reentrant: listeners are called while it is held.
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         # Whether ``wakeup`` was called, and no call has raised WakeupError for it yet. Any thread sets it.
-        self.is_woken = False
+        self.is_woken: bool = False
         self._client_id = client_id
 
     @contextmanager

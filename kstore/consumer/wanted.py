@@ -55,7 +55,7 @@ class Wanted:
                 raise ConfigError(f"a topic is {topic!r:.80}, expected a name")
         self._topics = tuple(dict.fromkeys(topics))
         try:
-            self.pattern = re.compile(pattern) if pattern is not None else None
+            self.pattern: re.Pattern[str] | None = re.compile(pattern) if pattern is not None else None
         except (re.error, TypeError) as error:
             raise ConfigError(f"pattern is {pattern!r:.80}, expected a regular expression: {error}") from None
 

@@ -85,7 +85,7 @@ class Appends:
         self._clock = files.context.clock
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
-        self.stable_offset_max = OFFSET_MAX
+        self.stable_offset_max: int = OFFSET_MAX
         self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
         self.use(files.context.config)
         self._group = GroupCommit(self._commit, self._clock) if durability.is_sync else None
@@ -98,7 +98,7 @@ class Appends:
         self._timestamp_type = config.message_timestamp_type
         # Compressed data must not exceed what a reader accepts when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
-        self.is_compacted = config.is_compacted
+        self.is_compacted: bool = config.is_compacted
         is_plain = self._codec == "none" and self._timestamp_type == CREATE_TIME
         self._single_bytes_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
 

@@ -77,7 +77,7 @@ class ArrowBatches:
     """
 
     def __init__(self, reader: LogReader[Any], decoder: ArrowDecoder) -> None:
-        self.schema = decoder.schema
+        self.schema: Any = decoder.schema
         self.corrupt: list[CorruptRange] = reader.corrupt
         self._batches: Iterator[pa.RecordBatch] = _to_the_end(reader, decoder)
 

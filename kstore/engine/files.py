@@ -19,16 +19,20 @@ from kstore.config import LogConfig
 from kstore.engine.ends import Ends
 from kstore.engine.loaded import Loaded
 from kstore.engine.others import OtherWriters
+from kstore.engine.producers import LogProducers
+from kstore.engine.segments import LogSegments
 from kstore.engine.syncs import Syncs
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.paths import DELETED_SUFFIX
+from kstore.metrics import LogCounters
 from kstore.rules.losses import LossRanges
-from kstore.segment import LogSegment
+from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.tail import SegmentTail
 from kstore.state.kafka_marks import forget_clean_shutdown
-from kstore.state.log_state import LogState
+from kstore.state.leader_epoch import LeaderEpochCache
+from kstore.state.log_state import LogState, StateFile
 from kstore.types import Durability
 
 __all__ = ["LogFiles"]
@@ -51,22 +55,22 @@ class LogFiles:
     ) -> None:
         """``parks_under`` is the log's lock, if an idle tail may be closed for other logs; ``has_kafka_marks``: a
         broker's clean marker may be beside the log, and no store handles it."""
-        self.context = loaded.context
-        self.counters = loaded.context.counters
+        self.context: SegmentContext = loaded.context
+        self.counters: LogCounters = loaded.context.counters
         self.durability: Durability = loaded.durability
-        self.is_sync = loaded.durability == "sync"
+        self.is_sync: bool = loaded.durability == "sync"
         self.others = others
-        self.syncs = Syncs()
+        self.syncs: Syncs = Syncs()
         self._take(loaded)
         # Incremented before a cut begins, and again after it ends: it reveals a cut to a reader that met half of it,
         # even if the reader started during the cut.
-        self.truncation_count = 0
+        self.truncation_count: int = 0
         # Counts actual cuts: segments may then differ from before, even if they are the same objects.
-        self.cut_count = 0
+        self.cut_count: int = 0
         # The end of the active segment, open for appends.
         self.tail: SegmentTail | None = None
         # When the log was last appended to, by this process or another one.
-        self.last_append_ms = loaded.context.clock.now_ms()
+        self.last_append_ms: int = loaded.context.clock.now_ms()
         # Sealed since the last flush. Their descriptors stay open, because a failed writeback is reported only to
         # those that wrote.
         self.unflushed: list[SegmentTail] = []
@@ -78,14 +82,14 @@ class LogFiles:
         self._has_kafka_marks = has_kafka_marks
 
     def _take(self, loaded: Loaded) -> None:
-        self.segments = loaded.segments
-        self.producers = loaded.producers
-        self.epochs = loaded.epochs
-        self.state_file = loaded.state_file
-        self.ends = loaded.ends
-        self.losses = loaded.losses
+        self.segments: LogSegments = loaded.segments
+        self.producers: LogProducers = loaded.producers
+        self.epochs: LeaderEpochCache = loaded.epochs
+        self.state_file: StateFile = loaded.state_file
+        self.ends: Ends = loaded.ends
+        self.losses: LossRanges = loaded.losses
         # The next batch must go into a new segment: the last one ends with fenced damage or missing offsets.
-        self.seal_before_append = loaded.seal
+        self.seal_before_append: bool = loaded.seal
 
     def adopt(self, loaded: Loaded, *, cuts: bool) -> None:
         """Continues with the contents of the directory, which other processes have changed."""

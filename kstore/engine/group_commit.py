@@ -37,7 +37,7 @@ class Pending(Generic[Result]):
     def __init__(self) -> None:
         self.result: Result | None = None
         self.error: Exception | None = None
-        self.leads = False
+        self.leads: bool = False
         self.wake: _thread.LockType | None = None
 
 

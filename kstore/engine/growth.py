@@ -17,7 +17,7 @@ class Growth:
         self._lock = threading.RLock()
         self._grown = threading.Condition(self._lock)
         # Guarded by the lock; each append reads it without.
-        self.follower_count = 0
+        self.follower_count: int = 0
         self._watchers: list[Callable[[], None]] = []  # guarded and read as above; each counts as a follower
 
     def wake(self) -> None:

@@ -50,16 +50,16 @@ class PendingAppend(Pending[AppendInfo]):
         stamp: tuple[int, int, int, bool] | None = None,
     ) -> None:
         super().__init__()
-        self.buffer = buffer
-        self.buffers = buffers
-        self.batches = batches
-        self.append_time_ms = append_time_ms
-        self.source_codec = source_codec or codec
-        self.target_codec = codec
-        self.spans = spans
-        self.stamp = stamp
-        self.offsets_monotonic = offsets_monotonic
-        self.with_producers = with_producers
+        self.buffer: BatchBuffer = buffer
+        self.buffers: Sequence[BatchBuffer] | None = buffers
+        self.batches: Sequence[EncodedBatch] = batches
+        self.append_time_ms: int = append_time_ms
+        self.source_codec: str = source_codec or codec
+        self.target_codec: str = codec
+        self.spans: Sequence[tuple[int, int]] | None = spans
+        self.stamp: tuple[int, int, int, bool] | None = stamp
+        self.offsets_monotonic: bool = offsets_monotonic
+        self.with_producers: bool = with_producers
         # The batches that these repeat, if the log has them already.
         self.repeated: Sequence[RememberedBatch] = ()
 
@@ -111,7 +111,7 @@ class PendingAppend(Pending[AppendInfo]):
             offset_of_max = last_offset  # all have the same time; Kafka reports the last
             if self.repeated:
                 append_time_ms = max_timestamp = self.repeated[-1].timestamp
-        self.result = AppendInfo(
+        self.result: AppendInfo | None = AppendInfo(
             first_offset,
             last_offset,
             max_timestamp,

@@ -74,7 +74,7 @@ class LogProducers:
 
         ``shows_expired``: nothing is appended, so producers that appends would have expired stay known.
         """
-        self.index_sizes = TransactionIndexSizes() if index_sizes is None else index_sizes
+        self.index_sizes: TransactionIndexSizes = TransactionIndexSizes() if index_sizes is None else index_sizes
         self._context = context
         self._segments = segments
         self._snapshots = sorted(snapshots)
@@ -88,7 +88,7 @@ class LogProducers:
         # Whether the state knows more than the newest snapshot.
         self._changed = False
         # Whether a producer ever wrote to the log, as far as known.
-        self.in_use = bool(snapshots)
+        self.in_use: bool = bool(snapshots)
         # Aborted transactions read since the snapshot: with a live writer an index may not list them yet.
         self._seen_aborted: list[AbortedTransaction] = []
         # Indexes with entries that are not on disk yet, by base offset. They stay open, because the system reports a

@@ -136,7 +136,7 @@ class LogReader(Generic[Item]):
         plan = _ReadPlan(
             log, decode, decode_run, context, start, stop, committed, on_corrupt, follow, timeout, is_current
         )
-        self.corrupt = plan.corrupt
+        self.corrupt: list[CorruptRange] = plan.corrupt
         self._path = str(context.directory)
         # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
@@ -457,7 +457,7 @@ class Aborted:
             firsts.append(first_offset)
             lasts.append(max(last_offset, lasts[-1]) if lasts else last_offset)
         # The same for compiled code (``Run.records``).
-        self.rows = array("q")
+        self.rows: array[int] = array("q")
         for producer_id in sorted(self._by_producer):
             for first, last in zip(*self._by_producer[producer_id], strict=True):
                 self.rows.extend((producer_id, first, last))

@@ -38,7 +38,7 @@ class LogReads:
         self._guard = guard
         self._path = path
         self._aborted: Sequence[AbortedTransaction] | None = None
-        self.closed = False
+        self.closed: bool = False
 
     @property
     def source(self) -> LogSource:

@@ -27,7 +27,7 @@ class Rolls:
         self._durability = durability
         self._clock = files.context.clock
         # Set by a roll: retention may now delete the segment that was sealed.
-        self.retention_due = False
+        self.retention_due: bool = False
 
     # --- when ---------------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class LogSegments:
     """The map. Changes need the log's lock; every lookup works on the published snapshot."""
 
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
-        self.snapshot = _snapshot_of(segments)
+        self.snapshot: SegmentSnapshot = _snapshot_of(segments)
 
     def add(self, segment: LogSegment) -> LogSegment | None:
         """Puts ``segment`` at its base offset; returns the one that was there."""

@@ -14,7 +14,7 @@ class Syncs:
     """Thread-safe. The lock is held while files are synced. Where the log's lock is held too, it is taken first."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._failure: SyncFailedError | None = None  # guarded by the lock
 
     def alone(self, sync: Callable[[], None]) -> None:

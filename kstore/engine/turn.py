@@ -56,7 +56,7 @@ class Alone:
     watch = None
 
     def __init__(self, directory_lock: WriteLock) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._directory_lock = directory_lock
 
     def refresh(self) -> None:

@@ -40,7 +40,7 @@ from kstore.files.watch import DirectoryWatch
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage, walk
-from kstore.rules.losses import NO_LOSSES, OffsetSpans, joined
+from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpans, joined
 from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
@@ -84,7 +84,7 @@ class LogView:
 
     def __init__(self, context: SegmentContext) -> None:
         self.context = context
-        self.report = RecoveryReport()
+        self.report: RecoveryReport = RecoveryReport()
         self._lock = threading.Lock()
         self._mark: TailMark | None = None
         self._searched: _SearchedTail | None = None
@@ -97,13 +97,13 @@ class LogView:
         self._directory_ns = -1
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
-        self.segments = LogSegments()
-        self.ends = Ends(0, 0, 0, 0, 0, 0, 0)
-        self.losses = NO_LOSSES
+        self.segments: LogSegments = LogSegments()
+        self.ends: Ends = Ends(0, 0, 0, 0, 0, 0, 0)
+        self.losses: LossRanges = NO_LOSSES
         # Durable offsets that neither the files nor the losses in the state have. Kept as long as the state's record
         # stays the same: a read that meets them must not find them forgotten.
         self._missing: OffsetSpans = ()
-        self.producers = LogProducers(context, self.segments, (), shows_expired=True)
+        self.producers: LogProducers = LogProducers(context, self.segments, (), shows_expired=True)
         self.refresh()
 
     def refresh(self) -> None:

@@ -101,12 +101,12 @@ class LogWriter:
         self.turn = turn
         self._lock = turn.lock
         self._clock = clock
-        self.growth = Growth()
+        self.growth: Growth = Growth()
         self._rolls = Rolls(files, durability)
         self._cuts = Cuts(files, self._rolls, flush)
         trusted_clock = TrustedClock(clock.now_ms(), clock.monotonic()) if ties is None else ties.clock
         self._retention = Retention(files, turn, self._rolls, self._cuts, trusted_clock)
-        self.appends = Appends(files, turn, durability, self._rolls, self._retention, self.growth)
+        self.appends: Appends = Appends(files, turn, durability, self._rolls, self._retention, self.growth)
         self._flush = flush
         self._flusher: BackgroundFlusher = (
             Flusher(self, files.context.config.flush_ms / 1000) if ties is None else ties.flusher(self)
@@ -114,7 +114,7 @@ class LogWriter:
         flush.flusher = self._flusher
         files.admit_open_tail()
         # Held by a compaction; taken before the log's lock.
-        self.compacting = threading.Lock()
+        self.compacting: threading.Lock = threading.Lock()
         self._is_closing = False
 
     # --- what is known of the log -------------------------------------------------------------------------------------

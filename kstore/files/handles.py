@@ -40,8 +40,8 @@ class HandleCache:
 
     def __init__(self, count_max: int, *, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         assert count_max >= 0, "a count"
-        self.count_max = count_max
-        self.memory_bytes_max = memory_bytes_max
+        self.count_max: int = count_max
+        self.memory_bytes_max: int = memory_bytes_max
         self._lock = threading.Lock()
         # Guarded by the lock; the least recently used comes first.
         self._handles: Cached = OrderedDict()

@@ -43,7 +43,7 @@ class OsMapping:
 
     def __init__(self, file: OsFile, size: int) -> None:
         self._path = file.path
-        self.size = size
+        self.size: int = size
         self._memory = SharedMemory(file.fileno(), size)
 
     def __getitem__(self, at: slice) -> bytes:
@@ -94,7 +94,7 @@ class OsFile:
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
         self._has_failed_sync = False
-        self.path = path
+        self.path: str = path
 
     def __repr__(self) -> str:
         return f"OsFile({self.path!r}, fd={self._fd})"

@@ -96,7 +96,7 @@ class DirectoryLock:
         # The ``id`` of each unreleased share; guarded by ``_mutex``.
         self._shares: set[int] = set()
         self._pid = os.getpid()
-        self.directory = directory
+        self.directory: PathLike = directory
         path = os.path.join(directory, LOCK)
         try:
             # Outside the registry, whose lock every other lock needs: closing files may wait for the disk.

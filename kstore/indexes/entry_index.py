@@ -85,9 +85,9 @@ class EntryIndex(Generic[Entry]):
     )
 
     def __init__(self, path: PathLike, base_offset: int, data: bytes, *, fs: FileSystem | None, bytes_max: int) -> None:
-        self.path = path
-        self.base_offset = base_offset
-        self.max_entry_count = bytes_max // self.entry_size
+        self.path: PathLike = path
+        self.base_offset: int = base_offset
+        self.max_entry_count: int = bytes_max // self.entry_size
         # Opens the file; None if nothing is to be written.
         self._fs = fs
         self._mapping: Mapping | None = None

@@ -81,8 +81,8 @@ class TransactionIndex:
         self._closed = False
         self._count = self._ragged = 0
         self._last_offset = NO_OFFSET
-        self.path = path
-        self.base_offset = base_offset
+        self.path: PathLike = path
+        self.base_offset: int = base_offset
 
     @classmethod
     def open(

@@ -101,9 +101,9 @@ class LogDirectory:
         self.partitions: Mapping[str, tuple[int, ...]] = {}
         self.ignored: list[str] = []
         self.notes: list[str] = []
-        self.was_clean = False
+        self.was_clean: bool = False
         # Whether no other process had it open.
-        self.is_first = True
+        self.is_first: bool = True
         self._mode = file_mode
         # Guards every change of the contents.
         self._mutex = threading.RLock()

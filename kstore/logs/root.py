@@ -76,7 +76,7 @@ class RootContents:
         # What a person should know of the contents.
         self.notes: list[str] = []
         # The entries of topics are lost, or were when the store was last open.
-        self.entries_lost = False
+        self.entries_lost: bool = False
         entries = self._read_topics()
         found: dict[str, list[int]] = {}
         # The directories of deleted topics.
@@ -91,7 +91,7 @@ class RootContents:
             elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
                 ignored.append(name)
         # Names that kstore does not own.
-        self.ignored = sorted(ignored)
+        self.ignored: list[str] = sorted(ignored)
         if not (self.entries_lost or found.keys() <= entries.keys()):
             # Another process writes an entry first, and it is read first here: so what it describes exists now.
             late = self._read_topics()

@@ -109,7 +109,7 @@ class Topics:
 
         Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, StorageError.
         """
-        self.life = Lifetime(f"the store {path}")
+        self.life: Lifetime = Lifetime(f"the store {path}")
         self.path = path
         self.clock = clock
         config = LogConfig.from_settings(**defaults)
@@ -120,12 +120,12 @@ class Topics:
             flushes.begin()
         # Held while topics are created, changed and deleted.
         self._lock = threading.RLock()
-        self.directory = LogDirectory(
+        self.directory: LogDirectory = LogDirectory(
             fs, path.absolute(), clock, file_mode=config.file_mode, read_only=read_only, shared=shared
         )
         try:
-            self.settings = TopicSettings(self.directory, defaults, durability)
-            self.logs = OpenLogs(self.directory, self.settings, flushes)
+            self.settings: TopicSettings = TopicSettings(self.directory, defaults, durability)
+            self.logs: OpenLogs = OpenLogs(self.directory, self.settings, flushes)
             # Logs that were not closed cleanly, and are not known to be sound since.
             self._unclean: set[TopicPartition] = set()
             # Reentrant: the collection of a producer during a call takes it again.

@@ -136,7 +136,7 @@ class Writer:
     """Appends primitives to ``data``."""
 
     def __init__(self) -> None:
-        self.data = bytearray()
+        self.data: bytearray = bytearray()
 
     def number(self, form: struct.Struct, value: object) -> None:
         """Raises: struct.error for a value that ``form`` does not hold."""

@@ -70,26 +70,27 @@ class Queue(PartitionQueue):
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__(topic, partition)
         self.closed: deque[ProducerBatch] = deque()  # guarded by ``lock``, as ``open_batch``
-        self.lock = threading.Lock()
-        self.drain_lock = DrainLock()
-        self.is_retired = False
+        self.lock: threading.Lock = threading.Lock()
+        self.drain_lock: DrainLock = DrainLock()
+        self.is_retired: bool = False
         # A thread waits for its open batch.
-        self.is_urgent = False
+        self.is_urgent: bool = False
         # Guarded by ``drain_lock``, like all below. Not before this: monotonic, seconds.
-        self.retry_at = 0.0
-        self.retry_count = 0
+        self.retry_at: float = 0.0
+        self.retry_count: int = 0
         # The log's writer, after the first write.
         self.writer: LogWriter | None = None
         # How long the last two writes took; infinite before the first and after a failure.
-        self.write_seconds = self.write_seconds_before = math.inf
+        self.write_seconds: float = math.inf
+        self.write_seconds_before: float = math.inf
         # Whether an interrupt occurred during a write: batches without a result may be in the log.
-        self.is_doubtful = False
-        self.last_error = ""
+        self.is_doubtful: bool = False
+        self.last_error: str = ""
         # How many batches are written one by one.
-        self.careful_count = 0
+        self.careful_count: int = 0
         # The id and epoch of ``producer``.
-        self.next_sequence = 0
-        self.producer = (-1, -1)
+        self.next_sequence: int = 0
+        self.producer: tuple[int, int] = (-1, -1)
 
     @property
     def batch_count(self) -> int:
@@ -113,11 +114,11 @@ class Topic(TopicQueues):
         self, name: str, queues: list[Queue], config: LogConfig, codec: str, level: int | None, *, ignores_keys: bool
     ) -> None:
         super().__init__(name, queues, ignores_keys=ignores_keys, is_compacted=config.is_compacted)
-        self.config = config
-        self.codec = codec
-        self.level = level
-        self.last_used = 0.0
-        self.sticky_partition = random.randrange(len(queues))
+        self.config: LogConfig = config
+        self.codec: str = codec
+        self.level: int | None = level
+        self.last_used: float = 0.0
+        self.sticky_partition: int = random.randrange(len(queues))
 
     def queue(self, partition: int) -> Queue:
         found: Queue = self.queues[partition]
@@ -157,7 +158,7 @@ class RecordAccumulator:
     ) -> None:
         """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
-        self.ratios = CompressionRatios()
+        self.ratios: CompressionRatios = CompressionRatios()
         # Queues with batches, in the order in which they got their first one: a writer serves them in turn.
         self.active: dict[Queue, None] = {}
         # Batches without a result.
@@ -169,7 +170,7 @@ class RecordAccumulator:
         self.is_transactional = False
         # The threads in a hurry: while any is, all batches are ready. Flushes, and ends of transactions.
         self.hurries: set[object] = set()
-        self.opened_count = 0
+        self.opened_count: int = 0
         self._config = config
         self._clock = clock
         self._hurry = hurry
@@ -177,7 +178,7 @@ class RecordAccumulator:
         self._linger = config.linger_ms / 1000
         self._timeout = config.delivery_timeout_ms / 1000
         self._batch_size = max(config.batch_size, 1)
-        self.run_bytes_max = min(
+        self.run_bytes_max: int = min(
             self._batch_size * RUN_BATCHES, config.max_request_size, self.pool.total_bytes // RUN_BATCHES
         )
 

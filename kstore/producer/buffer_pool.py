@@ -61,8 +61,8 @@ class BufferPool:
         self.total_bytes = total_bytes
         self.poolable_bytes = poolable_bytes
         # The time that requests spent waiting, and how many of them timed out.
-        self.wait_ns_total = 0
-        self.exhausted_total = 0
+        self.wait_ns_total: int = 0
+        self.exhausted_total: int = 0
         self._clock = clock
         self._on_wait = on_wait
         # A buffer always has a minimum size, so that not every buffer has exactly the poolable size.

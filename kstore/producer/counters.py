@@ -22,7 +22,11 @@ class TopicCounters:
     __slots__ = ("bytes", "failed_records", "records", "retries", "uncompressed_bytes")
 
     def __init__(self) -> None:
-        self.records = self.bytes = self.uncompressed_bytes = self.retries = self.failed_records = 0
+        self.records: int = 0
+        self.bytes: int = 0
+        self.uncompressed_bytes: int = 0
+        self.retries: int = 0
+        self.failed_records: int = 0
 
 
 class ProducerCounters:
@@ -51,11 +55,21 @@ class ProducerCounters:
     )
 
     def __init__(self) -> None:
-        self.records = self.bytes = self.uncompressed_bytes = self.batches = self.batch_max_bytes = self.writes = 0
-        self.retries = self.splits = self.failed_records = 0
-        self.queue_seconds = self.queue_max_seconds = self.append_seconds = self.append_max_seconds = 0.0
-        self.flush_seconds = 0.0
-        self.transaction_seconds = dict.fromkeys(TRANSACTION_CALLS, 0.0)
+        self.records: int = 0
+        self.bytes: int = 0
+        self.uncompressed_bytes: int = 0
+        self.batches: int = 0
+        self.batch_max_bytes: int = 0
+        self.writes: int = 0
+        self.retries: int = 0
+        self.splits: int = 0
+        self.failed_records: int = 0
+        self.queue_seconds: float = 0.0
+        self.queue_max_seconds: float = 0.0
+        self.append_seconds: float = 0.0
+        self.append_max_seconds: float = 0.0
+        self.flush_seconds: float = 0.0
+        self.transaction_seconds: dict[str, float] = dict.fromkeys(TRANSACTION_CALLS, 0.0)
         self.topics: dict[str, TopicCounters] = {}
 
     def wrote(

@@ -26,9 +26,9 @@ class TopicMetadata:
         """``store``: its topics. ``waits``: False if ``get`` does not wait for a topic that does not exist."""
         self.topics: dict[str, Topic] = {}
         # Counts lookups that found something new.
-        self.version = 0
+        self.version: int = 0
         # The time spent on lookups and on waits for topics.
-        self.wait_seconds = 0.0
+        self.wait_seconds: float = 0.0
         self.waits = waits
         self._config = config
         self._store = store

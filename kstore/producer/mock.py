@@ -85,14 +85,14 @@ class MockProducer:
         A record without a key goes to partition 0, unless a partitioner is set. Raises: ConfigError.
         """
         self.config = config = ProducerConfig.from_settings(**settings)
-        self.client_id = next_client_id(config)
+        self.client_id: str = next_client_id(config)
         self.auto_complete = auto_complete
-        self.closed = False
+        self.closed: bool = False
         # Ends of transactions so far.
-        self.commit_count = 0
-        self.abort_count = 0
+        self.commit_count: int = 0
+        self.abort_count: int = 0
         # Whether offsets were sent in this transaction.
-        self.sent_offsets = False
+        self.sent_offsets: bool = False
         self._partitions = partitions
         self._clock = clock
         self._serializers = Serializers(config.key_serializer, config.value_serializer)

@@ -56,16 +56,16 @@ class Outbox:
         self._life = life
         # Called before a thread waits for memory; an exception from it ends the attempt. None means no check.
         self.before_wait: Callable[[], None] | None = None
-        self.failures = Failures()
-        self.wakeup = Wakeup()
-        self.pool = BufferPool(
+        self.failures: Failures = Failures()
+        self.wakeup: Wakeup = Wakeup()
+        self.pool: BufferPool = BufferPool(
             config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Outbox._make_room)
         )
-        self.accumulator = RecordAccumulator(
+        self.accumulator: RecordAccumulator = RecordAccumulator(
             config, self.pool, clock, hurry=_weakly(self, Outbox.hurry), failures=self.failures
         )
         completions = Completions(self.accumulator)
-        self.queue_writer = QueueWriter(
+        self.queue_writer: QueueWriter = QueueWriter(
             config,
             self.accumulator,
             clock,
@@ -76,7 +76,7 @@ class Outbox:
             completions=completions,
             wakeup=self.wakeup,
         )
-        self.sender = Sender(
+        self.sender: Sender = Sender(
             config,
             self.accumulator,
             clock,

@@ -33,8 +33,11 @@ from kstore.errors import (
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer._accumulate import Deliveries, SendPath
+from kstore.producer.config import ProducerConfig
+from kstore.producer.counters import ProducerCounters
 from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
+from kstore.producer.sender import Sender
 from kstore.producer.slow_path import DELIVERED_ERRORS
 
 if TYPE_CHECKING:
@@ -59,19 +62,19 @@ class Producer(SendPath):
         if not isinstance(parts, ProducerParts):
             raise TypeError("a Producer belongs to a store: use kstore.open(path).producer(linger_ms=5)")
         self._life = parts.life
-        self.config = parts.config
-        self.client_id = parts.client_id
-        self.counters = parts.counters
+        self.config: ProducerConfig = parts.config
+        self.client_id: str = parts.client_id
+        self.counters: ProducerCounters = parts.counters
         self._topics = parts.topics
         self._clock = parts.clock
         self._metadata = parts.metadata
         self._transactions = parts.transactions
         self._outbox = parts.outbox
         self._slow_path = parts.slow_path
-        self.sender = parts.outbox.sender
+        self.sender: Sender = parts.outbox.sender
         now_ms = None if isinstance(self._clock, SystemClock) else self._clock.now_ms
         super().__init__(self._metadata.topics, self._slow_path, now_ms)
-        self.run_bytes_max = self._outbox.accumulator.run_bytes_max
+        self.run_bytes_max: int = self._outbox.accumulator.run_bytes_max
         self._closing = threading.Lock()
         self._topics.watch(self._metadata.note_change)
         try:
@@ -81,7 +84,7 @@ class Producer(SendPath):
             self._topics.unwatch(self._metadata.note_change)
             raise
         self._life.closed = False
-        self.is_plain = self._slow_path.is_plain
+        self.is_plain: bool = self._slow_path.is_plain
         _live.add(self)
 
     def __repr__(self) -> str:

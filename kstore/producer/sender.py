@@ -69,7 +69,7 @@ class Sender:
         self._on_idle = on_idle
         self._name = name
         # Monotonic, seconds; 0.0 while it is awake.
-        self.sleeps_until = 0.0
+        self.sleeps_until: float = 0.0
         self._thread: threading.Thread | None = None
         # The id of the sender's thread.
         self._workers = WorkerPool(f"{name}-sync")

@@ -77,13 +77,13 @@ class SlowPath:
         self._serializers = Serializers(config.key_serializer, config.value_serializer)
         self._partitioner = partitioner_of(config.partitioner)
         self._on_new_batch = getattr(self._partitioner, "on_new_batch", None)
-        self.interceptors = Interceptors(config.interceptors)
+        self.interceptors: Interceptors = Interceptors(config.interceptors)
         # How long a record waits for its topic and for memory.
-        self.max_block_seconds = config.max_block_ms / 1000
+        self.max_block_seconds: float = config.max_block_ms / 1000
         # Larger records are checked more closely.
         self._plain_size_max = min(config.batch_size, config.max_request_size, config.buffer_memory) // 2
         # Whether a record needs no lookups or calls.
-        self.is_plain = (
+        self.is_plain: bool = (
             not config.interceptors
             and self._partitioner is None
             and self._serializers.is_plain

@@ -67,7 +67,7 @@ class TransactionManager:
 
     def __init__(self, config: ProducerConfig, coordinator: Callable[[], Coordinator], clock: Clock) -> None:
         """``coordinator`` returns it on first use: many producers need none. It raises ClosedError, StorageError."""
-        self.state = State.UNINITIALIZED
+        self.state: TransactionState = State.UNINITIALIZED
         self.error: Exception | None = None
         self._config = config
         self._coordinator = coordinator

@@ -57,14 +57,14 @@ class QueueCore:
         self.config = config
         self.clock = clock
         self.is_sync = is_sync
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         # Three conditions with one lock: an item may be available; a put may find space; all items may be done.
-        self.available = threading.Condition(self.lock)
-        self.room = threading.Condition(self.lock)
-        self.all_done = threading.Condition(self.lock)
+        self.available: threading.Condition = threading.Condition(self.lock)
+        self.room: threading.Condition = threading.Condition(self.lock)
+        self.all_done: threading.Condition = threading.Condition(self.lock)
         self.getter_count = self.putter_count = self.joiner_count = 0
         self.state: QueueState[Record, Job] = QueueState(max_deliveries=config.max_deliveries)
-        self.is_closed = False
+        self.is_closed: bool = False
         self._reader: LogReader[Record] | None = None
         self._bound = 0  # where _reader ends
         self._chunk_count = CHUNK_COUNT_MIN

@@ -34,16 +34,16 @@ class Job:
         self, queue: Leaser, record: Record, delivery_count: int, seconds: float, deadline: float, thread: int
     ) -> None:
         self._queue = queue
-        self.record = record
+        self.record: Record = record
         # This delivery included.
-        self.delivery_count = delivery_count
-        self.seconds = seconds
-        self.deadline = deadline
+        self.delivery_count: int = delivery_count
+        self.seconds: float = seconds
+        self.deadline: float = deadline
         # The thread that took it, for ``task_done``.
-        self.thread = thread
-        self.owner = 0
+        self.thread: int = thread
+        self.owner: int = 0
         # Neither acked nor nacked.
-        self.is_open = True
+        self.is_open: bool = True
 
     @property
     def value(self) -> bytes | None:

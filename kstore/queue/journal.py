@@ -39,7 +39,7 @@ class Journal:
         self.log = log
         self._is_sync = is_sync
         # An estimate of the bytes since the last snapshot; unguarded: only the time of the next snapshot depends on it.
-        self.size = 0
+        self.size: int = 0
 
     @property
     def end(self) -> int:

@@ -43,25 +43,25 @@ class KnownItems(Generic[LeaseT]):
     def __init__(self, *, is_shared: bool = False) -> None:
         """``is_shared``: other processes also lease and finish items, and only the journal tells."""
         self.is_shared = is_shared
-        self.floor = 0
+        self.floor: int = 0
         self.done: set[int] = set()
         # Offsets from the position on that hold no item, such as markers and aborted items; none of them is in
         # ``done``. Complete below ``counted_end``.
-        self.absent = OffsetSet()
-        self.counted_end = 0
+        self.absent: OffsetSet = OffsetSet()
+        self.counted_end: int = 0
         # The offset of the next item to read.
-        self.position = 0
+        self.position: int = 0
         self.retries: dict[int, Retry] = {}
         # Copies that count, each with its original; then copies that may count later, by copy and by original.
         self.moved: dict[int, int] = {}
         self.unconfirmed: dict[int, int] = {}
         self._copies: dict[int, list[int]] = {}
         # Unknown copies below it count: the damaged part of the journal may have said so.
-        self.gap_end = 0
+        self.gap_end: int = 0
         self.leases: Leases[LeaseT] = Leases()
         self.claims: dict[int, Claim] = {}
         # The boot of the machine to which the claims belong.
-        self.boot = NO_BOOT
+        self.boot: tuple[int, int] = NO_BOOT
         # Items that are not available for a while: being acked, moved, or made a dead letter.
         self.busy: set[int] = set()
         # Deliveries that are not in the journal yet, each with the owner of its lease.
@@ -71,7 +71,7 @@ class KnownItems(Generic[LeaseT]):
         # The journal has no events about items from here on.
         self._known_stop = 0
         # Items that were read and may be delivered again, now or later.
-        self.waiting = Waiting()
+        self.waiting: Waiting = Waiting()
         self._waits = self.waiting.places
 
     # --- events -----------------------------------------------------------------------------------------------------

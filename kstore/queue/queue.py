@@ -51,7 +51,7 @@ class Queue:
         self._space = QueueSpace(core)
         self._dead_letters = dead_letters
         self._reserved = 0  # space reserved by puts in progress; under the core's lock
-        self.name = core.name
+        self.name: str = core.name
         self.config: QueueConfig = core.config
 
     @property

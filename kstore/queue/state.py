@@ -82,7 +82,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Notes unreadable offsets: they are neither delivered nor done."""
         self.skip_to(first)
         self.damaged.update(offset for offset in range(first, last + 1) if not self.is_done(offset))
-        self.position = max(self.position, last + 1)
+        self.position: int = max(self.position, last + 1)
 
     def give_up_damaged(self, offsets: Iterable[int]) -> None:
         """Marks unreadable items as done."""

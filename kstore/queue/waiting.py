@@ -29,7 +29,7 @@ class Waiting:
     def __init__(self) -> None:
         # Which order has an item, and its key there. Always the same object: its owner tests whether it is empty.
         self.places: dict[int, tuple[Any, Any]] = {}
-        self.is_whole = True
+        self.is_whole: bool = True
         self._clear()
 
     def _clear(self) -> None:

@@ -195,10 +195,10 @@ class RecordBatch:
     def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
         self._buffer = buffer
         self._position = position
-        self.header = header
-        self.base_offset = header[0]
-        self.last_offset = header[0] + header[6]
-        self.size = header[1] + LOG_OVERHEAD_BYTES
+        self.header: BatchHeader = header
+        self.base_offset: int = header[0]
+        self.last_offset: int = header[0] + header[6]
+        self.size: int = header[1] + LOG_OVERHEAD_BYTES
 
     def __repr__(self) -> str:
         return f"RecordBatch({self.base_offset}-{self.last_offset}, {self.size} bytes, {self.record_count} records)"

@@ -125,7 +125,7 @@ class ArrowDecoder:
         """Raises: MissingExtraError."""
         self._pa = import_pyarrow()
         self.options = options
-        self.schema = options.schema()
+        self.schema: Any = options.schema()
         self._max_bytes_uncompressed = max_bytes_uncompressed
         wanted = set(options.columns)
         self._builder = ColumnBuilder(

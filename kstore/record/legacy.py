@@ -76,11 +76,11 @@ class LegacyBatch:
     def __init__(self, buffer: Buffer, position: int, offset: int, size: int, crc: int, magic: int, attributes: int):
         self._buffer = buffer
         self._position = position
-        self.last_offset = offset
-        self.size = size
-        self.crc = crc
-        self.magic = magic
-        self.attributes = attributes
+        self.last_offset: int = offset
+        self.size: int = size
+        self.crc: int = crc
+        self.magic: int = magic
+        self.attributes: int = attributes
 
     def __repr__(self) -> str:
         return f"LegacyBatch(magic {self.magic}, last offset {self.last_offset}, {self.size} bytes)"

@@ -121,7 +121,7 @@ class _ByteBudget:
 
     def __init__(self, size: int) -> None:
         self._left = size
-        self.is_spent = False
+        self.is_spent: bool = False
 
     def take(self, size: int) -> bool:
         """Whether ``size`` more bytes may be checksummed; after the first refusal always False."""
@@ -144,7 +144,9 @@ class SearchBudget:
 
     def __init__(self, size: int) -> None:
         bytes_max = SEARCH_PASSES * size + WASTED_BYTES_MIN
-        self.entries, self.candidates, self.hints = (_ByteBudget(bytes_max) for _ in range(3))
+        self.entries: _ByteBudget = _ByteBudget(bytes_max)
+        self.candidates: _ByteBudget = _ByteBudget(bytes_max)
+        self.hints: _ByteBudget = _ByteBudget(bytes_max)
 
     @property
     def is_spent(self) -> bool:
@@ -185,7 +187,7 @@ class BatchScan:
         self._next_offset = next_offset
         self._chunk_bytes = chunk_bytes
         self._first_bytes = first_bytes
-        self.steps = self._scan()
+        self.steps: Generator[tuple[int, Batch] | Run, None, None] = self._scan()
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         return self.steps  # type: ignore[return-value]  # a caller that asked for runs reads the steps

@@ -88,21 +88,21 @@ class SegmentTail:
         counters: LogCounters,
         created_ms: int,
     ) -> None:
-        self.base_offset = base_offset
+        self.base_offset: int = base_offset
         # None while the tail is parked; ``_parked`` then says how to continue.
         self._file: File | None = file
         self._parked: _Parked | None = None
-        self.offset_index = offset_index
-        self.time_index = time_index
-        self.position = position
-        self.created_ms = created_ms
-        self.jitter_ms = jitter_ms(config)
-        self.first_timestamp = NO_TIMESTAMP
-        self.max_timestamp = NO_TIMESTAMP
-        self.offset_of_max_timestamp = NO_OFFSET
+        self.offset_index: OffsetIndex = offset_index
+        self.time_index: TimeIndex = time_index
+        self.position: int = position
+        self.created_ms: int = created_ms
+        self.jitter_ms: int = jitter_ms(config)
+        self.first_timestamp: int = NO_TIMESTAMP
+        self.max_timestamp: int = NO_TIMESTAMP
+        self.offset_of_max_timestamp: int = NO_OFFSET
         # Whether batches that are damaged, or come after damage, may be missing from the greatest timestamp.
-        self.has_damage = False
-        self.index_failed = False
+        self.has_damage: bool = False
+        self.index_failed: bool = False
         self._since_entry = 0
         self._allocated = position
         # Whether there are blocks after the end.

@@ -36,8 +36,8 @@ class Others:
         turn."""
         self.slot = slot
         # The record as last read or stored, and its bytes.
-        self.seen = seen or SharedState()
-        self.seen_data = self.seen.encode()
+        self.seen: SharedState = seen or SharedState()
+        self.seen_data: bytes = self.seen.encode()
         self.has_turn = True
         # Whether this turn announced a change of files, and one that makes the other processes list the segments again.
         self._is_changing = self._moves_files = seen is None

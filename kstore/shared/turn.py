@@ -34,8 +34,8 @@ class SharedTurn:
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
         """The caller has the turn of the processes."""
-        self.lock = TurnLock(self)
-        self.watch = DirectoryWatch(files.context.directory)
+        self.lock: TurnLock = TurnLock(self)
+        self.watch: DirectoryWatch = DirectoryWatch(files.context.directory)
         self._files = files
         self._others = others
         self._catch_up = catch_up

@@ -33,7 +33,7 @@ class StoreCoordinator:
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
         # Used by callers that need only the groups.
-        self.offsets = GroupOffsets(topics, topics.clock)
+        self.offsets: GroupOffsets = GroupOffsets(topics, topics.clock)
 
     def get(self) -> TransactionCoordinator:
         """The coordinator, after it has finished what the last one left. Raises: ClosedError, StorageError."""

@@ -40,7 +40,7 @@ class StateLog:
         self._topics = topics
         # Markers must not come from an older coordinator than those in the logs; a broker's markers carry the leader
         # epoch of this topic.
-        self.epoch = 0
+        self.epoch: int = 0
 
     def load(self) -> dict[str, TransactionMetadata]:
         """The metadata of every transactional id; creates no topic. Raises: StorageError."""
