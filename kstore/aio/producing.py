@@ -16,6 +16,7 @@ from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery
 from kstore.producer.records import Headers, RecordMetadata
 from kstore.producer.waiting import arrived
+from kstore.rules.arguments import as_columns
 
 __all__ = ["Producer", "SentMany"]
 
@@ -119,23 +120,20 @@ class Producer:
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Iterable[Any],
         *,
-        keys: Sequence[Any] | None = None,
-        timestamps: Sequence[int | None] | None = None,
-        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+        keys: Iterable[Any] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
         partition: int | None = None,
     ) -> SentMany:
-        """Hands over many records when it is awaited: parallel lists or tuples of one length.
+        """Hands over many records when it is awaited: parallel iterables of one length.
 
         If cancelled, it has sent the first ``len()`` of them, and none of the others.
-        Raises: ValueError if the lengths differ, and as ``kstore.Producer.send_many``.
+        Raises: as ``kstore.Producer.send_many``.
         """
-        columns = {"keys": keys, "timestamps": timestamps, "headers": headers}
-        for name, others in columns.items():
-            if others is not None and len(others) != len(values):
-                raise ValueError(f"{len(others)} {name} for {len(values)} values")
-        return SentMany(self, topic, values, columns, partition)
+        values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
+        return SentMany(self, topic, values, {"keys": keys, "timestamps": timestamps, "headers": headers}, partition)
 
     def _send_at_once(
         self, topic: str, values: Sequence[Any], columns: Columns, partition: int | None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -40,6 +40,7 @@ from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager, TransactionState
 from kstore.producer.waiting import wake
 from kstore.record._codec import BatchBuffer
+from kstore.rules.arguments import as_columns
 
 __all__ = ["CALLS", "MockProducer", "Offsets"]
 
@@ -224,17 +225,15 @@ class MockProducer:
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Iterable[Any],
         *,
-        keys: Sequence[Any] | None = None,
-        timestamps: Sequence[int | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Iterable[Any] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Like ``Producer.send_many``."""
-        for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
-            if others is not None and len(others) != len(values):
-                raise ValueError(f"{len(others)} {name} for {len(values)} values")
+        values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
         self._check_open()
         return Deliveries.of(
             [

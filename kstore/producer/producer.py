@@ -14,7 +14,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -37,8 +37,10 @@ from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
+from kstore.producer.records import Headers
 from kstore.producer.sender import Sender
 from kstore.producer.slow_path import DELIVERED_ERRORS
+from kstore.rules.arguments import as_columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -106,21 +108,19 @@ class Producer(SendPath):
     def send_many(
         self,
         topic: str,
-        values: Sequence[Any],
+        values: Iterable[Any],
         *,
-        keys: Sequence[Any] | None = None,
-        timestamps: Sequence[int | None] | None = None,
-        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+        keys: Iterable[Any] | None = None,
+        timestamps: Iterable[int | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
-        """Hands over many records at once: parallel lists or tuples, of one length.
+        """Hands over many records at once: parallel iterables, of one length.
 
         Returns the delivery of each. A bad record fails only its own delivery. Raises: as ``send`` for errors in the
-        call; ValueError if the lengths differ.
+        call; TypeError for a single text in place of the values; ValueError if the lengths differ.
         """
-        for name, others in (("keys", keys), ("timestamps", timestamps), ("headers", headers)):
-            if others is not None and len(others) != len(values):
-                raise ValueError(f"{len(others)} {name} for {len(values)} values")
+        values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
         self._slow_path.check_open()
         self._transactions.check_send()
         if self.is_plain and values:
@@ -131,9 +131,7 @@ class Producer(SendPath):
                 except DELIVERED_ERRORS as error:
                     return Deliveries.of([self._slow_path.refused(topic, partition, error, None) for _ in values])
             if partition is None or partition < found.partition_count:
-                return self._send_plain_many(
-                    found, _listed(values) or (), _listed(keys), _listed(timestamps), _listed(headers), partition
-                )
+                return self._send_plain_many(found, values, keys, timestamps, headers, partition)
         return Deliveries.of(
             [
                 self._send_one(
@@ -374,11 +372,6 @@ class Producer(SendPath):
         life.closed = True
         self._outbox.abandon()
         self._topics.unwatch(self._metadata.note_change)
-
-
-def _listed(values: Any) -> Any:
-    """A list or tuple, which the compiled loop indexes."""
-    return values if values is None or isinstance(values, (list, tuple)) else list(values)
 
 
 # --- forks, and the end of the process --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 __all__ = [
+    "as_columns",
     "as_rows",
     "as_sequence",
     "check_keys",
@@ -88,6 +89,34 @@ def as_rows(name: str, given: Iterable[Any]) -> Sequence[Any]:
     if all(row is None or isinstance(row, list | tuple | Mapping) for row in rows):
         return rows
     return [tuple(row) if isinstance(row, Iterator) else row for row in rows]
+
+
+def as_columns(
+    values: Iterable[Any],
+    keys: Iterable[Any] | None,
+    timestamps: Iterable[Any] | None,
+    headers: Iterable[Any] | None,
+) -> tuple[Sequence[Any], Sequence[Any] | None, Sequence[Any] | None, Sequence[Any] | None]:
+    """``values`` and what belongs to each of them, as lists or tuples.
+
+    Raises: TypeError as ``as_sequence``; ValueError if their lengths differ.
+    """
+    rows = as_sequence("values", values)
+    return (
+        rows,
+        _column("keys", keys, len(rows)),
+        _column("timestamps", timestamps, len(rows)),
+        _column("headers", headers, len(rows)),
+    )
+
+
+def _column(name: str, given: Iterable[Any] | None, count: int) -> Sequence[Any] | None:
+    if given is None:
+        return None
+    column = as_sequence(name, given)
+    if len(column) != count:
+        raise ValueError(f"{len(column)} {name} for {count} values")
+    return column
 
 
 def offset_number(name: str, given: object) -> int:

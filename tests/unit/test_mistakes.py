@@ -196,6 +196,19 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         TypeError,
         "a topic of type bytes, expected a str",
     ),
+    (
+        "one value sent as many",
+        lambda p: p.producer.send_many("t", b"abc"),
+        TypeError,
+        "values must be an iterable with",
+    ),
+    ("one text sent as many", lambda p: p.producer.send_many("t", "abc"), TypeError, "values must be an iterable with"),
+    (
+        "two keys for one value",
+        lambda p: p.producer.send_many("t", [b"a"], keys=[b"k", b"l"]),
+        ValueError,
+        "2 keys for 1 values",
+    ),
     ("sent to no topic", lambda p: p.producer.send("nope", b"x").result(9), LookupError, "there is no topic nope"),
     # --- consumers
     ("a consumer of a topic", lambda p: p.api.Consumer("t"), TypeError, "use kstore.open(path).consumer("),
