@@ -1,8 +1,7 @@
-"""What the threads of a process share of a queue: its two logs, its state, and the state's lock.
+"""What the threads of a process share of a queue: items are read and leased here, and threads wait here.
 
-The lock is held while items are read and assigned, but not during an append, which may wait for the disk. Written
-events are added to the state afterwards, so a snapshot of the state may lack what is being written: ``applied_end``
-says how much of the journal the state contains.
+What became of the items is in the ``ledger``; how they are leased depends on whether other processes use the queue
+(``leasing``).
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
-from kstore.queue.events import DONE, END, GAP, MOVED, RETRY, ROWS_MAX, encode_events
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job, Leaser
 from kstore.queue.journal import Journal
-from kstore.queue.known import OF_SNAPSHOT
-from kstore.queue.leases import Claim, Retry
-from kstore.queue.snapshot import snapshot_of
+from kstore.queue.leasing import Leasing
+from kstore.queue.ledger import Ledger
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.record.batch import MAGIC_V2, Batch
@@ -42,137 +39,45 @@ CHUNK_BYTES = 1 << 20
 COUNTED_BATCHES = 1024
 # While at most this many items wait, gets receive items that were just put without reading them again.
 HANDED_COUNT_MAX = 4096
+# How often a waiting get looks for items that other processes returned, which the items' log does not show.
+POLL_SECONDS = 0.05
 
 
 class QueueCore:
-    """The state of a queue and its maintenance. ``lock`` guards ``state`` and everything documented as needing it."""
+    """Takes items and waits for them. ``lock`` guards ``state`` and everything documented as needing it."""
 
-    def __init__(
-        self, name: str, items: Log, journal: Journal, config: QueueConfig, clock: Clock, *, is_sync: bool
-    ) -> None:
-        """Reads the journal. Raises: StorageError."""
-        self.name = name
-        self.items = items
-        self.journal = journal
-        self.config = config
-        self.clock = clock
+    def __init__(self, ledger: Ledger, leasing: Leasing, *, is_sync: bool) -> None:
+        self.ledger = ledger
+        self.leasing = leasing
         self.is_sync = is_sync
-        self.lock: threading.Lock = threading.Lock()
+        # The ledger's own.
+        self.name: str = ledger.name
+        self.items: Log = ledger.items
+        self.journal: Journal = ledger.journal
+        self.config: QueueConfig = ledger.config
+        self.clock: Clock = ledger.clock
+        self.lock: threading.Lock = ledger.lock
+        self.state: QueueState[Record, Job] = ledger.state
         # Three conditions with one lock: an item may be available; a put may find space; all items may be done.
         self.available: threading.Condition = threading.Condition(self.lock)
         self.room: threading.Condition = threading.Condition(self.lock)
         self.all_done: threading.Condition = threading.Condition(self.lock)
         self.getter_count = self.putter_count = self.joiner_count = 0
-        self.state: QueueState[Record, Job] = QueueState(max_deliveries=config.max_deliveries)
         self.is_closed: bool = False
         self._reader: LogReader[Record] | None = None
         self._bound = 0  # where _reader ends
         self._chunk_count = CHUNK_COUNT_MIN
-        # The writes to the journal in progress: where it ended when each started.
-        self._writing: dict[int, int] = {}
-        self._write_count = 0
-        self._journal_end = 0
-        self._load()
-
-    def _load(self) -> None:
-        state, start = self.state, self.items.start_offset
-        self._read_on(None)
-        end = self.items.high_watermark
-        if start > 0 and not self._journal_end:
-            self._doubt()  # the journal does not belong to these items
-        if state.known_end > end:
-            # A power cut took items that were not on disk yet, or the topic was created again. Their offsets will be
-            # given to other items: the journal must void its events about them before the first put.
-            logger.warning("%s: the journal knows items to %d, the log ends at %d", self.name, state.known_end, end)
-            self.journal.append(encode_events(END, [(end,)]))
-            self.journal.flush()
-            self._read_on(self._journal_end)
-            # A reader that misses this must not believe earlier events.
-            self.journal.rewrite(*self.snapshot())
-        state.raise_floor(start)
-        self._void_claims()
-
-    def _void_claims(self) -> None:
-        """Records that the leases of dead processes are over, naming the owner of each: newer leases hold."""
-        claims, retries = self.state.claims, self.state.retries
-        rows = [
-            (offset, claim.deliveries, retries.get(offset, Retry(0, 0)).due_ms, claim.owner)
-            for offset, claim in claims.items()
-            if self.is_void(claim)
-        ]
-        if rows:
-            self.journal.append_rows(RETRY, rows)
-            self._read_on(self._journal_end)
-
-    def _doubt(self) -> None:
-        """Part of the journal is unreadable and may have made copies count: the existing copies now do."""
-        row = (self.items.high_watermark,)
-        logger.warning("%s: copies of items are delivered, even if they are done: the journal is damaged", self.name)
-        self.journal.append(encode_events(GAP, [row]))
-        self.journal.flush()
-        self._read_on(self._journal_end)
-
-    def is_void(self, claim: Claim) -> bool:
-        """Whether the holder is certainly gone because no other process has the store open."""
-        return True
-
-    def _read_on(self, start: int | None, stop: int | None = None) -> None:
-        """Reads the journal from ``start``, or with None from where it is needed."""
-        replayed = self.journal.replay(self.state, start, stop)
-        self._journal_end = replayed.end
-        if replayed.is_damaged:
-            self._doubt()
 
     def check_open(self) -> None:
         if self.is_closed:
             raise ClosedError(f"the queue {self.name} is closed")
-
-    # --- write the journal ------------------------------------------------------------------------------------------
-
-    def begin_write(self) -> int:
-        """Called before an append to the journal; returns a token for ``end_write``. Needs the lock."""
-        self._write_count = token = self._write_count + 1
-        self._writing[token] = self._journal_end
-        return token
-
-    def end_write(self, token: int, end: int = 0) -> None:
-        """Called when what was appended, up to ``end``, is in the state. Needs the lock."""
-        del self._writing[token]
-        self.applied(end)
-
-    def applied(self, end: int) -> None:
-        """Called when everything appended here up to ``end`` is in the state. Needs the lock."""
-        if end > self._journal_end:
-            self._journal_end = end
-
-    @property
-    def applied_end(self) -> int:
-        """The state contains everything in the journal below it. Needs the lock."""
-        return min(self._writing.values(), default=self._journal_end)
-
-    def snapshot(self) -> tuple[list[bytes], int]:
-        """A substitute for the journal up to an offset, and that offset. Needs the lock."""
-        end = self.applied_end
-        return snapshot_of(self.state, end), end
-
-    def notes(self) -> bytes:
-        """Deliveries that are not yet in the journal, for the next record. Needs the lock."""
-        unnoted = self.state.unnoted
-        if not unnoted:
-            return b""
-        rows = [
-            (offset, count, 0, owner or OF_SNAPSHOT) for offset, (count, owner) in islice(unnoted.items(), ROWS_MAX)
-        ]
-        for offset, *_ in rows:
-            del unnoted[offset]
-        return encode_events(RETRY, rows)
 
     # --- read items -------------------------------------------------------------------------------------------------
 
     def take(self, queue: Leaser, count: int, seconds: float) -> list[Job]:
         """Leases up to ``count`` items; none if none may be delivered now. Needs the lock. Raises: StorageError."""
         state = self.state
-        self.refresh()
+        self.ledger.refresh()
         now, now_ms = self.clock.monotonic(), self.clock.now_ms()
         jobs: list[Job] = []
         try:
@@ -219,7 +124,7 @@ class QueueCore:
                     jobs.append(Job(queue, record, count + 1, seconds, deadline, me))
             jobs += [Job(queue, record, 1, seconds, deadline, me) for record in fresh]
             if jobs:
-                jobs = self.own(jobs, seconds)
+                jobs = self.leasing.own(jobs, seconds)
                 self.state.lease(jobs, seconds)
         except BaseException:
             self.state.put_back(fresh, [offset for offset, _ in again])
@@ -236,7 +141,7 @@ class QueueCore:
             self._damaged(offset, offset, error.reason)
             return None
         except OffsetOutOfRangeError:
-            self.refresh()  # a process that moves an item records that before it deletes the original
+            self.ledger.refresh()  # a process that moves an item records that before it deletes the original
         self.state.finish((offset,))
         return None
 
@@ -292,7 +197,7 @@ class QueueCore:
     def _raise_floor(self) -> None:
         """Marks everything below the log's start as done, after reading where the journal moved it."""
         start = self.items.start_offset
-        self.refresh()
+        self.ledger.refresh()
         self.state.raise_floor(start)
 
     def readable_end(self) -> tuple[int, bool]:
@@ -369,7 +274,7 @@ class QueueCore:
 
         Raises: StorageError.
         """
-        self.refresh()
+        self.ledger.refresh()
         while self._count_on():
             pass
         return self.state.pending_count(self.readable_end()[0])
@@ -425,92 +330,35 @@ class QueueCore:
         """About how many items wait to be delivered, due or not. Needs the lock. Raises: StorageError."""
         state = self.state
         pending = self.pending() - len(state.unconfirmed) - len(state.damaged)
-        return max(pending - self.held_count(self.clock.monotonic()), 0)
-
-    # --- for a queue that several processes share (``shared``) --------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Reads events that other processes have written. Needs the lock."""
-
-    def own(self, jobs: list[Job], seconds: float) -> list[Job]:
-        """Those of ``jobs`` that no other process has taken. Needs the lock. Raises: as ``Journal.append``."""
-        if self.config.note_deliveries:
-            rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
-            self._journal_end = max(self._journal_end, self.journal.append_rows(RETRY, rows))
-            self.state.retries.update({job.offset: Retry(job.delivery_count, 0) for job in jobs})
-        return jobs
-
-    def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
-        """Keeps items from other processes for some time. Needs the lock.
-
-        Returns the owner for ``write_moved``, or None if not all of the items were free.
-        """
-        return 0
-
-    def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
-        """Replaces items by their copies; returns the journal's end afterwards. Raises: as ``Journal.append``."""
-        end = self.journal.append(encode_events(MOVED, rows))
-        with self.lock:
-            for row in rows:
-                self.state.apply(MOVED, row)
-        return end
-
-    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        """Marks leased items as done; returns the journal's end afterwards. Raises: as ``Journal.append``."""
-        return self.journal.append_rows(DONE, rows, notes)
+        return max(pending - self.leasing.held_count(self.clock.monotonic()), 0)
 
     def nack(self, job: Job, due_ms: int) -> bool:
         """Returns a leased item, which may be delivered again from ``due_ms``. Returns whether it was still leased.
 
         Takes the lock. Raises: ClosedError, and as ``Journal.append``: the item comes back in any case.
         """
-        state = self.state
-        with self.lock:
-            self.check_open()
-            if not job.is_open or not state.is_leased(job):
-                return False
-            token = self.begin_write()
-            try:
-                state.end_lease(job)
-                state.hold((job.offset,))
-                job.is_open = False
-            except BaseException:
-                self.end_write(token)
-                state.busy.discard(job.offset)
-                state.lose_order()
-                raise
-        end = 0
+        self.check_open()
         try:
-            end = self.journal.append(encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, 0)]))
+            return self.leasing.nack(job, due_ms)
         finally:
             with self.lock:
-                self.end_write(token, end)
-                state.busy.discard(job.offset)
-                state.give_back(job.offset, job.delivery_count, due_ms)
                 self.wake_getters()
-        return True
-
-    def extended(self, job: Job, seconds: float) -> bool:
-        """Announces a longer lease; returns whether the lease still holds. Needs the lock."""
-        return True
 
     def wait(self, seconds: float) -> None:
         """Waits until there may be an item, at most ``seconds``. Needs the lock, and releases it during the wait."""
-        self.available.wait(seconds)
-
-    def held_count(self, now: float) -> int:
-        """How many items are leased, by unexpired leases, or busy. Needs the lock."""
-        state = self.state
-        return state.leased_count - state.leases.over_count(now) + len(state.busy)
-
-    def leased_now(self, now: float) -> int:
-        """How many items are leased, by unexpired leases. Needs the lock."""
-        return sum(lease.deadline > now for lease in self.state.leases.held())
-
-    def give_up_leases(self) -> None:
-        """Called at the end: the items leased here may be delivered again, by other processes too. Needs the lock."""
-        for lease in self.state.leases.held():
-            self.state.retries[lease.offset] = Retry(lease.delivery_count, 0)
+        if not self.state.is_shared:
+            self.available.wait(seconds)
+            return
+        # Only the log shows what other processes put.
+        end = self.items.high_watermark
+        # During an open transaction the log ends beyond the readable part, and so will the marker.
+        if self.readable_end()[0] > self.state.position:
+            return
+        self.lock.release()
+        try:
+            self.items.reads.wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
+        finally:
+            self.lock.acquire()
 
     def close(self) -> None:
         """Wakes every waiting thread. Needs no lock."""

@@ -82,7 +82,7 @@ def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
         state = core.state
         return QueueStats(
             core.pending() - len(state.unconfirmed),
-            core.leased_now(core.clock.monotonic()),
+            core.leasing.leased_count(core.clock.monotonic()),
             state.delayed_count,
             sum(1 for retry in state.retries.values() if retry.deliveries),
             len(state.damaged),
@@ -99,7 +99,7 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
     now, now_ms = core.clock.monotonic(), core.clock.now_ms()
     with core.lock:
         core.check_open()
-        core.refresh()
+        core.ledger.refresh()
         start = min(max(core.state.floor, core.items.start_offset), core.items.high_watermark)
     committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
     for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):

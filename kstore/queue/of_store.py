@@ -15,8 +15,10 @@ from kstore.logs.topics import Topics
 from kstore.queue.config import QueueConfig
 from kstore.queue.core import QueueCore
 from kstore.queue.journal import SEGMENT_BYTES, Journal
+from kstore.queue.leasing import LocalLeasing
+from kstore.queue.ledger import Ledger
 from kstore.queue.queue import Queue
-from kstore.queue.shared import SharedCore
+from kstore.queue.shared import SharedLeasing
 from kstore.rules.internal_topics import is_internal, journal_of
 
 __all__ = ["StoreQueues"]
@@ -45,7 +47,6 @@ class StoreQueues:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._core_type = SharedCore if topics.shared else QueueCore
         self._lock = threading.RLock()
         self._queues: dict[str, Queue] = {}
 
@@ -98,14 +99,15 @@ class StoreQueues:
             raise ConfigError(f"the queue {name} has durability {durability!r}, not {config.durability!r}")
         self._ensure(journal, segment_bytes=SEGMENT_BYTES, durability=durability)
         is_sync = durability == "sync"
-        core = self._core_type(
+        ledger = Ledger(
             name,
             self._topics.log(name),
             Journal(self._topics.log(journal), is_sync=is_sync),
             config,
             self._topics.clock,
-            is_sync=is_sync,
+            is_shared=self._topics.shared,
         )
+        leasing = SharedLeasing(ledger) if self._topics.shared else LocalLeasing(ledger)
 
         def dead_letters(*, create: bool) -> Queue | None:
             if not create and not self._count(dead_name):
@@ -113,7 +115,7 @@ class StoreQueues:
             # Dead letters stay there, however many times they are delivered.
             return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
 
-        return Queue(core, dead_letters)
+        return Queue(QueueCore(ledger, leasing, is_sync=is_sync), dead_letters)
 
     def settle(self, topics: Iterable[str]) -> None:
         """Opens once each queue among ``topics`` whose logs were not closed cleanly. The journal's events about items

@@ -1,8 +1,10 @@
 """``Queue``: the contract of ``queue.Queue`` over a log, with leases. The public interface of a queue.
 
-what is next  state   pure          shared by threads  core
-on disk       items   the topic's log, an item a record     journal  what became of them
-space         space   segments, copies, dead letters
+what is next       state    pure
+on disk            items    the topic's log, an item a record       journal  what became of them
+shared by threads  ledger   the state, as the journal tells it       core     taking items, waiting
+leases             leasing  of one process, or of several (``shared``)
+space              space    segments, copies, dead letters
 """
 
 from __future__ import annotations
@@ -297,7 +299,7 @@ class Queue:
                 except BaseException:
                     state.lose_order()
                     raise
-                core.applied(end)
+                core.ledger.applied(end)
                 job.is_open = False
                 if core.joiner_count:
                     core.note_done()
@@ -312,14 +314,14 @@ class Queue:
         core, state = self._core, self._core.state
         with core.lock:
             core.check_open()
-            core.refresh()
+            core.ledger.refresh()
             for job in jobs:
                 if not job.is_open or not state.may_finish(job):
                     raise _lost(job)
             leased = [job for job in dict.fromkeys(jobs) if state.is_leased(job)]
             offsets = [job.record.offset for job in jobs]
-            notes = core.notes()
-            token = core.begin_write()
+            notes = core.ledger.notes()
+            token = core.ledger.begin_write()
             try:
                 for job in leased:
                     state.end_lease(job)
@@ -328,13 +330,13 @@ class Queue:
                 self._not_acked(token, leased, offsets)
                 raise
         try:
-            end = core.write_done(ranges_of(offsets), notes)
+            end = core.leasing.write_done(ranges_of(offsets), notes)
         except BaseException:
             with core.lock:
                 self._not_acked(token, leased, offsets)
             raise
         with core.lock:
-            core.end_write(token, end)
+            core.ledger.end_write(token, end)
             try:
                 state.finish_fast(offsets)
             except BaseException:
@@ -351,7 +353,7 @@ class Queue:
     def _not_acked(self, token: int, leased: Iterable[Job], offsets: Sequence[int]) -> None:
         """Called if an ack failed: the jobs are leased as before, and the other items wait. Needs the lock."""
         core, state = self._core, self._core.state
-        core.end_write(token)
+        core.ledger.end_write(token)
         try:
             for job in leased:
                 if not state.is_leased(job):
@@ -404,7 +406,7 @@ class Queue:
             if not job.is_open or not state.is_leased(job):
                 raise _lost(job)
             deadline = core.clock.monotonic() + wanted
-            if not core.extended(job, wanted):
+            if not core.leasing.extend(job, wanted):
                 raise _lost(job)
             try:
                 state.end_lease(job)
@@ -504,7 +506,7 @@ class Queue:
         core, state = self._core, self._core.state
         with core.lock:
             core.check_open()
-            core.refresh()
+            core.ledger.refresh()
             offsets = sorted(state.damaged)
         ranges = ranges_of(offsets)
         for first, count in ranges:
@@ -512,13 +514,13 @@ class Queue:
         if not ranges:
             return 0
         with core.lock:
-            token = core.begin_write()
+            token = core.ledger.begin_write()
         end = 0
         try:
-            end = core.write_done(ranges, b"")
+            end = core.leasing.write_done(ranges, b"")
         finally:
             with core.lock:
-                core.end_write(token, end)
+                core.ledger.end_write(token, end)
                 if end:
                     state.give_up_damaged(offsets)
                     core.note_done()
@@ -581,7 +583,7 @@ class Queue:
         leased_count = 0
         if core.lock.acquire(blocking=False):
             try:
-                leased_count = core.leased_now(core.clock.monotonic())
+                leased_count = core.leasing.leased_count(core.clock.monotonic())
             finally:
                 core.lock.release()
         return f"Queue({self.name!r}{f', {leased_count} leased' if leased_count else ''})"

@@ -102,8 +102,8 @@ class QueueSpace:
         """Rewrites the journal. Raises: DiskFullError, StorageError."""
         core = self._core
         with core.lock:
-            core.refresh()
-            values, first_needed = core.snapshot()
+            core.ledger.refresh()
+            values, first_needed = core.ledger.snapshot()
         core.journal.rewrite(values, first_needed)
 
     # --- items that hold others back ----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class QueueSpace:
             offsets = state.movable(stop, count_max)
             if not offsets:
                 return False
-            owner = core.own_all(offsets, MOVE_SECONDS)
+            owner = core.leasing.own_all(offsets, MOVE_SECONDS)
             if owner is None:
                 core.state.put_back((), offsets)
                 return False
@@ -128,14 +128,14 @@ class QueueSpace:
             retries = [state.retries.get(record.offset) or _of(record) for record in records]
             offsets = [record.offset for record in records]
             state.hold(offsets)
-            token = core.begin_write()
+            token = core.ledger.begin_write()
         end = 0
         try:
             if records:
                 end = self._copy(records, retries, began, owner)
         finally:
             with core.lock:
-                core.end_write(token, end)
+                core.ledger.end_write(token, end)
                 # After a late move some stay where they are, even if the journal records it.
                 state.let_go(offsets)
                 core.wake_getters(len(offsets))
@@ -159,7 +159,7 @@ class QueueSpace:
         if core.clock.monotonic() - began > MOVE_SECONDS / 2:
             return 0
         rows = [(record.offset, first + at) for at, record in enumerate(records)]
-        return core.write_moved(rows, owner)
+        return core.leasing.write_moved(rows, owner)
 
     # --- dead letters -----------------------------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ class QueueSpace:
                     if not state.dead:
                         return
                     offset = state.dead[0]
-                    core.refresh()
-                    if state.is_done(offset) or core.own_all((offset,), MOVE_SECONDS) is None:
+                    core.ledger.refresh()
+                    if state.is_done(offset) or core.leasing.own_all((offset,), MOVE_SECONDS) is None:
                         state.dead.popleft()
                         state.busy.discard(offset)
                         state.put_back(
@@ -200,13 +200,13 @@ class QueueSpace:
         try:
             put_aside(record, delivery_count)
             with core.lock:
-                token = core.begin_write()
+                token = core.ledger.begin_write()
             end = 0
             try:
                 end = core.journal.append(encode_done(record.offset))
             finally:
                 with core.lock:
-                    core.end_write(token, end)
+                    core.ledger.end_write(token, end)
                     if end:
                         core.state.finish((record.offset,))
                         core.note_done()
@@ -221,7 +221,7 @@ class QueueSpace:
             if self._core.journal.size or self._core.state.leased_count:
                 try:
                     with self._core.lock:
-                        self._core.give_up_leases()
+                        self._core.leasing.give_up()
                     self.rewrite()
                 except KstoreError as error:
                     self._core.report("its journal could not be rewritten", error)

@@ -50,7 +50,7 @@ class Processes:
 
     def _open(self) -> tuple[Store, Queue]:
         path = self.directory / str(self.life)
-        with mock.patch("kstore.queue.shared.boot_id", return_value=self.boot):
+        with mock.patch("kstore.queue.ledger.boot_id", return_value=self.boot):
             store = Store(path, clock=self.clock, background=False, durability="os", shared=True)
             return store, store.queue("jobs", lease_seconds=LEASE_SECONDS, max_deliveries=0, segment_bytes=1 << 14)
 

@@ -10,8 +10,8 @@ import pytest
 
 from kstore.errors import Empty
 from kstore.queue.events import DONE, MOVED, SNAPSHOT, Event
+from kstore.queue.ledger import Ledger
 from kstore.queue.queue import Queue
-from kstore.queue.shared import SharedCore
 from kstore.queue.snapshot import last_snapshot
 from kstore.store import Store
 from tests.fake_clock import ManualClock
@@ -46,9 +46,9 @@ def test_a_claim_that_lost_after_a_snapshot_has_lost_for_later_processes_too(
     one.put(b"a")
     job = one.get_nowait()
     with one._core.lock:
-        snapshot, first_needed = one._core.snapshot()
+        snapshot, first_needed = one._core.ledger.snapshot()
     with other._core.lock:  # it had looked before, and comes too late
-        assert other._core.own_all([0], 60.0) is None
+        assert other._core.leasing.own_all([0], 60.0) is None
     one._core.journal.append_many(snapshot)
     one._core.journal.log.delete_records(first_needed)
     stores.append(opened(tmp_path, clock, shared=True))
@@ -68,7 +68,7 @@ def test_a_lease_that_was_returned_after_a_snapshot_stays_returned(tmp_path: Pat
     one.put(b"a")
     job = one.get_nowait()
     with one._core.lock:
-        snapshot, first_needed = one._core.snapshot()
+        snapshot, first_needed = one._core.ledger.snapshot()
     job.nack()
     one._core.journal.append_many(snapshot)
     assert values(other) == [b"a"]
@@ -86,16 +86,16 @@ def test_a_late_move_after_a_snapshot_revives_nothing(tmp_path: Path, clock: Man
     one.put(b"a")
     with one._core.lock:
         one._core.fill()
-        owner = one._core.own_all([0], 10.0)
+        owner = one._core.leasing.own_all([0], 10.0)
     assert owner is not None
     clock.advance(20_000)  # it stands still until another worker has the item
     job = other.get_nowait()
     copy = one._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
     job.ack()
     with other._core.lock:
-        other._core.refresh()
-        snapshot, first_needed = other._core.snapshot()
-    one._core.write_moved([(0, copy)], owner)
+        other._core.ledger.refresh()
+        snapshot, first_needed = other._core.ledger.snapshot()
+    one._core.leasing.write_moved([(0, copy)], owner)
     other._core.journal.append_many(snapshot)
     other._core.journal.log.delete_records(first_needed)
     stores.append(opened(tmp_path, clock, shared=True))
@@ -117,11 +117,11 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
     def late(*arguments: object) -> int:
         clock.advance(31_000)
         with mover._core.lock:
-            mover._core.refresh()
-            owner = mover._core.own_all([0], 60.0)
+            mover._core.ledger.refresh()
+            owner = mover._core.leasing.own_all([0], 60.0)
         assert owner is not None
         copy = mover._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
-        mover._core.write_moved([(0, copy)], owner)
+        mover._core.leasing.write_moved([(0, copy)], owner)
         return append(*arguments)  # type: ignore[arg-type]
 
     with mock.patch.object(worker._core.journal, "append_rows", late):
@@ -140,14 +140,14 @@ def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_pat
     mover.put(b"a")
     with mover._core.lock:
         mover._core.fill()
-        owner = mover._core.own_all([1], 60.0)
+        owner = mover._core.leasing.own_all([1], 60.0)
     assert owner is not None
     copy = mover._core.items.append(b"a", headers=(("kstore.moved-from", b"1"),))
     assert values(reader) == []
     assert reader._core.state.unconfirmed == {copy: 1}
-    mover._core.write_moved([(1, copy)], owner)
+    mover._core.leasing.write_moved([(1, copy)], owner)
     with mover._core.lock:
-        snapshot, first_needed = mover._core.snapshot()
+        snapshot, first_needed = mover._core.ledger.snapshot()
     mover._core.journal.append_many(snapshot)
     mover._core.journal.log.delete_records(first_needed)
     assert values(reader) == [b"a"]
@@ -162,19 +162,19 @@ def test_an_open_while_items_are_moved_finds_their_copies(tmp_path: Path, clock:
     mover.put(b"a")
     with mover._core.lock:
         mover._core.fill()
-        owner = mover._core.own_all([0], 60.0)
+        owner = mover._core.leasing.own_all([0], 60.0)
     assert owner is not None
     copy = mover._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
 
-    read_on = SharedCore._read_on
+    read_on = Ledger.read_on
 
-    def moves_then(core: SharedCore, start: int | None, *stop: int | None) -> None:
-        read_on(core, start, *stop)
+    def moves_then(ledger: Ledger, start: int | None, *stop: int | None) -> None:
+        read_on(ledger, start, *stop)
         if start is None:
-            mover._core.write_moved([(0, copy)], owner)
+            mover._core.leasing.write_moved([(0, copy)], owner)
             mover._core.items.delete_records(1)
 
-    with mock.patch.object(SharedCore, "_read_on", moves_then):
+    with mock.patch.object(Ledger, "read_on", moves_then):
         reader = stores[1].queue("jobs")
     assert values(reader) == [b"a"]
     for store in stores:

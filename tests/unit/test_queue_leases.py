@@ -66,7 +66,7 @@ def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> Non
     """The clock has reached its value at the crash of the machine."""
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=600)
     clock = StartedAnew(101)
-    with mock.patch("kstore.queue.shared.boot_id", return_value=b"the next boot..."):
+    with mock.patch("kstore.queue.ledger.boot_id", return_value=b"the next boot..."):
         stores = [Store(dead, clock=clock, background=False, durability="os", shared=True) for _ in range(3)]
         one, other = [store.queue("jobs", lease_seconds=30) for store in stores[:2]]
         job = one.get_nowait()
@@ -162,7 +162,7 @@ def test_items_held_for_a_while_keep_their_delays(tmp_path: Path, clock: ManualC
     job = worker.get_nowait()
     with mover._core.lock:
         mover._core.fill()
-        owned = mover._core.own_all([1] if is_all else [0, 1], 60.0)
+        owned = mover._core.leasing.own_all([1] if is_all else [0, 1], 60.0)
     assert (owned is not None) == is_all
     clock.advance(61_000)
     assert values(third) == []

@@ -50,7 +50,7 @@ def test_a_copy_that_does_not_count_is_not_shown(queue: Queue, tmp_path: Path) -
 def test_an_item_that_has_moved_is_shown_once(queue: Queue, tmp_path: Path) -> None:
     queue.put_many([b"a", b"b"])
     copy = copied(queue, 0)
-    queue._core.write_moved([(0, copy)], 0)
+    queue._core.leasing.write_moved([(0, copy)], 0)
     assert looked(queue, tmp_path) == ([b"b", b"a"], [b"b", b"a"])
     assert [shown.offset for shown in queue.peek(100)] == [1, copy]
 
@@ -59,7 +59,7 @@ def test_an_item_that_is_moved_during_a_look_is_shown(queue: Queue, tmp_path: Pa
     queue.put(b"a")
     with Store(tmp_path / "store", read_only=True) as store:
         items, journal = store.log("jobs"), store.log("__queue_jobs")
-        moves = mock.PropertyMock(side_effect=lambda: queue._core.write_moved([(0, copied(queue, 0))], 0) and 1)
+        moves = mock.PropertyMock(side_effect=lambda: queue._core.leasing.write_moved([(0, copied(queue, 0))], 0) and 1)
         with mock.patch("kstore.log.Log.high_watermark", moves):
             view = QueueView(items, journal)
         assert [shown.value for shown in view.pending()] == [b"a"]

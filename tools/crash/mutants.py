@@ -493,7 +493,7 @@ MUTANTS = (
     ),
     Mutant(
         "a journal that is ahead of the items is not set back",
-        "kstore/queue/core.py",
+        "kstore/queue/ledger.py",
         "            self.journal.append(encode_events(END, [(end,)]))\n",
         "",
         QUEUE,

@@ -1,0 +1,135 @@
+"""How a process leases items, returns them and marks them as done; here for a queue that no other process uses.
+
+LocalLeasing    a lease is known to this process only: its end ends all of them
+SharedLeasing   (``shared``) several processes share the queue, and a lease is an event of the journal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kstore.queue.events import DONE, MOVED, RETRY, encode_events
+from kstore.queue.job import Job
+from kstore.queue.leases import Retry
+from kstore.queue.ledger import Ledger
+
+__all__ = ["Leasing", "LocalLeasing"]
+
+
+class Leasing(Protocol):
+    """Needs the ledger's lock, except for methods that append to the journal outside it, which take it themselves.
+
+    What writes raises DiskFullError, PoisonedError, StorageError.
+    """
+
+    def own(self, jobs: list[Job], seconds: float) -> list[Job]:
+        """Those of ``jobs`` that no other process has taken."""
+        ...
+
+    def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
+        """Keeps items from other processes for some time.
+
+        Returns the owner for ``write_moved``, or None if not all of the items were free.
+        """
+        ...
+
+    def extend(self, job: Job, seconds: float) -> bool:
+        """Announces a longer lease; returns whether the lease still holds."""
+        ...
+
+    def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
+        """Replaces items by their copies; returns the journal's end afterwards. Takes the lock."""
+        ...
+
+    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
+        """Marks leased items as done; returns the journal's end afterwards. Needs no lock."""
+        ...
+
+    def nack(self, job: Job, due_ms: int) -> bool:
+        """Returns a leased item, which may be delivered again from ``due_ms``. Returns whether it was still leased.
+
+        Takes the lock. If it raises, the item comes back nevertheless.
+        """
+        ...
+
+    def held_count(self, now: float) -> int:
+        """How many items are leased, by unexpired leases, or busy."""
+        ...
+
+    def leased_count(self, now: float) -> int:
+        """How many items are leased, by unexpired leases."""
+        ...
+
+    def give_up(self) -> None:
+        """Called at the end: the items leased here may be delivered again, by other processes too."""
+        ...
+
+
+class LocalLeasing:
+    """The leases of the only process that uses the queue."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def own(self, jobs: list[Job], seconds: float) -> list[Job]:
+        ledger = self._ledger
+        if ledger.config.note_deliveries:
+            rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
+            ledger.applied(ledger.journal.append_rows(RETRY, rows))
+            ledger.state.retries.update({job.offset: Retry(job.delivery_count, 0) for job in jobs})
+        return jobs
+
+    def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
+        return 0  # there is no other process, and the events of this one name no owner
+
+    def extend(self, job: Job, seconds: float) -> bool:
+        return True  # the deadline of the job is the whole lease
+
+    def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
+        ledger = self._ledger
+        end = ledger.journal.append(encode_events(MOVED, rows))
+        with ledger.lock:
+            for row in rows:
+                ledger.state.apply(MOVED, row)
+        return end
+
+    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
+        return self._ledger.journal.append_rows(DONE, rows, notes)
+
+    def nack(self, job: Job, due_ms: int) -> bool:
+        ledger, state = self._ledger, self._ledger.state
+        with ledger.lock:
+            if not job.is_open or not state.is_leased(job):
+                return False
+            token = ledger.begin_write()
+            try:
+                state.end_lease(job)
+                state.hold((job.offset,))
+                job.is_open = False
+            except BaseException:
+                ledger.end_write(token)
+                state.busy.discard(job.offset)
+                state.lose_order()
+                raise
+        end = 0
+        try:
+            end = ledger.journal.append(encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, 0)]))
+        finally:
+            with ledger.lock:
+                ledger.end_write(token, end)
+                state.busy.discard(job.offset)
+                state.give_back(job.offset, job.delivery_count, due_ms)
+        return True
+
+    def held_count(self, now: float) -> int:
+        state = self._ledger.state
+        return state.leased_count - state.leases.over_count(now) + len(state.busy)
+
+    def leased_count(self, now: float) -> int:
+        return sum(lease.deadline > now for lease in self._ledger.state.leases.held())
+
+    def give_up(self) -> None:
+        state = self._ledger.state
+        for lease in state.leases.held():
+            state.retries[lease.offset] = Retry(lease.delivery_count, 0)
