@@ -45,6 +45,9 @@ Value = TypeVar("Value")
 NEAR = 0.6
 
 STORAGE_PREFIX = "storage_options."
+# What Spark's own Kafka source and sink take for their client of a broker, in lower case.
+BROKER_NAMES = ("groupidprefix",)
+BROKER_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 
 # Spark's own words for times (JavaUtils.timeStringAs) and sizes (byteStringAs); a number alone is ms, or bytes.
 SIZE_UNITS = {"b": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
@@ -92,24 +95,25 @@ class Options:
         return found
 
 
-def check_names(given: Iterable[str], known: Collection[str], *, whose: str) -> None:
-    """Refuses every name that is not ``known``, naming the nearest one that is; ``kafka.*`` with the reason.
+def check_names(given: Iterable[str], known: Collection[str], *, whose: str) -> tuple[str, ...]:
+    """Refuses every name that is not ``known``, naming the nearest one that is.
 
+    Returns: the names that only a client of a broker needs; they have no meaning here.
     Raises: ConfigError.
     """
     by_lower = {name.lower(): name for name in known}
+    of_broker = []
     for name in given:
         lower = name.lower()
         if lower in by_lower or lower.startswith(STORAGE_PREFIX):
             continue
-        if lower.startswith("kafka."):
-            raise ConfigError(
-                f"option {shown(name)} is for a client of a Kafka cluster: {whose} reads and writes the files "
-                "themselves, and takes no kafka.* options"
-            )
+        if lower in BROKER_NAMES or lower.startswith(BROKER_PREFIXES):
+            of_broker.append(name)
+            continue
         nearest = difflib.get_close_matches(lower, by_lower, n=1, cutoff=NEAR)
         hint = f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(sorted(known))}"
         raise ConfigError(f"{whose} has no option {shown(name)}{hint}")
+    return tuple(of_broker)
 
 
 def _refused(name: str, text: object, expected: str) -> NoReturn:
@@ -179,7 +183,7 @@ def to_choice(choices: Collection[str]) -> Callable[[str, str], str]:
 
 
 def to_pattern(name: str, text: str) -> str:
-    """A regular expression that must match a topic's whole name."""
+    """A regular expression, which a part of a topic's name must match."""
     pattern = text.strip()
     if not pattern:
         raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")

@@ -123,7 +123,8 @@ class Topics:
         if self.subscribe:
             return owner.topic in self.subscribe
         if self.pattern is not None:
-            return re.fullmatch(self.pattern, owner.topic) is not None
+            # As Spark's Kafka source does: anchor the pattern with ^ and $ for whole names.
+            return re.search(self.pattern, owner.topic) is not None
         return not self.assign or owner in self.assign
 
     @property
@@ -166,6 +167,8 @@ NAMES = (
     "maxBytesPerTrigger",
 )
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+# Of the options for a broker's client the one with a meaning here: isolationLevel, as Kafka spells it.
+KAFKA_ISOLATION = "kafka.isolation.level"
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 ENDINGS = {
     "endingOffsets": "ending offset not valid in streaming queries",
@@ -176,7 +179,10 @@ ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. ``starting`` and ``ending`` have Spark's precedence applied; None is "no limit"."""
+    """The options of a read. ``starting`` and ``ending`` have Spark's precedence applied; None is "no limit".
+
+    ``isolation_is_default``: the user did not choose. ``ignored``: the given options that only a broker needs.
+    """
 
     paths: tuple[str, ...]
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -189,6 +195,7 @@ class ReadOptions:
     include_headers: bool = False
     columns: tuple[str, ...] | None = None
     isolation_level: IsolationLevel = "read_committed"
+    isolation_is_default: bool = True
     check_crcs: bool = True
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
@@ -198,6 +205,7 @@ class ReadOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
     max_bytes_per_trigger: int | None = None
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> Self:
@@ -208,7 +216,7 @@ class ReadOptions:
         Raises: ConfigError for an unknown option, an invalid value, and options that contradict each other.
         """
         given = Options(options)
-        check_names(given.names(), NAMES, whose="the kstore source")
+        of_broker = check_names(given.names(), NAMES, whose="the kstore source")
         starting = _bound(given, "starting", LATEST if streaming else EARLIEST)
         ending = _bound(given, "ending", LATEST)
         if streaming:
@@ -221,7 +229,8 @@ class ReadOptions:
             raise ConfigError(
                 f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})."
             )
-        isolation_level = given.get("isolationLevel", to_choice(("read_committed", "read_uncommitted")), None)
+        isolation_option = "isolationLevel" if "isolationLevel" in given else KAFKA_ISOLATION
+        isolation_level = given.get(isolation_option, to_choice(("read_committed", "read_uncommitted")), None)
         return cls(
             paths=_paths(given),
             storage_options=given.storage_options(),
@@ -234,6 +243,7 @@ class ReadOptions:
             include_headers=given.get("includeHeaders", to_bool, False),
             columns=given.get("columns", to_columns, None),
             isolation_level=cast(IsolationLevel, isolation_level or "read_committed"),
+            isolation_is_default=isolation_level is None,
             check_crcs=given.get("checkCrcs", to_bool, True),
             batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
@@ -241,6 +251,7 @@ class ReadOptions:
             filter_pushdown=given.get("filterPushdown", to_bool, False),
             max_trigger_delay_ms=given.get("maxTriggerDelay", to_duration_ms, MAX_TRIGGER_DELAY_MS),
             max_bytes_per_trigger=given.get("maxBytesPerTrigger", to_size, None),
+            ignored=tuple(name for name in of_broker if name != KAFKA_ISOLATION),
             **rate,
         )
 

@@ -7,7 +7,7 @@ yields record batches, which were columns from the start. The iterator closes ev
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,10 +25,11 @@ from kstore.files.remote import open_remote
 from kstore.log import Log
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
+from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import Earliest, Latest, ReadOptions
 from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
-from kstore.spark.ranges import DATA_LOSS, FAILING, OffsetRange, batch_ranges
+from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges
 from kstore.spark.schema import arrow_schema
 from kstore.types import CorruptRange
 
@@ -70,7 +71,8 @@ class KStoreReader(DataSourceReader):
         # Bounds by partition, and times, are checked against all logs, whichever of them match.
         is_checked = not isinstance(options.starting, Earliest) or not isinstance(options.ending, Latest)
         with Holdings(options, EVERYTHING.wants if is_checked else self._wanted.wants) as logs:
-            ranges = batch_ranges(options, logs.look(must_exist=True), logs.offset_for_time)
+            held = logs.look(must_exist=True)
+            ranges = batch_ranges(options, held, logs.offset_for_time)
             splits = plan_splits(
                 self._narrowed(ranges, logs),
                 logs.log,
@@ -80,6 +82,8 @@ class KStoreReader(DataSourceReader):
                 committed=options.isolation_level == "read_committed",
                 sizes_of=lambda place: segment_sizes(place, options.storage_options),
             )
+        note_ignored(options.ignored)
+        note_isolation(options, splits, _ending_at_the_end(ranges, held))
         return list(splits)
 
     def _narrowed(self, ranges: Sequence[OffsetRange], logs: Holdings) -> Iterator[OffsetRange]:
@@ -97,6 +101,12 @@ class KStoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._options, arrow_schema(self.spark_schema))
+
+
+def _ending_at_the_end(ranges: Iterable[OffsetRange], held: Iterable[Held]) -> list[Held]:
+    """The logs that are read to their end."""
+    stops = {found.place: found.stop for found in ranges}
+    return [log for log in held if stops.get(log.place, log.end_offset) == log.end_offset]
 
 
 # --- in a task --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.files.paths import TopicPartition
 from kstore.spark.admission import TriggerDelay, limit_bytes, limit_offsets
 from kstore.spark.holdings import Holdings
+from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import ReadOptions
 from kstore.spark.plan import Split, plan_splits
 from kstore.spark.ranges import (
@@ -62,6 +63,8 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         self._holdings = Holdings(options)
         self._start: Start | None = None
+        # Each note is for the whole query.
+        self._has_planned = self._has_noted_isolation = False
         # What the first micro-batch must not read, until it is planned.
         self._pinned: frozenset[TopicPartition] = frozenset()
         # What existed when the query was told to read that and stop.
@@ -176,7 +179,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The splits of a micro-batch; the same records on every call. Raises: DataLossError."""
         options, holdings = self._options, self._holdings
         ranges = stream_ranges(from_json(start), from_json(end), holdings.look(), options)
-        return plan_splits(
+        splits = plan_splits(
             ranges,
             holdings.log,
             max_partition_bytes=options.max_partition_bytes,
@@ -184,6 +187,12 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_records=options.max_records_per_partition,
             committed=options.isolation_level == "read_committed",
         )
+        if not self._has_planned:
+            note_ignored(options.ignored)
+        self._has_planned = True
+        # An open transaction is nothing to note: what it holds back comes later.
+        self._has_noted_isolation = self._has_noted_isolation or note_isolation(options, splits)
+        return splits
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._options, arrow_schema(self._schema))

@@ -84,7 +84,7 @@ class WriteOptions:
 
     ``truncates``: what an overwrite means. ``app_id``: the name under which repeated batches are recognised, by default
     that of the query; a batch write has none, or one with a ``version``. ``codec`` is for topics that accept the
-    producer's codec.
+    producer's codec. ``ignored``: the given options that only a broker needs.
     """
 
     path: str
@@ -97,6 +97,7 @@ class WriteOptions:
     version: int | None = None
     lock_timeout_ms: int = LOCK_TIMEOUT_MS
     staging_retention_ms: int = STAGING_RETENTION_MS
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool, overwrite: bool = False) -> Self:
@@ -106,7 +107,7 @@ class WriteOptions:
         overwrite, and a place that cannot be written to.
         """
         given = Options(options)
-        check_names(given.names(), NAMES, whose="the kstore sink")
+        ignored = check_names(given.names(), NAMES, whose="the kstore sink")
         topic = given.text("topic")
         if topic is not None:
             _check_topic(topic)
@@ -129,6 +130,7 @@ class WriteOptions:
             version=given.get("txnVersion", _to_version, None),
             lock_timeout_ms=given.get("lockTimeout", to_duration_ms, LOCK_TIMEOUT_MS),
             staging_retention_ms=given.get("stagingRetention", to_duration_ms, STAGING_RETENTION_MS),
+            ignored=ignored,
         )
 
 

@@ -24,6 +24,7 @@ from kstore.files.paths import TopicPartition
 from kstore.record.columns import import_pyarrow
 from kstore.record.rows import PartitionedEncoder, rows_of
 from kstore.spark.commit import Writer, commit, discard
+from kstore.spark.notes import note_ignored
 from kstore.spark.staging import StagedFile, StagingFile, staged_name
 from kstore.spark.target import Target, check_is_seen, plan_target
 from kstore.spark.write_options import WriteOptions, check_sink_columns
@@ -87,6 +88,7 @@ class KStoreWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        note_ignored(self._options.ignored)
         commit(self._options, self._writer, self._batch_id, _files(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -119,6 +121,9 @@ class KStoreStreamWriter(DataSourceStreamArrowWriter):
         writer_ids = {message.writer_id for message in messages if isinstance(message, Staged)}
         if len(writer_ids) > 1:
             raise ConfigError(f"one batch of {len(writer_ids)} queries")
+        if batchId == 0:
+            # Once for a query: each batch has its own writer.
+            note_ignored(self._options.ignored)
         for writer_id in writer_ids:
             commit(self._options, Writer(writer_id, writer_id), batchId, _files(messages))
 

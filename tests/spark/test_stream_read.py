@@ -285,7 +285,6 @@ def test_retention_that_overtakes_a_query_fails_it_or_is_skipped(store: kstore.S
         ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
         ({"startingOffsets": '{"t":{"0":1}}'}, "Kafka start offsets don't match what are assigned"),
         ({"subscribe": "other"}, "there is no topic other"),
-        ({"kafka.bootstrap.servers": "x:1"}, r"takes no kafka.\* options"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
     ],
 )

@@ -100,7 +100,6 @@ ROW = "cast('1' as binary) as value"
             "null topic present in the data. Use the topic option for setting a default topic.",
         ),
         ([ROW], {"topic": "new"}, "there is no topic 'new' in"),
-        ([ROW], {"topic": "orders", "kafka.bootstrap.servers": "x"}, "takes no kafka.* options"),
         ([ROW], {"topic": "orders", "partition": "3"}, "did you mean 'partitions'?"),
         ([ROW, "7 as partition"], {"topic": "orders"}, "row 0: partition 7, and the topic has 0 to 2"),
     ],

@@ -139,10 +139,20 @@ def test_all_topics_are_wanted_unless_an_option_says_which() -> None:
     assert [Topics(assign=(A1,)).wants(owner) for owner in (A0, A1, B0)] == [False, True, False]
 
 
-def test_a_pattern_has_to_match_the_whole_name() -> None:
-    topics = Topics(pattern="ev|events-.*")
-    names = ["ev", "eve", "events-1", "old-events-1"]
-    assert [topics.wants(TopicPartition(name, 0)) for name in names] == [True, False, True, False]
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("ev", ["ev", "eve", "old-ev-1"]),
+        ("^ev", ["ev", "eve"]),
+        ("^ev$", ["ev"]),
+        ("e.*1$", ["old-ev-1"]),
+        ("x|^eve", ["eve"]),
+    ],
+)
+def test_a_pattern_matches_a_part_of_a_name_as_in_sparks_kafka_source(pattern: str, topics: list[str]) -> None:
+    chosen = Topics(pattern=pattern)
+    names = ["ev", "eve", "old-ev-1", "users"]
+    assert [name for name in names if chosen.wants(TopicPartition(name, 0))] == topics
 
 
 def test_topics_that_are_named() -> None:
@@ -263,10 +273,10 @@ ERRORS: list[tuple[dict[str, str], str]] = [
     ({"maxOffsetsPerTrigger": "1e6"}, "maxOffsetsPerTrigger is '1e6', expected a whole number"),
     ({"minOffsetsPerTrigger": "-5"}, "minOffsetsPerTrigger must be positive"),
     # names
-    ({"kafka.bootstrap.servers": "x:9092"}, "takes no kafka.* options"),
     ({"startingOffset": "earliest"}, "has no option 'startingoffset', did you mean 'startingOffsets'?"),
     ({"pollTimeoutMs": "5"}, "the kstore source has no option 'polltimeoutms'"),
-    ({"groupIdPrefix": "x"}, "the kstore source has no option 'groupidprefix'"),
+    ({"groupIdPrefixes": "x"}, "the kstore source has no option 'groupidprefixes'"),
+    ({"kafka.isolation.level": "serializable"}, "kafka.isolation.level is 'serializable', expected one of"),
 ]
 
 BATCH_ERRORS: list[tuple[dict[str, str], str]] = [

@@ -73,7 +73,6 @@ def test_every_option_is_taken_whatever_its_case() -> None:
         ({"txnAppId": "job", "txnVersion": str(2**63)}, "txnVersion"),
         ({"txnAppId": "job", "txnVersion": "9" * 5000}, "txnVersion"),
         ({"lockTimeout": "soon"}, "lockTimeout"),
-        ({"kafka.acks": "all"}, "the kstore sink reads and writes the files themselves, and takes no"),
         ({"startingoffsets": "latest"}, "the kstore sink has no option 'startingoffsets'"),
     ],
 )

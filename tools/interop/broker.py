@@ -57,6 +57,8 @@ class Broker:
 
     # Lines for the broker's configuration; to be set before it is started.
     extra_properties = ""
+    # How long it lives whatever happens; to be set before it is started.
+    life_seconds_max = LIFE_SECONDS_MAX
 
     def __init__(self, root: Path, java_path: str, jars: Path) -> None:
         self.data = root / "data"
@@ -81,6 +83,11 @@ class Broker:
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
+
+    @property
+    def server(self) -> str:
+        """Where clients reach the broker since its latest start."""
+        return f"127.0.0.1:{self._port}"
 
     @property
     def log(self) -> str:
@@ -118,8 +125,7 @@ class Broker:
 
     def client(self, commands: Iterable[str]) -> None:
         """Run commands of Client.java against the running broker, in one JVM. Raises java.ProgramError."""
-        server = f"127.0.0.1:{self._port}"
-        java.run(self._java, self._jars, "Client.java", commands, seconds=CLIENT_SECONDS_MAX, server=server)
+        java.run(self._java, self._jars, "Client.java", commands, seconds=CLIENT_SECONDS_MAX, server=self.server)
 
     @property
     def _log_path(self) -> Path:
@@ -148,7 +154,7 @@ class Broker:
             + self.extra_properties
         )
         logger = {"org.slf4j.simpleLogger.defaultLogLevel": "info"}
-        program = java.command(self._java, self._jars, "Broker.java", seconds=LIFE_SECONDS_MAX, **logger)
+        program = java.command(self._java, self._jars, "Broker.java", seconds=self.life_seconds_max, **logger)
         with self._log_path.open("wb") as log:
             return subprocess.Popen(
                 [*program, str(properties), self._cluster, str(self.meta)],

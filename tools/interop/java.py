@@ -18,6 +18,7 @@ __all__ = [
     "HDFS_POM",
     "JAVA_VERSION_MIN",
     "KAFKA_POM",
+    "SPARK_KAFKA_POM",
     "ProgramError",
     "Unavailable",
     "command",
@@ -29,6 +30,7 @@ __all__ = [
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "target" / "interop"
 KAFKA_POM = HERE / "pom.xml"
+SPARK_KAFKA_POM = HERE / "spark-kafka-pom.xml"
 HDFS_POM = HERE / "hdfs-pom.xml"
 
 # Kafka's broker requires it, and the programs beside this file use its language.
