@@ -21,6 +21,7 @@ NAMES = (
         for kind in ("", ".dumped", ".consumed")
     ),
     "own1",
+    "started",
 )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
+from pathlib import Path
+
 import pytest
 
 from kstore.upkeep.verify import verify, verify_log
-from tests.golden_data import golden_partitions, golden_root
+from tests.golden_data import copy_partition, golden_partitions, golden_root
 
 # What is damaged in each case, where it is not a batch; a tail is what stands after the last whole batch.
 KINDS: dict[str, set[str]] = {
@@ -32,7 +36,7 @@ KINDS: dict[str, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old"])
+@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old", "started"])
 def test_nothing_is_wrong_with_what_a_broker_wrote(tree: str) -> None:
     logs = list(verify(golden_root() / tree))
     assert len(logs) == len(golden_partitions(tree))
@@ -45,3 +49,41 @@ def test_nothing_is_wrong_with_what_a_broker_wrote(tree: str) -> None:
 def test_every_damage_is_found(name: str) -> None:
     log = verify_log(golden_root() / "damaged" / name)
     assert {finding.kind for finding in log.damages} == KINDS.get(name, {"batch"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "is_sound"),
+    [
+        ("first", 96, False),
+        ("first", 97, True),
+        ("first", 108, True),
+        ("first", 109, False),
+        ("stable", 109, False),
+        ("stable", 110, True),
+        ("stable", 111, False),
+        ("stable", -1, False),
+    ],
+)
+def test_a_transaction_across_the_log_s_start_may_begin_where_it_did_or_above_the_start(
+    tmp_path: Path, field: str, value: int, is_sound: bool
+) -> None:
+    # The log starts at 108. The transaction has records at 97, 106, 108 and later; another one is open since 110.
+    log = copy_partition("started", "recovered-0", tmp_path)
+    shutil.copyfile(golden_root() / "started" / "log-start-offset-checkpoint", tmp_path / "log-start-offset-checkpoint")
+    index = log / "00000000000000000207.txnindex"
+    entry = bytearray(index.read_bytes())
+    struct.pack_into(">q", entry, 10 if field == "first" else 26, value)
+    index.write_bytes(entry)
+    assert [found.kind for found in verify_log(log).damages] == ([] if is_sound else ["txnindex"])
+
+
+def test_compaction_may_hide_where_an_aborted_transaction_began(tmp_path: Path) -> None:
+    log = copy_partition("started", "compacted-2", tmp_path)
+    shutil.copyfile(golden_root() / "started" / "log-start-offset-checkpoint", tmp_path / "log-start-offset-checkpoint")
+    # Its first record is at 345 now, and its producer's previous transaction ended at 304.
+    index = log / "00000000000000000339.txnindex"
+    entry = bytearray(index.read_bytes())
+    assert entry[10:18] == struct.pack(">q", 336)
+    struct.pack_into(">q", entry, 10, 304)
+    index.write_bytes(entry)
+    assert [found.kind for found in verify_log(log).damages] == ["txnindex"]

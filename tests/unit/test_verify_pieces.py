@@ -35,7 +35,7 @@ def assert_same(directory: Path) -> None:
         assert getattr(joined, name) == getattr(whole, name), name
 
 
-@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old"])
+@pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old", "started"])
 def test_the_pieces_of_what_a_broker_wrote_say_what_the_whole_says(tree: str) -> None:
     for name in golden_partitions(tree):
         assert_same(golden_root() / tree / name)

@@ -65,7 +65,7 @@ def verify_log(
     log, bases = head.log, head.bases
     first_base = bases[0] if bases else 0
     log.end_offset = log.start_offset
-    producers = ProducerCheck(fs, directory, head.snapshots, first_base)
+    producers = ProducerCheck(fs, directory, head.snapshots, first_base, log.start_offset)
     epochs = EpochOrder(log)
 
     def on_batch(batch: Batch) -> None:
@@ -93,7 +93,9 @@ def verify_log(
     producers.end(log.end_offset)
     log.findings.extend(producers.findings)
     unstable = producers.first_unstable_offset
-    log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
+    log.last_stable_offset = (
+        log.end_offset if unstable is None else max(min(unstable, log.end_offset), log.start_offset)
+    )
     head.hold_against_end()
     return log
 

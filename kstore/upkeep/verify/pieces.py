@@ -30,7 +30,7 @@ __all__ = ["Piece", "PieceVerification", "join", "pieces_of", "verify_head", "ve
 class Piece(NamedTuple):
     """A segment of the log in ``directory``; offsets at or above ``offset_stop`` belong to the next one.
 
-    ``snapshots`` are the offsets of the snapshots from its first offset to its last.
+    ``snapshots`` are the offsets of the snapshots from its first offset to its last; ``start_offset`` is the log's.
     """
 
     directory: str
@@ -41,6 +41,7 @@ class Piece(NamedTuple):
     snapshots: tuple[int, ...]
     losses: LossRanges = NO_LOSSES
     known_end: int = 0
+    start_offset: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -72,7 +73,17 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
         snapshots = tuple(at for at in head.snapshots if at <= stop and (is_first or at >= base_offset))
         live_end = is_live and stop == OFFSET_MAX
         found.append(
-            Piece(head.log.path, base_offset, stop, is_first, live_end, snapshots, head.losses, head.known_end)
+            Piece(
+                head.log.path,
+                base_offset,
+                stop,
+                is_first,
+                live_end,
+                snapshots,
+                head.losses,
+                head.known_end,
+                head.log.start_offset,
+            )
         )
     return found
 
@@ -89,7 +100,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
     open_records: dict[int, int] = {}
     unlisted: list[AbortedTransaction] = []
     try:
-        producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset)
+        producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset, piece.start_offset)
 
         def on_batch(batch: Batch) -> None:
             if not first_epoch:
@@ -143,7 +154,7 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         log.record_count += found.record_count
         log.size += found.size
         log.end_offset = found.end_offset
-        log.last_stable_offset = found.last_stable_offset
+        log.last_stable_offset = max(found.last_stable_offset, log.start_offset)
         log.findings += found.findings
         path = f"{log.path}/{segment_name(base_offset, TXN_INDEX_SUFFIX)}"
         log.findings += [

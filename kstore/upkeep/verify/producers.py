@@ -5,12 +5,17 @@ the first segment, if one remains, tells what precedes it. Compaction removes da
 entries in the index, then their markers. So an index may list more than the batches still show, but never a transaction
 that ended differently, and it may lack one without remaining records; and a transaction that a snapshot shows as open
 may have ended where offsets are missing.
+
+Nothing below the log's start is read. A broker that recovers a log rebuilds its producers from the segment that holds
+the start, and a transaction across the start then begins in that segment, or at its first record above the start. The
+index and the snapshots may say so, or name the place where the transaction really began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem, read_file
@@ -29,13 +34,42 @@ __all__ = ["NOT_LISTED", "ProducerCheck", "transaction_finding"]
 NOT_LISTED = "is not in the index"
 
 
+class _Expected(NamedTuple):
+    """What the index should say of an aborted transaction, as far as the batches tell.
+
+    Records below the log's start do not count: the index may name offsets up to ``first_max`` and ``stable_max``
+    instead. Below ``gap_end`` compaction may have removed batches, also the first ones of this transaction, but not
+    those up to ``previous_end``, where the producer's previous transaction ended.
+    """
+
+    aborted: AbortedTransaction
+    first_max: int
+    stable_max: int
+    gap_end: int
+    previous_end: int
+
+    def fits(self, listed: AbortedTransaction) -> bool:
+        producer_id, first_offset, last_offset, stable_offset = self.aborted
+        first_min = first_offset if listed.first_offset >= self.gap_end else self.previous_end + 1
+        stable_min = stable_offset if listed.last_stable_offset >= self.gap_end else 0
+        return (
+            (listed.producer_id, listed.last_offset) == (producer_id, last_offset)
+            and first_min <= listed.first_offset <= self.first_max
+            and stable_min <= listed.last_stable_offset <= self.stable_max
+        )
+
+
 class ProducerCheck:
     """Follows the batches of one log in order, and checks snapshots and transaction indexes against them."""
 
-    def __init__(self, fs: FileSystem, directory: Path, snapshots: Sequence[int], first_base: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: Path, snapshots: Sequence[int], first_base: int, start_offset: int = 0
+    ) -> None:
+        """``first_base``: that of the first segment read here. ``start_offset``: the log's, inside it or anywhere."""
         self._fs = fs
         self._directory = directory
         self._first_base = first_base
+        self._start_offset = start_offset
         self.findings: list[Finding] = []
         self._snapshots: dict[int, list[ProducerEntry]] = {}
         for offset in snapshots:
@@ -48,10 +82,12 @@ class ProducerCheck:
                 self.findings.append(Finding("damage", "snapshot", path, error.strerror or str(error)))
         self._state = ProducerState(self._snapshots.get(first_base, ()))
         self._is_known = first_base == 0 or first_base in self._snapshots
+        # The same without the batches below the log's start, if there are some.
+        self._visible = ProducerState() if start_offset > first_base else self._state
         # Transactions aborted in the current segment, with and without records that were read.
-        self._aborted: list[AbortedTransaction] = []
+        self._aborted: list[_Expected] = []
         self._emptied: list[AbortedTransaction] = []
-        # For each producer whose open transaction has records read here: the offset of the last of them.
+        # For each producer whose open transaction has visible records read here: the offset of the last of them.
         self.open_records: dict[int, int] = {}
         # Aborted transactions that started before the first segment read here, have no records in what was read, and
         # are not in the index: with records in an earlier segment that is damage.
@@ -60,6 +96,8 @@ class ProducerCheck:
         self._gap_end = -1
         self._next_offset = first_base
         self._ends: dict[int, tuple[int, ControlRecordType]] = {}
+        # For each producer: the offset of its last marker.
+        self._last_ends: dict[int, int] = {}
 
     def _path(self, offset: int, suffix: str) -> str:
         return f"{self._directory}/{segment_name(offset, suffix)}"
@@ -76,17 +114,30 @@ class ProducerCheck:
         if batch.producer_id < 0:
             return
         self._compare_snapshots(batch.base_offset)
+        is_visible = batch.last_offset >= self._start_offset
         try:
-            aborted = self._state.update(batch)
+            aborted = visible = self._state.update(batch)
+            if is_visible and self._visible is not self._state:
+                visible = self._visible.update(batch)
             has_records = batch.producer_id in self.open_records
+            previous_end = self._last_ends.get(batch.producer_id, NO_OFFSET)
             if batch.is_control:
                 self._note_end(batch)
-            elif batch.is_transactional and batch.record_count:
+            elif batch.is_transactional and batch.record_count and is_visible:
                 self.open_records[batch.producer_id] = batch.last_offset
         except CorruptDataError:
             return  # the batch itself was reported
-        if aborted is not None:
-            (self._aborted if has_records else self._emptied).append(aborted)
+        if aborted is not None and has_records:
+            first_max = (visible or aborted).first_offset
+            stable_max = self._latest_stable(batch.last_offset)
+            self._aborted.append(_Expected(aborted, first_max, stable_max, self._gap_end, previous_end))
+        elif aborted is not None:
+            self._emptied.append(aborted)
+
+    def _latest_stable(self, last_offset: int) -> int:
+        """The last stable offset after a marker at ``last_offset``, if every transaction has ended that may have."""
+        still_open = (one for one in self._visible.open_transactions if one.last_offset >= self._gap_end)
+        return min((one.current_txn_first_offset for one in still_open), default=last_offset + 1)
 
     def _note_end(self, batch: Batch) -> None:
         marker = next(iter(batch.records()), None)
@@ -94,6 +145,7 @@ class ProducerCheck:
         if end is not None:
             self._ends[batch.last_offset] = (batch.producer_id, end.type)
             self.open_records.pop(batch.producer_id, None)
+            self._last_ends[batch.producer_id] = batch.last_offset
 
     def lose_track(self) -> None:
         """Called for damaged batches: their contents are unknown, so nothing more can be checked against them."""
@@ -113,11 +165,17 @@ class ProducerCheck:
             return
         finally:
             index.close()
-        for aborted in set(expected).difference(found) if self._is_known else ():
-            self._transaction(path, aborted, NOT_LISTED)
+        by_end = {(each.producer_id, each.last_offset): each for each in found}
+        fitting = set()
+        for each in expected:
+            listed = by_end.get((each.aborted.producer_id, each.aborted.last_offset))
+            if listed is not None and each.fits(listed):
+                fitting.add(listed)
+            elif self._is_known:
+                self._transaction(path, each.aborted, NOT_LISTED)
         if self._is_known:
             self.unlisted += [each for each in emptied if each not in found and each.first_offset < self._first_base]
-        for listed in set(found).difference(expected):
+        for listed in set(found) - fitting:
             end = ends.get(listed.last_offset)
             if end is not None and end != (listed.producer_id, ControlRecordType.ABORT):
                 self._transaction(path, listed, f"is listed, but the marker at its end is {end[1].name} of {end[0]}")
@@ -143,15 +201,33 @@ class ProducerCheck:
                 continue
             for entry in entries:
                 known = self._state.producers.get(entry.producer_id)
-                if known is None:
+                if known is None or self._starts_later(known, entry):
                     continue
                 if _is_compacted(known, entry, self._gap_end):
-                    self._state = ProducerState(
-                        [entry if one.producer_id == entry.producer_id else one for one in self._state.entries()]
-                    )
+                    self._replace(entry)
                 elif _contradicts(known, entry):
                     reason = f"{_text(entry)}, but the log has {_text(known)}"
                     self.findings.append(Finding("damage", "snapshot", self._path(offset, SNAPSHOT_SUFFIX), reason))
+
+    def _starts_later(self, known: Producer, entry: ProducerEntry) -> bool:
+        """Whether they differ only by where a transaction across the log's start begins, which a broker's recovery
+        looks for above the start."""
+        first_offset, latest = entry.current_txn_first_offset, self._start_offset
+        visible = self._visible.producers.get(entry.producer_id)
+        if visible is not None and visible.is_in_transaction:
+            latest = visible.current_txn_first_offset
+        if not (known.is_in_transaction and known.current_txn_first_offset <= first_offset <= latest):
+            return False
+        return not _contradicts(known._replace(current_txn_first_offset=first_offset), entry)
+
+    def _replace(self, entry: ProducerEntry) -> None:
+        """Takes a producer as a snapshot has it, since compaction has removed batches of its open transaction."""
+        is_split = self._visible is not self._state
+        self._state = _replaced(self._state, entry)
+        if not is_split:
+            self._visible = self._state
+        elif entry.current_txn_first_offset == NO_OFFSET:
+            self._visible = _replaced(self._visible, entry)
 
 
 def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Finding:
@@ -160,11 +236,20 @@ def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Fi
     return Finding("damage", "txnindex", path, reason, first=aborted.first_offset, last=aborted.last_offset)
 
 
+def _replaced(state: ProducerState, entry: ProducerEntry) -> ProducerState:
+    return ProducerState([entry if one.producer_id == entry.producer_id else one for one in state.entries()])
+
+
 def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
     """Whether they differ only by the open transaction, as after compaction has removed its first batches or its
     marker; the last gap in the offsets ends at ``gap_end``."""
     first_offset = entry.current_txn_first_offset
-    if known.last_offset != entry.last_offset or not known.is_in_transaction:
+    if not known.is_in_transaction:
+        return False
+    if entry.last_offset == first_offset == NO_OFFSET and entry.producer_epoch > known.producer_epoch:
+        # A marker with the next epoch, after which nothing came (KIP-890).
+        return gap_end > known.last_offset
+    if known.last_offset != entry.last_offset:
         return False
     if _contradicts(known._replace(current_txn_first_offset=first_offset), entry):
         return False
