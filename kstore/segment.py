@@ -53,7 +53,8 @@ UNINDEXED_BYTES = 4096
 
 
 class Repairs(Protocol):
-    """Rebuilds indexes (``engine.index_repairs.IndexRepairs``)."""
+    """Rebuilds indexes: ``engine.index_repairs.IndexRepairs``, which is built on segments and cannot be imported
+    here."""
 
     def repair(self, segment: LogSegment) -> bool: ...
 

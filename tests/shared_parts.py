@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kstore import Log
-from kstore.shared.others import Others
+from kstore.engine.others import Others
 from kstore.shared.turn import SharedTurn
 
 __all__ = ["drop_tail", "others_of", "turn_of"]
@@ -11,7 +11,7 @@ __all__ = ["drop_tail", "others_of", "turn_of"]
 
 def others_of(log: Log) -> Others:
     others = log.writer.files.others
-    assert isinstance(others, Others)
+    assert others is not None
     return others
 
 

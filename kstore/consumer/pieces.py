@@ -18,7 +18,7 @@ Cursor = RecordCursor | RunRecords | RunValues
 
 
 class Reader(Protocol):
-    """The partition that a piece belongs to."""
+    """The partition that a piece belongs to: ``fetching.PartitionReader``, which is built on pieces."""
 
     @property
     def owner(self) -> TopicPartition: ...

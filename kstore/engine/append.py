@@ -78,7 +78,7 @@ class Appends:
         self._lock = turn.lock
         self._durability = durability
         self._syncs_writes = durability.syncs_writes
-        self._is_shared = files.others.is_shared
+        self._is_shared = files.others is not None
         self._rolls = rolls
         self._retention = retention
         self._growth = growth
@@ -388,7 +388,7 @@ class Appends:
 
     def _note_epochs(self, append: PendingAppend, spans: Sequence[tuple[int, int]]) -> None:
         """Notes the leader epochs of batches that keep theirs, before they are written."""
-        self._files.others.announce()
+        self._files.announce()
         for view, (first_offset, _) in zip(append.views(), spans, strict=True):
             epoch = leader_epoch_of(view)
             if epoch >= 0:

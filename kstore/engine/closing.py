@@ -16,7 +16,7 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     """
     current, last = files.state_file.current, files.segments.last
     is_clean = current is not None and current.clean
-    if files.others.is_shared and files.tail is None and not is_clean and not files.seal_before_append:
+    if files.others is not None and files.tail is None and not is_clean and not files.seal_before_append:
         # Records of other processes are sealed too.
         files.tail = last.activate()
     is_same = current is not None and current.txn_bytes == files.transaction_index_bytes(files.ends, clean=True)

@@ -37,7 +37,7 @@ class Cuts:
         files = self._files
         if files.tail is None:
             self._rolls.begin()
-        files.others.announce_change(cuts=True)
+        files.announce_change(cuts=True)
         self._flush.sync_before_cut()
         keep = files.segments.floor(offset)
         assert keep is not None
@@ -100,7 +100,7 @@ class Cuts:
     def start_at(self, offset: int) -> None:
         """Removes all records; the next one gets ``offset``."""
         files = self._files
-        files.others.announce_change(cuts=True)
+        files.announce_change(cuts=True)
         files.truncation_count += 1
         files.cut_count += 1
         self._lower_dirt(offset)
@@ -146,7 +146,7 @@ class Cuts:
     def delete_before(self, before: int) -> None:
         """Raises the start to ``before``, and removes the segments that are entirely below it."""
         files = self._files
-        files.others.announce(moves_files=True)
+        files.announce(moves_files=True)
         ends = files.ends
         recovery_point = max(ends.recovery_point, min(before, ends.durable_end))
         files.change(

@@ -21,7 +21,11 @@ __all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_p
 
 
 class DurabilityStrategy(Protocol):
-    """Everything except ``make_durable`` needs the turn."""
+    """Everything except ``make_durable`` needs the turn.
+
+    ``note_written`` and ``make_durable`` are the two ends of a sync after the turn: only ``SyncAfterTurn`` has one. The
+    others leave them empty, so that an append is the same sequence of steps with each durability.
+    """
 
     @property
     def is_sync(self) -> bool:

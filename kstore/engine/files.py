@@ -18,7 +18,7 @@ from typing import Any
 from kstore.config import LogConfig
 from kstore.engine.ends import Ends
 from kstore.engine.loaded import Loaded
-from kstore.engine.others import OtherWriters
+from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.engine.syncs import Syncs
@@ -48,13 +48,17 @@ class LogFiles:
     def __init__(
         self,
         loaded: Loaded,
-        others: OtherWriters,
+        others: Others | None = None,
         *,
         parks_under: threading.Lock | None = None,
         has_kafka_marks: bool = True,
     ) -> None:
-        """``parks_under`` is the log's lock, if an idle tail may be closed for other logs; ``has_kafka_marks``: a
-        broker's clean marker may be beside the log, and no store handles it."""
+        """
+        Args:
+            others: the other writers of a shared log.
+            parks_under: the log's lock, if an idle tail may be closed for other logs.
+            has_kafka_marks: a broker's clean marker may be beside the log, and no store handles it.
+        """
         self.context: SegmentContext = loaded.context
         self.counters: LogCounters = loaded.context.counters
         self.durability: Durability = loaded.durability
@@ -145,6 +149,18 @@ class LogFiles:
             self.poison(error)
             raise
 
+    # --- the other writers --------------------------------------------------------------------------------------------
+
+    def announce(self, *, moves_files: bool = False) -> None:
+        """Announces to the other writers, if there may be any, that files are about to change: see ``Others``."""
+        if self.others is not None:
+            self.others.announce(moves_files=moves_files)
+
+    def announce_change(self, *, cuts: bool = False) -> None:
+        """Announces to the other writers a change of the active segment: see ``Others``."""
+        if self.others is not None:
+            self.others.announce_change(cuts=cuts)
+
     # --- the record ---------------------------------------------------------------------------------------------------
 
     def change(self, ends: Ends, losses: LossRanges | None = None) -> None:
@@ -163,7 +179,7 @@ class LogFiles:
         current = self.state_file.current
         if current is not None and current.clean:
             # Nothing was written since the log was closed cleanly, so its mark still holds.
-            self.others.announce()
+            self.announce()
             self.state_file.store(replace(current, **losses._asdict()))
             self.losses = losses
         else:
@@ -180,7 +196,7 @@ class LogFiles:
     ) -> None:
         """Stores ``ends`` in the record, durably. Raises: StorageError; the previous record is then still valid."""
         # If other processes do not know the record, readers ignore the durable end that those publish.
-        self.others.announce()
+        self.announce()
         lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
@@ -319,7 +335,7 @@ class LogFiles:
         now = self.context.clock.monotonic()
         count = 0
         if self._deleted:
-            self.others.announce()
+            self.announce()
         while self._deleted and (at_once or self._deleted[0][0] <= now):
             self._deleted[0][1].delete()
             self._deleted.popleft()

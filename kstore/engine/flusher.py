@@ -25,6 +25,8 @@ RETRY_SECONDS = 1.0
 
 
 class Flushable(Protocol):
+    """The ``LogWriter``, which is built on a flusher and cannot be imported here."""
+
     def flush(self) -> None: ...
 
     def flush_sealed(self) -> None: ...

@@ -66,14 +66,15 @@ class Rolls:
 
     def begin(self) -> SegmentTail:
         """Opens the active segment for appending; from now on the log on disk counts as not closed cleanly."""
-        files = self._files
-        if not files.others.is_shared:
+        files, others = self._files, self._files.others
+        if others is None:
             # The record of a shared log has said so since the first process opened it.
             files.store(files.ends, if_changed=True)
         if files.seal_before_append:
             return self.roll(files.ends.end_offset)
         files.admit()
-        tail = files.others.open_tail(files.segments.last, files.ends.position)
+        last = files.segments.last
+        tail = last.activate() if others is None else others.open_tail(last, files.ends.position)
         files.check_end(tail)
         files.tail = tail
         return tail
@@ -94,7 +95,7 @@ class Rolls:
         The new file comes first: if there is no space for it, the old segment continues.
         """
         files = self._files
-        files.others.announce_change()
+        files.announce_change()
         old = files.segments.last
         if old.base_offset == base_offset and old.size == 0:
             files.tail = files.activate(old)
@@ -178,7 +179,7 @@ class Rolls:
     def _back_to(self, before: Ends) -> None:
         """Removes the segments that a failed append has begun, and cuts the one in which it started."""
         files = self._files
-        files.others.announce_change()
+        files.announce_change()
         for segment in reversed(files.segments.range(before.base_offset, OFFSET_MAX)):
             if segment.base_offset > before.base_offset:
                 segment.delete()

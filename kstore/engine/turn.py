@@ -51,7 +51,10 @@ class Turn(Protocol):
 
 
 class Alone:
-    """The turn of a log with one writing process: a lock of its threads."""
+    """The turn of a log with one writing process: a lock of its threads.
+
+    Where it has nothing to do its methods are empty, because each caller would otherwise ask whether the log is shared.
+    """
 
     watch = None
 

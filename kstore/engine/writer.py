@@ -32,7 +32,6 @@ from kstore.engine.growth import Growth
 from kstore.engine.index_repairs import ScannedSegment, replace_indexes
 from kstore.engine.loaded import Loaded
 from kstore.engine.opening import load
-from kstore.engine.others import NoOthers
 from kstore.engine.pending import PendingAppend
 from kstore.engine.producers import LogProducers
 from kstore.engine.retention import Retention
@@ -153,7 +152,7 @@ class LogWriter:
     @property
     def is_shared(self) -> bool:
         """Whether other processes may write to the log."""
-        return self.files.others.is_shared
+        return self.files.others is not None
 
     @property
     def is_compacted(self) -> bool:
@@ -302,7 +301,7 @@ class LogWriter:
                     here is None
                     or here.base_offset != segment.base_offset
                     or cut_count != files.cut_count
-                    or (here is files.segments.last and files.others.is_shared)
+                    or (here is files.segments.last and self.is_shared)
                     or not replace_indexes(here, scanned)
                 ):
                     return False
@@ -559,7 +558,7 @@ def lone_writer(loaded: Loaded, lock: WriteLock, ties: StoreTies | None = None) 
     """The writer of a log that was ``loaded`` and that only this process writes to; it takes over ``lock``."""
     turn = Alone(lock)
     # A store handles the clean marker of a broker's store around the log.
-    files = LogFiles(loaded, NoOthers(), parks_under=turn.lock, has_kafka_marks=ties is None)
+    files = LogFiles(loaded, parks_under=turn.lock, has_kafka_marks=ties is None)
     flush = TailFlush(files, turn)
     durability = (
         SyncInWrite(files) if files.is_sync else WriteBehind(files, flush, is_prompt=files.durability == "interval")

@@ -11,7 +11,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from kstore.clock import Clock
 from kstore.engine.pending import PendingAppend
@@ -39,12 +39,13 @@ from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.failures import without_frames
+from kstore.producer.transactions import TransactionManager
 from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.record.batch import SEQUENCE_COUNT
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = ["ProducerIds", "QueueWriter"]
+__all__ = ["QueueWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,22 +53,6 @@ WRITE_BYTES_MAX: Final = 1 << 20
 # Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it
 # at once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
-
-
-class ProducerIds(Protocol):
-    """Provides the stamps of batches."""
-
-    def for_partition(self, topic: str, partition: int) -> tuple[int, int]:
-        """Producer id and epoch for a partition; -1, -1 without idempotence. Raises: KstoreError."""
-        ...
-
-    def renew(self, after: tuple[int, int]) -> bool:
-        """Gets another id or epoch than ``after``; False if that is not possible."""
-        ...
-
-    def failed(self, batch: ProducerBatch, error: Exception) -> None:
-        """Reports that records of a batch are lost."""
-        ...
 
 
 class QueueWriter:
@@ -81,7 +66,7 @@ class QueueWriter:
         *,
         topics: Topics,
         topic_of: Callable[[str], Topic],
-        ids: ProducerIds,
+        ids: TransactionManager,
         counters: ProducerCounters,
         completions: Completions,
         wakeup: Wakeup,

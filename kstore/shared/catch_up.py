@@ -16,6 +16,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.loaded import Loaded, losses_of
 from kstore.engine.opening import load, read_epochs
+from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import ConfigError, CorruptIndexError, StorageError
@@ -30,7 +31,7 @@ from kstore.files.paths import (
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.tail import SegmentTail
-from kstore.shared.others import Others
+from kstore.shared.telling import tell
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import StateFile
 from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedState
@@ -161,7 +162,7 @@ class CatchUp:
             logger.warning("%s: recovery: %s", directory, lost)
         files.adopt(loaded, cuts=True)
         files.take_over_tail()
-        others.tell(files)
+        tell(files, others)
 
 
 def listed(

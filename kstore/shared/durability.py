@@ -12,13 +12,13 @@ from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import flushed
 from kstore.engine.flusher import BackgroundFlusher
+from kstore.engine.others import Others
 from kstore.engine.pending import PendingAppend
 from kstore.engine.turn import changing
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.segments.tail import SegmentTail
-from kstore.shared.others import Others
 from kstore.shared.turn import SharedTurn
 from kstore.types import OFFSET_MAX
 

@@ -9,6 +9,7 @@ from kstore.engine.durability import WriteBehind
 from kstore.engine.files import LogFiles
 from kstore.engine.loaded import Loaded
 from kstore.engine.opening import load
+from kstore.engine.others import Others
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import PoisonedError
 from kstore.files.lock import DirectoryLock
@@ -18,7 +19,6 @@ from kstore.files.unmapped import unmapped
 from kstore.segment import SegmentContext
 from kstore.shared.catch_up import CatchUp, listed
 from kstore.shared.durability import NameFlush, SyncAfterTurn
-from kstore.shared.others import Others
 from kstore.shared.turn import SharedTurn
 from kstore.state.log_state import VERSION, stored_version
 from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, SharedState, in_use_by_others

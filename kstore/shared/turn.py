@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from threading import RLock, get_ident
-from typing import Protocol
 
 from kstore.engine.files import LogFiles
+from kstore.engine.others import Others
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.watch import DirectoryWatch
 from kstore.shared.catch_up import CatchUp
-from kstore.shared.others import Others
+from kstore.shared.telling import tell
 from kstore.state.shared_slot import SharedState
 
 __all__ = ["SharedTurn", "TurnLock"]
@@ -63,7 +63,7 @@ class SharedTurn:
         """Announces the changes, and lets the next process continue; does nothing without the turn."""
         if self._others.has_turn:
             try:
-                self._others.tell(self._files)
+                tell(self._files, self._others)
             finally:
                 self._end_turn()
 
@@ -114,7 +114,7 @@ class SharedTurn:
         """Announces the changes; the turn itself is released with the directory's lock."""
         try:
             if self._others.has_turn:
-                self._others.tell(self._files)
+                tell(self._files, self._others)
         finally:
             self._others.has_turn = False
 
@@ -130,12 +130,6 @@ class SharedTurn:
         self._others.slot.close()
 
 
-class _TurnTaker(Protocol):
-    def take_turn(self) -> None: ...
-
-    def leave_turn(self) -> None: ...
-
-
 class TurnLock:
     """The log's lock: that of the threads and, inside it, that of the processes.
 
@@ -143,8 +137,8 @@ class TurnLock:
     the latest when the same thread takes it again.
     """
 
-    def __init__(self, taker: _TurnTaker) -> None:
-        self._taker = taker
+    def __init__(self, turn: SharedTurn) -> None:
+        self._turn = turn
         # Reentrant only to reveal its owner.
         self._mutex = RLock()
         self._owner = 0
@@ -161,16 +155,16 @@ class TurnLock:
         try:
             self._mutex.acquire()
             self._owner = me
-            self._taker.take_turn()
+            self._turn.take_turn()
         except BaseException:
             self._give_back()
             raise
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._taker.leave_turn()
+            self._turn.leave_turn()
         except BaseException:
-            self._taker.leave_turn()  # what an interrupt has left to do
+            self._turn.leave_turn()  # what an interrupt has left to do
             raise
         finally:
             self._give_back()

@@ -13,7 +13,7 @@ import pytest
 
 import kstore
 from kstore.consumer.groups import MemoryGroup
-from kstore.shared.turn import TurnLock
+from kstore.shared.turn import SharedTurn, TurnLock
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
 
@@ -125,7 +125,7 @@ class _Interrupting:
 
 
 def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() -> None:
-    turn = TurnLock(_Alone())
+    turn = TurnLock(cast(SharedTurn, _Alone()))
     has_turn, may_end, found = threading.Event(), threading.Event(), list[bool]()
 
     def own() -> None:

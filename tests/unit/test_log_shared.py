@@ -16,7 +16,7 @@ import crc32c
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.files import LogFiles
+from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.errors import (
     ClosedError,
@@ -41,7 +41,6 @@ from kstore.record.builder import build_batch
 from kstore.segments.tail import SegmentTail
 from kstore.shared import catch_up as log_catch_up
 from kstore.shared import turn as log_turn
-from kstore.shared.others import Others
 from kstore.shared.turn import LEFT_FOR_THE_TURN
 from kstore.state.producer_state import ProducerState
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
@@ -183,15 +182,15 @@ def test_a_reader_woken_by_a_write_waits_until_the_end_is_announced(
 
     looking = threading.Thread(target=look)
     others = others_of(one)
-    tell = others.tell
+    store = others.store
 
-    def late(files: LogFiles) -> None:
+    def late(now: SharedState) -> None:
         if not looking.ident:
             looking.start()
             looking.join(0.1)
-        tell(files)
+        store(now)
 
-    monkeypatch.setattr(others, "tell", late)
+    monkeypatch.setattr(others, "store", late)
     one.append(b"b")
     looking.join()
     assert found == [2]

@@ -312,7 +312,7 @@ MUTANTS = (
     ),
     Mutant(
         "a joiner rebuilds indexes before it has told of that",
-        "kstore/shared/others.py",
+        "kstore/engine/others.py",
         "                self.announce_change()\n                tail = active.rebuild()\n",
         "                tail = active.rebuild()\n",
         SHARED_LOG,
@@ -320,20 +320,20 @@ MUTANTS = (
     Mutant(
         "a new state of a shared log is not announced",
         "kstore/engine/files.py",
-        "        self.others.announce()\n        lost, accepted",
+        "        self.announce()\n        lost, accepted",
         "        lost, accepted",
         SHARED_LOG,
     ),
     Mutant(
         "the undoing of a shared append is not announced",
         "kstore/engine/roll.py",
-        "        files.others.announce_change()\n        for segment in reversed(",
+        "        files.announce_change()\n        for segment in reversed(",
         "        for segment in reversed(",
         SHARED_LOG,
     ),
     Mutant(
         "a process that joins does not believe what it was told of the tail",
-        "kstore/shared/others.py",
+        "kstore/engine/others.py",
         "        is_known = seen.flags & TAIL_KNOWN and ",
         "        is_known = False and ",
         SHARED_LOG,
@@ -347,7 +347,7 @@ MUTANTS = (
     ),
     Mutant(
         "the opening of a tail that nobody has told of is not announced",
-        "kstore/shared/others.py",
+        "kstore/engine/others.py",
         "        elif tail is None:\n            self.announce_change()\n            tail = active.activate()",
         "        elif tail is None:\n            tail = active.activate()",
         SHARED_LOG,

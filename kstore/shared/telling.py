@@ -1,0 +1,48 @@
+"""Stores what this process knows of a shared log in the record that all of its processes map."""
+
+from __future__ import annotations
+
+from kstore.engine.files import LogFiles
+from kstore.engine.others import Others
+from kstore.state.shared_slot import POISONED, SEALED, TAIL_KNOWN, SharedState, shared_state
+
+__all__ = ["tell"]
+
+# The record's values for the active segment if nothing is known of it.
+NOTHING_KNOWN = SharedState().known
+
+
+def tell(files: LogFiles, others: Others) -> None:
+    """Stores the ends of the log, and what is known of its tail, at the end of a turn."""
+    ends, before, tail = files.ends, others.seen, files.tail
+    if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
+        # An interrupt came between a roll and its publication.
+        files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
+    state, epoch = files.state_file.current, files.epochs.latest_epoch
+    flags = (POISONED if files.poisoned is not None else 0) | (SEALED if files.seal_before_append else 0)
+    if tail is not None:
+        flags |= TAIL_KNOWN
+        known = tail.known
+    elif (before.base_offset, before.position) == (ends.base_offset, ends.position):
+        # Unchanged since another process, or this one before it closed an idle tail, described it.
+        flags |= before.flags & TAIL_KNOWN
+        known = before.known
+    else:
+        known = NOTHING_KNOWN
+    others.store(
+        shared_state(
+            (
+                flags,
+                others.change_count,
+                before.cut_count,
+                0 if state is None else state.generation,
+                -1 if epoch is None else epoch,
+                ends.end_offset,
+                ends.base_offset,
+                ends.position,
+                ends.durable_end,
+                *known,
+                files.last_append_ms,
+            )
+        )
+    )
