@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
+from kstore.files.remote import open_remote
 from kstore.log import Log
 from kstore.spark.options import ReadOptions
-from kstore.spark.places import LogPlace, find_places, open_place
+from kstore.spark.places import LogPlace, find_places, open_place, topic_id_at
 from kstore.spark.ranges import Held, chosen
 
 __all__ = ["Holdings"]
@@ -62,11 +63,13 @@ class Holdings:
             return None
 
     def _ask(self, place: LogPlace) -> Held:
+        # Before the offsets: those of a topic that has just been created are never taken for the deleted one's.
+        topic_id = topic_id_at(open_remote(place.url, storage_options=self._options.storage_options))
         log = self.log(place)
         high_watermark = log.high_watermark
         end_offset = log.reads.read_bound(committed=self._committed).high_watermark
         start_offset = log.start_offset
-        return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark)
+        return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark, topic_id)
 
     def log(self, place: LogPlace) -> Log:
         """The log at ``place``, open until other logs are requested. Raises: as ``Log``."""

@@ -15,17 +15,27 @@ from fnmatch import translate
 from typing import Any, NamedTuple
 
 from kstore.engine.directory import is_log
-from kstore.errors import ConfigError, CorruptFileError, LogNotFoundError, NotALogError, StorageError
-from kstore.files.checkpoint import read_small_file
+from kstore.errors import ConfigError, CorruptFileError, FileMissingError, LogNotFoundError, NotALogError, StorageError
+from kstore.files.checkpoint import read_small_file, read_topic_id
 from kstore.files.fs import FileStat
-from kstore.files.paths import METADATA_TOPIC, TopicPartition, classify, marked_topic_partition, topic_partition
+from kstore.files.paths import (
+    METADATA_TOPIC,
+    PARTITION_METADATA,
+    TopicPartition,
+    classify,
+    marked_topic_partition,
+    topic_partition,
+)
 from kstore.files.remote import Location, is_remote, open_remote
 from kstore.files.remote_stores import without_password
 from kstore.log import Log
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 
-__all__ = ["LogPlace", "find_places", "open_place"]
+__all__ = ["NO_TOPIC_ID", "LogPlace", "find_places", "open_place", "topic_id_at"]
+
+# The directory names no topic id: neither kstore's Store nor a broker created it.
+NO_TOPIC_ID = ""
 
 MAGIC = re.compile(r"[*?\[{]")
 # One group of alternatives: the first that contains no other.
@@ -74,6 +84,19 @@ def open_place(place: LogPlace, storage_options: Mapping[str, Any] | None = None
     """The log, read-only: it takes no lock, so a writer may be at work. Raises: as ``Log``."""
     location = open_remote(place.url, storage_options=storage_options)
     return Log(location.path, read_only=True, fs=location.reading)
+
+
+def topic_id_at(location: Location) -> str | None:
+    """The id of the topic to which a log belongs, or NO_TOPIC_ID; None if it cannot be read.
+
+    A topic that is deleted and created again, with the same name and paths, has another id.
+    """
+    try:
+        return str(read_topic_id(location.reading, location.path / PARTITION_METADATA))
+    except FileMissingError:
+        return NO_TOPIC_ID
+    except (CorruptFileError, StorageError):
+        return None
 
 
 # --- one URL ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappush, heapreplace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -32,7 +33,7 @@ class Piece(NamedTuple):
     """Offsets ``start`` to ``stop`` (exclusive) of one log, about ``size`` bytes of its files.
 
     ``aborted`` are the transactions whose records a committed read skips: known when the read is planned, so that no
-    task has to read a log to its end for them.
+    task has to read a log to its end for them. ``topic_id`` is that of the topic, as ``topic_id_at`` returns it.
     """
 
     place: LogPlace
@@ -40,6 +41,7 @@ class Piece(NamedTuple):
     stop: int
     size: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
+    topic_id: str | None = None
 
     @property
     def offset_count(self) -> int:
@@ -84,6 +86,7 @@ def plan_splits(
     max_records: int | None = None,
     committed: bool = True,
     sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
+    topic_ids: Mapping[LogPlace, str | None] = MappingProxyType({}),
 ) -> list[Split]:
     """The splits that read ``ranges``: for each place the offsets from the first number to below the second.
 
@@ -94,6 +97,7 @@ def plan_splits(
         max_records: the largest number of offsets in one.
         committed: aborted transactions are skipped; no range ends above its log's last stable offset.
         sizes_of: the known sizes of a place's segments.
+        topic_ids: the topic of each place; tasks check that they find the same.
 
     Raises: StorageError.
     """
@@ -102,7 +106,8 @@ def plan_splits(
         if start < stop:
             log = log_of(place)
             aborted = _aborted(log, start, stop) if committed else ()
-            spans += _segments(log, Piece(place, start, stop, aborted=aborted), sizes_of(place))
+            whole = Piece(place, start, stop, aborted=aborted, topic_id=topic_ids.get(place))
+            spans += _segments(log, whole, sizes_of(place))
     size_max = max_partition_bytes
     if min_partitions is not None:
         size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
@@ -148,7 +153,7 @@ def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piec
 
 def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
     aborted = tuple(each for each in whole.aborted if each.first_offset < stop and each.last_offset >= start)
-    return Piece(whole.place, start, stop, size, aborted)
+    return whole._replace(start=start, stop=stop, size=size, aborted=aborted)
 
 
 # --- cutting ----------------------------------------------------------------------------------------------------------
@@ -234,4 +239,4 @@ def _follows(piece: Piece, following: Piece) -> bool:
 
 def _joined(piece: Piece, following: Piece) -> Piece:
     aborted = dict.fromkeys((*piece.aborted, *following.aborted))
-    return Piece(piece.place, piece.start, following.stop, piece.size + following.size, tuple(aborted))
+    return piece._replace(stop=following.stop, size=piece.size + following.size, aborted=tuple(aborted))

@@ -35,9 +35,11 @@ __all__ = [
     "Offsets",
     "Start",
     "batch_ranges",
+    "check_topics",
     "chosen",
     "from_json",
     "latest_offsets",
+    "recreated",
     "resolve_start",
     "stream_ranges",
     "to_json",
@@ -64,13 +66,15 @@ GOING_ON = 'If you want your streaming query to fail on such cases, set the sour
 class Held(NamedTuple):
     """What a log holds: ``start_offset`` to ``end_offset`` (exclusive) can be read.
 
-    For committed reads ``end_offset`` is the last stable offset, else the ``high_watermark``.
+    For committed reads ``end_offset`` is the last stable offset, else the ``high_watermark``. ``topic_id`` is as
+    ``topic_id_at`` returns it.
     """
 
     place: LogPlace
     start_offset: int
     end_offset: int
     high_watermark: int
+    topic_id: str | None = None
 
     @property
     def owner(self) -> TopicPartition:
@@ -289,6 +293,24 @@ def stream_ranges(start: Offsets, end: Offsets, held: Iterable[Held], options: R
         if found is not None:
             ranges.append(found)
     return ranges
+
+
+def check_topics(known: dict[TopicPartition, str], held: Iterable[Held], options: ReadOptions) -> None:
+    """Compares the topics of a running stream with those that it has ``known``, and adds new ones to them.
+
+    Raises: DataLossError for a topic that was deleted and created again: its offsets mean other records.
+    """
+    for log in sorted(held):
+        if log.topic_id:
+            before = known.get(log.owner, log.topic_id)
+            known[log.owner] = log.topic_id
+            if before != log.topic_id:
+                _lost(options, f"Partition {log.owner}: {recreated(before, log.topic_id)}.")
+
+
+def recreated(before: str, now: str) -> str:
+    """How a topic is described whose id has changed from ``before`` to ``now``."""
+    return f"the topic was deleted and created again: its id was {before} and is {now or 'unknown'} now"
 
 
 def _not_found(new: set[TopicPartition], known: set[TopicPartition]) -> str:

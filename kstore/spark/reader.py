@@ -27,9 +27,9 @@ from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
 from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import Earliest, Latest, ReadOptions
-from kstore.spark.places import LogPlace
+from kstore.spark.places import LogPlace, topic_id_at
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
-from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges
+from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import arrow_schema
 from kstore.types import CorruptRange
 
@@ -81,6 +81,7 @@ class KStoreReader(DataSourceReader):
                 max_records=options.max_records_per_partition,
                 committed=options.isolation_level == "read_committed",
                 sizes_of=lambda place: segment_sizes(place, options.storage_options),
+                topic_ids={log.place: log.topic_id for log in held},
             )
         note_ignored(options.ignored)
         note_isolation(options, splits, _ending_at_the_end(ranges, held))
@@ -127,6 +128,10 @@ def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterat
     losses = _Losses(piece.place, options)
     columns = _Columns(schema, piece.place)
     location = open_remote(piece.place.url, storage_options=options.storage_options)
+    now = topic_id_at(location)
+    if piece.topic_id and now is not None and now != piece.topic_id:
+        losses.gone(piece.start, piece.stop, recreated(piece.topic_id, now))
+        return
     try:
         log = Log(location.path, read_only=True, fs=location.reading)
     except (LogNotFoundError, NotALogError) as error:
@@ -135,6 +140,10 @@ def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterat
     try:
         log.reads.plan(piece.aborted)
         yield from _read_log(log, piece, options, columns, losses)
+        now = topic_id_at(location)
+        if piece.topic_id and now and now != piece.topic_id:
+            # In the meantime: some of these rows may have been the new topic's.
+            losses.gone(piece.start, piece.stop, recreated(piece.topic_id, now))
     finally:
         log.close()
         losses.report()

@@ -33,6 +33,7 @@ from kstore.spark.ranges import (
     Held,
     Offsets,
     Start,
+    check_topics,
     from_json,
     latest_offsets,
     resolve_start,
@@ -63,6 +64,8 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         self._holdings = Holdings(options)
         self._start: Start | None = None
+        # The topics that were seen, to notice if one is deleted and created again.
+        self._topic_ids: dict[TopicPartition, str] = {}
         # Each note is for the whole query.
         self._has_planned = self._has_noted_isolation = False
         # What the first micro-batch must not read, until it is planned.
@@ -113,6 +116,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         starts = from_json(start)
         held = self._holdings.look()
+        check_topics(self._topic_ids, held, self._options)
         self._latest = latest_offsets(starts, held, self._options)
         ends = dict(self._latest)
         if self._target is not None:
@@ -178,7 +182,9 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
         """The splits of a micro-batch; the same records on every call. Raises: DataLossError."""
         options, holdings = self._options, self._holdings
-        ranges = stream_ranges(from_json(start), from_json(end), holdings.look(), options)
+        held = holdings.look()
+        check_topics(self._topic_ids, held, options)
+        ranges = stream_ranges(from_json(start), from_json(end), held, options)
         splits = plan_splits(
             ranges,
             holdings.log,
@@ -186,6 +192,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             committed=options.isolation_level == "read_committed",
+            topic_ids={log.place: log.topic_id for log in held},
         )
         if not self._has_planned:
             note_ignored(options.ignored)
