@@ -230,6 +230,18 @@ def test_a_wrong_index_is_rebuilt(store: Path, suffix: str, harm: str) -> None:
     assert log.exists()
 
 
+def test_an_index_whose_only_entry_has_time_0_is_not_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "early" / "a-0"
+    with Log(path) as log:
+        log.append(b"v", timestamp=0)
+        shutil.copytree(path, tmp_path / "killed" / "a-0")
+    assert (path / f"{0:020d}.timeindex").read_bytes() == bytes(12)
+    for directory in (path, tmp_path / "killed" / "a-0"):
+        for dry_run in (True, False, True):
+            report = to_broker(directory, topic_ids={"a": ID_A}, dry_run=dry_run)
+            assert "rebuild" not in [step.kind for step in report.steps]
+
+
 def test_leader_epochs_that_contradict_the_batches_are_rewritten(store: Path) -> None:
     (store / "b-0" / LEADER_EPOCHS).write_text("0\n2\n0 0\n4 5\n")
     to_broker(store, topic_ids=IDS)

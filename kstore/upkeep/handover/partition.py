@@ -32,6 +32,7 @@ from kstore.files.paths import (
     TopicPartition,
     classify,
 )
+from kstore.index import TimeIndex
 from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
@@ -40,7 +41,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.log_state import LogState, read_state
-from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport
+from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport, TimestampOffset
 from kstore.upkeep.handover.report import ForgottenLoss
 
 __all__ = ["Facts", "Partition"]
@@ -259,7 +260,7 @@ class _IndexCheck:
             segment.offset_index().check()
             segment.time_index().check()
             self._by_position = {entry.position: entry.offset for entry in segment.offset_index().entries()}
-            self._times = list(segment.time_index().entries())
+            self._times = list(segment.time_index().entries()) or _zero_entry(segment)
         except (StorageError, CorruptDataError):
             self._holds = False
             self._by_position, self._times = {}, []
@@ -280,3 +281,10 @@ class _IndexCheck:
         """Whether every entry points at the start of a batch, and the last time is that of the latest record."""
         latest = self._times[-1].timestamp if self._times else NO_TIMESTAMP
         return self._holds and not self._by_position and self._next_time == len(self._times) and latest >= self._largest
+
+
+def _zero_entry(segment: LogSegment) -> list[TimestampOffset]:
+    """The entry of a time index that has a single one, of time 0 and the base offset: its bytes are zeros, which else
+    are space for entries to come."""
+    size = segment.context.fs.stat(segment.path(TIME_INDEX_SUFFIX)).size
+    return [TimestampOffset(0, segment.base_offset)] if size == TimeIndex.entry_size else []
