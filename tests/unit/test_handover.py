@@ -200,6 +200,24 @@ def test_a_log_that_was_cut_inside_a_batch_goes_on_in_a_new_segment(store: Path)
     assert read_offset_checkpoint(SYSTEM_FS, store / RECOVERY_POINTS)[A] == 28
 
 
+def test_a_log_that_ends_with_skipped_offsets_is_reported(store: Path) -> None:
+    with Log(store / "a-0") as log:
+        log.truncate_to(29)
+    for dry_run in (True, False, True, False):
+        # The second handover finds the new segment of the first.
+        notes = to_broker(store, topic_ids=IDS, dry_run=dry_run).notes
+        assert [note for note in notes if "no batch holds" in note] == [
+            f"{store / 'a-0'}: no batch holds the last offsets, 27 to 28: until the next record is written, a consumer"
+            " stays at 27, and one that waits until its position is the end offset, 29, waits for that record"
+        ]
+
+
+def test_a_log_without_a_record_does_not_end_with_skipped_offsets(store: Path) -> None:
+    with Log(store / "a-0") as log:
+        log.delete_records(log.end_offset)
+    assert not [note for note in to_broker(store, topic_ids=IDS).notes if "no batch holds" in note]
+
+
 @pytest.mark.promise("rebuilt")
 def test_an_empty_segment_that_an_older_version_left_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "empty" / "a-0"

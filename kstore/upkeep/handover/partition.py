@@ -53,6 +53,7 @@ class Facts(NamedTuple):
     """The contents of a log that was read whole.
 
     ``whole_end`` is the offset after the last batch of the last segment, or its base: where a broker continues.
+    ``batch_end`` is the offset after the last batch of all, or the log's start: a consumer's position gets no further.
     ``misindexed`` are the bases of the segments whose indexes are wrong or missing. ``empty`` are those of the segments
     before the last that hold nothing.
     """
@@ -61,6 +62,7 @@ class Facts(NamedTuple):
     start_offset: int
     end_offset: int
     whole_end: int
+    batch_end: int
     damage: list[CorruptRange]
     epochs: EpochTrack
     misindexed: list[int]
@@ -195,10 +197,12 @@ class Partition:
             damage: list[CorruptRange] = []
             epochs = EpochTrack()
             misindexed: list[int] = []
-            whole_end = ends.end_offset
+            whole_end, batch_end = ends.end_offset, ends.start_offset
             for number, segment in enumerate(segments):
                 following = segments[number + 1].base_offset if number + 1 < len(segments) else None
                 whole_end = self._read_segment(segment, following, ends.end_offset, damage, epochs, misindexed)
+                if whole_end > segment.base_offset:
+                    batch_end = max(batch_end, whole_end)
             if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
                 misindexed.pop()  # a killed writer did not finish them; the next open does
             if damage and not closed and damage[-1].last >= ends.end_offset:
@@ -207,7 +211,17 @@ class Partition:
                     damage.pop()
             first_base = segments[0].base_offset if segments else ends.start_offset
             empty = [segment.base_offset for segment in segments[:-1] if not segment.size]
-            return Facts(first_base, ends.start_offset, ends.end_offset, whole_end, damage, epochs, misindexed, empty)
+            return Facts(
+                first_base,
+                ends.start_offset,
+                ends.end_offset,
+                whole_end,
+                batch_end,
+                damage,
+                epochs,
+                misindexed,
+                empty,
+            )
         finally:
             view.close()
 

@@ -187,6 +187,13 @@ def _read(store: Store, partitions: list[Partition], ids: Mapping[str, uuid.UUID
         for one in ready
         for base_offset in one.facts.empty
     ]
+    report.notes += [
+        f"{one.partition.path}: no batch holds the last offsets, {one.facts.batch_end} to {one.facts.end_offset - 1}:"
+        f" until the next record is written, a consumer stays at {one.facts.batch_end}, and one that waits until its"
+        f" position is the end offset, {one.facts.end_offset}, waits for that record"
+        for one in ready
+        if one.facts.batch_end < one.facts.end_offset
+    ]
     report.partitions += [
         PartitionReport(
             str(one.partition.owner), one.facts.start_offset, one.facts.end_offset, format_topic_id(one.topic_id)
@@ -208,7 +215,7 @@ def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Read
     detail = f"a new segment at {end_offset}: in the last one a broker would continue at {facts.whole_end}"
     store.do("roll", partition.path, detail, lambda: partition.open_and_close(LogWriter.roll))
     if store.dry_run:
-        return ready
+        return ready._replace(facts=facts._replace(end_offset=end_offset))
     return Ready(partition, partition.read_through(), topic_id)
 
 
