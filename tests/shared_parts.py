@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from kstore import Log
-from kstore.engine.others import Others
-from kstore.shared.turn import SharedTurn
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
 
-__all__ = ["drop_tail", "others_of", "turn_of"]
+import pytest
+
+from kstore.engine.others import Others
+from kstore.errors import DiskFullError
+from kstore.log import Log
+from kstore.segments.tail import SegmentTail
+from kstore.shared.turn import SharedTurn
+from kstore.types import Durability
+
+__all__ = ["DURABILITIES", "Result", "drop_tail", "fails", "others_of", "shared", "turn_of", "two_writers", "values"]
 
 
 def others_of(log: Log) -> Others:
@@ -25,3 +35,37 @@ def drop_tail(log: Log) -> None:
     """As a process does that has too many files open; the next append opens them again."""
     with turn_of(log).lock:
         log.writer.files.drop_tail()
+
+
+Result = TypeVar("Result")
+DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+
+
+def shared(path: Path, durability: Durability = "sync", **settings: Any) -> Log:
+    return Log(path, shared=True, durability=durability, **settings)
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
+
+
+def fails(log: Log) -> None:
+    """An append of two batches that rolls, and then meets a full disk."""
+    fs = log.writer.context.fs
+    before, count = SegmentTail.write, 0
+
+    def write(self: SegmentTail, *arguments: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise DiskFullError(28, "full", str(fs))
+        before(self, *arguments, **options)
+
+    with mock.patch.object(SegmentTail, "write", write), pytest.raises(DiskFullError):
+        log.append_many([b"f" * 300] * 12)
+    assert count == 2
+
+
+def two_writers(path: Path, durability: Durability) -> Iterator[tuple[Log, Log]]:
+    with shared(path, durability, segment_bytes=1024) as one, shared(path, durability, segment_bytes=1024) as two:
+        yield one, two

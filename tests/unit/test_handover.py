@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -12,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import kstore
-from kstore.cli.main import main
 from kstore.errors import LockedError, LogNotFoundError, StorageError
 from kstore.files.checkpoint import (
-    EpochEntry,
     read_broker_epoch,
     read_leader_epochs,
     read_offset_checkpoint,
@@ -40,30 +36,12 @@ from kstore.files.paths import (
     TopicPartition,
 )
 from kstore.log import Log
-from kstore.rules.handover import (
-    EpochTrack,
-    broker_chokes_on,
-    choose_topic_ids,
-    format_topic_id,
-    is_broker_last,
-    parse_topic_id,
-    sort_store,
-)
+from kstore.rules.handover import format_topic_id
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
-from kstore.upkeep.handover.report import ForgottenLoss
 from tests.evidence import Lost, Wrong
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.golden_data import golden_root
-from tests.log_cases import lost_in_the_middle
-
-A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-ID_A, ID_B = uuid.UUID(int=0xA << 64), uuid.UUID(int=0xB << 64)
-IDS = {"a": ID_A, "b": ID_B}
-START_A = 7
-SEGMENT_BYTES = 1024
-
-Tree = dict[str, tuple[object, ...]]
-Rows = list[tuple[int, bytes | None]]
+from tests.handover_parts import ID_A, ID_B, IDS, START_A, A, B, flip, refused, rows, tree, two_logs
 
 
 @pytest.fixture
@@ -73,31 +51,7 @@ def tmp_path(directory: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Two logs, closed cleanly: a-0 begins at offset 7, inside a segment; b-0 has several segments."""
-    root = tmp_path / "store"
-    with Log(root / "a-0") as log:
-        for number in range(10):
-            log.append_many([b"%d.%d" % (number, part) for part in range(3)])
-        log.delete_records(START_A)
-    with Log(root / "b-0", segment_bytes=SEGMENT_BYTES) as log:
-        for _ in range(12):
-            log.append(bytes(300))
-    return root
-
-
-def tree(root: Path) -> Tree:
-    """Everything that a write would change: inode, mode, size, time of change, and bytes."""
-    seen: Tree = {}
-    for path in (root, *sorted(root.rglob("*"))):
-        stat = path.lstat()
-        content = path.read_bytes() if path.is_file() else b""
-        seen[str(path)] = (stat.st_ino, stat.st_mode, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, content)
-    return seen
-
-
-def rows(directory: Path) -> Rows:
-    with Log(directory, read_only=True) as log:
-        return [(record.offset, record.value) for record in log.read()]
+    return two_logs(tmp_path / "store")
 
 
 def leave_open(directory: Path, source: Path) -> None:
@@ -105,12 +59,6 @@ def leave_open(directory: Path, source: Path) -> None:
     with Log(source) as log:
         log.append(b"unclosed")
         shutil.copytree(source, directory)
-
-
-def flip(path: Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x10
-    path.write_bytes(data)
 
 
 # --- to a broker: what is written -------------------------------------------------------------------------------------
@@ -335,15 +283,6 @@ def test_a_root_that_no_broker_formatted_is_reported(store: Path) -> None:
 # --- to a broker: what is refused -------------------------------------------------------------------------------------
 
 
-def refused(report: HandoverReport, before: Tree, root: Path, *words: str) -> None:
-    assert not report.is_whole
-    assert all(any(word in line for line in report.refused) for word in words), report.refused
-    assert report.steps == []
-    assert {path: known[-1] for path, known in tree(root).items()} == {
-        path: known[-1] for path, known in before.items()
-    }
-
-
 @pytest.mark.parametrize("name", ["lost+found", "a-07", "notes", "a-0.deadbeef-delete", "-1"])
 def test_a_directory_at_which_a_broker_exits_is_refused(store: Path, name: str) -> None:
     (store / name).mkdir()
@@ -475,105 +414,10 @@ def test_a_writer_or_a_broker_at_work_is_an_error(store: Path, name: str, dry_ru
     assert (store / "a-0" / KSTORE_STATE).exists()
 
 
-# --- from a broker ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def brokers(tmp_path: Path) -> Path:
     """A store that a broker closed cleanly."""
     return Path(shutil.copytree(golden_root() / "clean", tmp_path / "brokers", copy_function=shutil.copyfile))
-
-
-def test_a_brokers_store_is_kstores_without_a_scan(brokers: Path) -> None:
-    before = {path.name: rows(path) for path in brokers.glob("*-[0-9]") if path.name != "__cluster_metadata-0"}
-    report = from_broker(brokers)
-    assert report.is_whole
-    assert not (brokers / CLEAN_SHUTDOWN).exists()
-    assert {one.name for one in report.partitions} == set(before)
-    for name, found in before.items():
-        with Log(brokers / name) as log:
-            assert log.recovery.clean
-        assert rows(brokers / name) == found
-    by_name = {one.name: one for one in report.partitions}
-    assert by_name["deleted-records-0"].start_offset == 437
-    assert by_name["retained-0"].start_offset == 1517
-    assert all(one.topic_id for one in report.partitions)
-
-
-def test_a_brokers_own_files_stay_and_unknown_ones_are_listed(brokers: Path) -> None:
-    (brokers / "notes.txt").write_text("")
-    (brokers / "plain-0" / "odd.bin").write_text("")
-    kept = {name: (brokers / name).read_bytes() for name in (RECOVERY_POINTS, REPLICATION_OFFSETS, META_PROPERTIES)}
-    report = from_broker(brokers)
-    assert {name: (brokers / name).read_bytes() for name in kept} == kept
-    assert f"{brokers / 'notes.txt'}: unknown" in report.left
-    assert f"{brokers / 'plain-0' / 'odd.bin'}: unknown" in report.left
-    assert f"{brokers / '__cluster_metadata-0'}: the broker's" in report.left
-    assert f"{brokers / REPLICATION_OFFSETS}: the broker's" in report.left
-
-
-def test_what_kstore_keeps_beside_a_broker_s_files_is_not_unknown(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "s", durability="os") as opened:
-        opened.create_topic("t")
-        with opened.producer(transactional_id="x") as producer, producer.transaction():
-            producer.send("t", b"x")
-    with (
-        kstore.open(tmp_path / "s", durability="os", shared=True) as opened,
-        opened.consumer("t", group="g") as consumer,
-    ):
-        consumer.poll()
-        consumer.commit()
-    assert [line for line in from_broker(tmp_path / "s").left if "unknown" in line] == []
-
-
-def test_what_a_broker_indexed_and_counted_needs_no_change_on_the_way_back(brokers: Path) -> None:
-    from_broker(brokers)
-    report = to_broker(brokers)
-    assert report.is_whole
-    written = [step.path for step in report.steps if step.kind in ("write", "rebuild", "roll")]
-    assert written == [str(brokers / CLEAN_SHUTDOWN)]
-
-
-def test_a_state_from_before_the_brokers_time_is_not_believed(store: Path) -> None:
-    # As when directories were copied to a broker by hand: kstore.state went along, and the broker appended.
-    old = (store / "b-0" / KSTORE_STATE).read_bytes()
-    with Log(store / "b-0") as log:
-        log.append(b"the broker's")
-    (store / "b-0" / KSTORE_STATE).write_bytes(old)
-    write_offset_checkpoint(SYSTEM_FS, store / RECOVERY_POINTS, {A: 30, B: 13})
-    write_offset_checkpoint(SYSTEM_FS, store / LOG_START_OFFSETS, {B: 9})
-    write_clean_shutdown(SYSTEM_FS, store / CLEAN_SHUTDOWN)
-    report = from_broker(store)
-    assert report.is_whole
-    assert ("b-0", 9, 13) in [one[:3] for one in report.partitions]
-    with Log(store / "b-0") as log:
-        assert log.recovery.clean
-        assert (log.start_offset, log.end_offset) == (9, 13)
-
-
-def test_records_that_the_broker_deleted_stay_deleted_though_it_appended_nothing(store: Path) -> None:
-    write_offset_checkpoint(SYSTEM_FS, store / LOG_START_OFFSETS, {A: 20})
-    from_broker(store)
-    with Log(store / "a-0") as log:
-        assert (log.start_offset, log.end_offset) == (20, 30)
-
-
-def test_a_store_that_was_not_stopped_in_order_is_recovered(tmp_path: Path) -> None:
-    crashed = Path(shutil.copytree(golden_root() / "crashed", tmp_path / "crashed", copy_function=shutil.copyfile))
-    report = from_broker(crashed)
-    assert all("recover" in step.detail for step in report.steps)
-    assert report.is_whole
-    with Log(crashed / "crash-0") as log:
-        assert log.recovery.clean
-
-
-def test_damage_in_a_brokers_log_is_reported(store: Path) -> None:
-    to_broker(store, topic_ids=IDS)
-    (store / CLEAN_SHUTDOWN).unlink()
-    flip(sorted((store / "b-0").glob("*.log"))[0], 100)
-    report = from_broker(store)
-    assert [(found.first, found.last) for found in report.damage] == [(0, 0)]
-    assert not report.is_whole
 
 
 # --- dry runs ---------------------------------------------------------------------------------------------------------
@@ -680,153 +524,3 @@ def test_every_name_is_durable_before_the_marker_is_written(store: Path) -> None
         else:
             unsynced.add(Path(operation.target or operation.path).parent)
     assert unsynced == set()
-
-
-# --- the rules --------------------------------------------------------------------------------------------------------
-
-
-def test_a_stores_directories_are_sorted_out() -> None:
-    delete = f"x-1.{'a' * 32}-delete"
-    names = sort_store(["b-1", "b-0", "lost+found", "remote-log-index-cache", "__cluster_metadata-0", delete])
-    assert names == ([("b", 0), ("b", 1)], [delete], ["__cluster_metadata-0", "remote-log-index-cache"], ["lost+found"])
-
-
-def test_names_that_a_broker_chokes_on() -> None:
-    assert len(broker_chokes_on(["x.log", "y.snapshot", "z.deleted"])) == 3
-    assert broker_chokes_on([PARTITION_METADATA, LEADER_EPOCHS, KSTORE_STATE, ".lock", "x.checkpoint.deleted"]) == []
-
-
-@pytest.mark.parametrize("text", ["", "A" * 22, "short", "a" * 23, "a" * 21 + "=", "é" * 22, "a/" * 11])
-def test_what_is_no_topic_id_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError, match="topic"):
-        parse_topic_id(text)
-
-
-def test_a_topic_id_is_read_as_it_is_printed() -> None:
-    topic_id = uuid.uuid4()
-    assert parse_topic_id(format_topic_id(topic_id)) == topic_id
-
-
-def test_a_given_id_goes_before_one_that_is_found() -> None:
-    assert choose_topic_ids(["a"], {"a": ID_B}, {A: ID_A}).ids == {"a": ID_B}
-    assert choose_topic_ids(["a"], {}, {A: ID_A}).ids == {"a": ID_A}
-    assert choose_topic_ids(["a"], {}, {B: ID_B}).problems
-
-
-def test_a_state_is_old_only_where_a_broker_closed_the_log_since() -> None:
-    assert is_broker_last(state_fits=False, marker=True, recovery_point=5, end_offset=5)
-    assert not is_broker_last(state_fits=True, marker=True, recovery_point=5, end_offset=5)
-    assert not is_broker_last(state_fits=False, marker=False, recovery_point=5, end_offset=5)
-    assert not is_broker_last(state_fits=False, marker=True, recovery_point=5, end_offset=6)
-    assert not is_broker_last(state_fits=False, marker=True, recovery_point=None, end_offset=None)
-
-
-def epochs(*batches: tuple[int, int]) -> EpochTrack:
-    track = EpochTrack()
-    for epoch, base_offset in batches:
-        track.note(2, epoch, base_offset)
-    return track
-
-
-@pytest.mark.parametrize(
-    ("stored", "expected"),
-    [
-        ([], [(0, 0), (3, 20)]),
-        ([(0, 0), (3, 20)], [(0, 0), (3, 20)]),
-        ([(0, 0), (2, 15), (3, 18)], [(0, 0), (2, 15), (3, 18)]),  # batches of epoch 2 were compacted away
-        ([(0, 0), (3, 20), (5, 40)], [(0, 0), (3, 20), (5, 40)]),  # a leader that has not written yet
-        ([(0, 0), (3, 20), (5, 41)], [(0, 0), (3, 20)]),  # beyond the log's end
-        ([(0, 0), (3, 30)], [(0, 0), (3, 20)]),
-        ([(0, 0), (3, 20), (4, 30)], [(0, 0), (3, 20)]),  # a batch at 35 is of epoch 3
-        ([(0, 5), (3, 20)], [(0, 0), (3, 20)]),
-        ([(3, 0)], [(0, 0), (3, 20)]),
-        ([(3, 20), (0, 0)], [(0, 0), (3, 20)]),
-    ],
-)
-def test_leader_epochs_are_kept_where_the_batches_agree(
-    stored: list[tuple[int, int]], expected: list[tuple[int, int]]
-) -> None:
-    track = epochs((0, 0), (0, 10), (3, 20), (3, 35))
-    assert track.entries(0, 40, [EpochEntry(*entry) for entry in stored]) == expected
-
-
-def test_leader_epochs_begin_at_the_logs_start() -> None:
-    track = epochs((0, 0), (1, 10), (3, 20))
-    assert track.entries(15, 30, []) == [(1, 15), (3, 20)]
-    assert track.entries(15, 30, [EpochEntry(1, 15), EpochEntry(3, 20)]) == [(1, 15), (3, 20)]
-
-
-def test_old_formats_and_batches_without_an_epoch_have_none() -> None:
-    track = epochs((2, 0), (-1, 5))
-    track.note(1, -1, 10)
-    assert track.entries(0, 20, []) == []
-    track.note(2, 4, 12)
-    assert track.entries(0, 20, []) == [(4, 12)]
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_says_what_it_does_as_text(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = [f"--topic-id={topic}={format_topic_id(topic_id)}" for topic, topic_id in IDS.items()]
-    assert main(["handover", str(store), "--to-broker", "--dry-run", *options]) == 0
-    assert f"would write {store / CLEAN_SHUTDOWN}" in capfd.readouterr().out
-    assert main(["handover", str(store), "--to-broker", "--mode", "0640", *options]) == 0
-    out = capfd.readouterr().out
-    assert "partition a-0: offsets 7 to 30 (exclusive), topic id " in out
-    assert "mode 0640 lets only the owner write" in out
-    assert out.endswith("handed over (to-broker)\n")
-    assert main(["handover", str(store), "--from-broker"]) == 0
-    assert f"remove {store / CLEAN_SHUTDOWN}" in capfd.readouterr().out
-
-
-def test_losses_that_a_broker_does_not_know_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    root = tmp_path / "store"
-    path = lost_in_the_middle(root / "a-0")
-    shutil.rmtree(root / "a-0-alive")
-    with Log(path) as log:
-        log.accept_loss(9, 9)
-    (path / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_topic_id(ID_A)}\n")
-    expected = [ForgottenLoss("a-0", 9, 9, True), ForgottenLoss("a-0", 10, 10, False)]
-    assert to_broker(root, dry_run=True).losses == expected
-    assert main(["handover", str(root), "--to-broker"]) == 0
-    out = capfd.readouterr().out
-    assert (
-        "forgotten a-0: offsets 9 to 9 whose loss was accepted, as kstore.state said: a broker passes over them" in out
-    )
-    assert "forgotten a-0: offsets 10 to 10 are lost, as kstore.state said: a broker passes over them" in out
-    report = from_broker(root)
-    assert (report.losses, report.damage) == ([], [])
-
-
-def test_the_command_says_what_it_does_as_json(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["handover", str(store), "--to-broker", "--format", "json"]) == 1
-    told = json.loads(capfd.readouterr().out)
-    assert told["ok"] is False
-    assert "topic a has no id" in told["refused"][0]
-    assert main(["handover", str(store), "--from-broker", "--format", "json", "--dry-run"]) == 0
-    told = json.loads(capfd.readouterr().out)
-    assert told["partitions"][0] == {"name": "a-0", "start_offset": 7, "end_offset": 30, "topic_id": ""}
-    assert told["dry_run"] is True
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["--to-broker", "--topic-id", "a"],
-        ["--to-broker", "--topic-id", "a=short"],
-        ["--to-broker", "--mode", "0440"],
-        ["--to-broker", "--mode", "rw"],
-        ["--from-broker", "--force"],
-        ["--from-broker", "--mode", "0640"],
-    ],
-)
-def test_bad_usage_has_a_status_of_its_own(store: Path, arguments: list[str]) -> None:
-    assert main(["handover", str(store), *arguments]) == 2
-
-
-def test_a_store_that_is_in_use_is_one_line_on_standard_error(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with DirectoryLock(store):
-        assert main(["handover", str(store), "--from-broker"]) == 1
-    assert "locked" in capfd.readouterr().err

@@ -5,72 +5,28 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kstore.errors import ConfigError, CorruptBatchError, DivergedError, KstoreError, LockedError, NotALogError
+from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import parse_segment_name
 from kstore.files.remote import open_remote
 from kstore.log import Log
 from kstore.record.walk import Damage
 from kstore.rules.mirror import SegmentFile, match_segments, start_of_target
-from kstore.upkeep.mirror import MirroredLog, mirror, size_of
+from kstore.upkeep.mirror import mirror, size_of
 from kstore.upkeep.mirror.compare import checked_chunks, fit
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_fs import CHANGES, FailingFs, Fault, RecordingFs
 from tests.golden_data import golden_partitions, golden_root
-from tests.log_cases import fenced, lost_in_the_middle, offsets, state_of
-
-Tried = Callable[[str, int], None]
-
-SEGMENT_BYTES = 2_000
+from tests.mirror_parts import SEGMENT_BYTES, Tried, fill, run, segment_files, truncate, value, values
 
 
 @pytest.fixture
 def tmp_path(directory: Path) -> Path:
     return directory
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-    yield "memory://bucket/backup"
-    store.store.clear()
-
-
-def value(number: int) -> bytes:
-    return b"%06d" % number * 15
-
-
-def fill(path: Path, start: int, stop: int, **settings: Any) -> None:
-    """Appends the values of ``start`` to ``stop``, which are the offsets too, in small segments."""
-    with Log(path, segment_bytes=SEGMENT_BYTES, **settings) as log:
-        assert log.end_offset == start
-        for number in range(start, stop):
-            log.append(value(number), timestamp=1_700_000_000_000 + number)
-
-
-def run(source: Path | str, target: Path | str, **options: Any) -> MirroredLog:
-    """Mirrors one log; raises the error that ended it."""
-    (result,) = mirror(source, target, **options)
-    if result.error is not None:
-        raise result.error
-    return result
-
-
-def segment_files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir() if parse_segment_name(file.name) is not None}
-
-
-def values(path: Path, *, read_only: bool = True, start: int | None = None) -> list[bytes | None]:
-    with Log(path, read_only=read_only) as log:
-        return list(log.read_values(start))
 
 
 # --- the decision -----------------------------------------------------------------------------------------------------
@@ -285,11 +241,6 @@ def test_retention_past_the_copy_leaves_a_gap_that_reads_pass_over(tmp_path: Pat
 
 
 # --- divergence -------------------------------------------------------------------------------------------------------
-
-
-def truncate(path: Path) -> None:
-    with Log(path) as log:
-        log.truncate_to(60)
 
 
 def replace(path: Path) -> None:
@@ -524,114 +475,6 @@ def test_a_whole_batch_that_the_source_does_not_have_is_never_cut(tmp_path: Path
         run(source, target)
 
 
-# --- stores -----------------------------------------------------------------------------------------------------------
-
-
-def test_sealed_segments_go_to_a_store_and_come_back(tmp_path: Path, memory: str) -> None:
-    source, back = tmp_path / "a-0", tmp_path / "back"
-    fill(source, 0, 100)
-    with Log(source) as log:
-        log.delete_records(5)
-    result = run(source, f"{memory}/a-0")
-    last = int(sorted(source.glob("*.log"))[-1].stem)
-    assert result.active_left_out
-    assert (result.start_offset, result.end_offset) == (5, last)
-    sealed = {name: data for name, data in segment_files(source).items() if int(name[:20]) < last}
-    there = open_remote(f"{memory}/a-0")
-    stored = {
-        name: there.fs.open(there.path / name).pread(1 << 20, 0)
-        for name in there.fs.list(there.path)
-        if parse_segment_name(name) is not None
-    }
-    assert {name: data for name, data in stored.items() if not name.endswith(".snapshot")} == {
-        name: data for name, data in sealed.items() if not name.endswith(".snapshot")
-    }
-    run(f"{memory}/a-0", back)
-    assert {name: segment_files(back)[name] for name in sealed} == sealed
-    assert values(back, read_only=False) == [value(number) for number in range(5, last)]
-
-
-def test_a_store_is_brought_up_to_date(tmp_path: Path, memory: str) -> None:
-    source = tmp_path / "data" / "a-0"
-    end = 0
-    for step in (30, 1, 50, 20):
-        fill(source, end, end + step)
-        end += step
-        list(mirror(tmp_path / "data", memory))
-        (again,) = mirror(tmp_path / "data", memory)
-        assert (again.segments_copied, again.bytes_copied) == (0, 0)
-    with Log(source) as log:
-        log.delete_records(40)
-    (result,) = mirror(tmp_path / "data", memory, delete=True)
-    assert result.segments_deleted > 0
-    list(mirror(memory, tmp_path / "back"))
-    found = values(tmp_path / "back" / "a-0")
-    assert found == [value(number) for number in range(40, 40 + len(found))]
-    truncate(source)
-    (result,) = mirror(tmp_path / "data", memory)
-    assert isinstance(result.error, DivergedError)
-    (result,) = mirror(tmp_path / "data", memory, force=True)
-    assert result.error is None
-
-
-def test_a_log_that_only_has_its_active_segment_leaves_a_store_empty(tmp_path: Path, memory: str) -> None:
-    fill(tmp_path / "a-0", 0, 3)
-    result = run(tmp_path / "a-0", f"{memory}/a-0")
-    assert result.segments_copied == 0
-    assert result.active_left_out
-    assert not [name for name in open_remote(memory).fs.list("/backup/a-0") if name.endswith(".log")]
-
-
-def test_an_upload_that_fails_goes_on_with_the_next_run(
-    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch, tried: Tried
-) -> None:
-    source = tmp_path / "a-0"
-    fill(source, 0, 60)
-    from kstore.files.remote import RemoteFiles
-
-    put, rename = RemoteFiles.put, RemoteFiles.rename
-    left = [0]
-
-    def failing_put(self: RemoteFiles, path: Any, chunks: Any) -> int:
-        def cut() -> Iterator[bytes]:
-            for chunk in chunks:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise OSError(errno.ENETDOWN, "down")
-                yield chunk
-
-        return put(self, path, cut())
-
-    def failing_rename(self: RemoteFiles, one: Any, other: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENETDOWN, "down")
-        rename(self, one, other)
-
-    for at in range(200):
-        url = f"{memory}/{at}/a-0"
-        left[0] = at
-        monkeypatch.setattr(RemoteFiles, "put", failing_put)
-        monkeypatch.setattr(RemoteFiles, "rename", failing_rename)
-        try:
-            run(source, url)
-        except OSError as error:
-            if error.strerror != "down":
-                raise
-        else:
-            assert at > 20
-            return
-        finally:
-            monkeypatch.setattr(RemoteFiles, "put", put)
-            monkeypatch.setattr(RemoteFiles, "rename", rename)
-        run(source, url)
-        run(url, tmp_path / f"back-{at}")
-        found = values(tmp_path / f"back-{at}")
-        assert found == [value(number) for number in range(len(found))]
-        assert len(found) > 40
-        tried("faults", 1)
-
-
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
@@ -665,67 +508,3 @@ def test_progress_comes_to_the_size_of_the_source(tmp_path: Path) -> None:
         steps: list[int] = []
         list(mirror(tmp_path / "data", tmp_path / "copy", advance=steps.append))
         assert sum(steps) == size_of(tmp_path / "data")
-
-
-# --- what is lost -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("to", ["disk", "store"])
-@pytest.mark.parametrize("make", [lost_in_the_middle, fenced])
-def test_a_copy_honours_what_its_source_has_accepted(
-    make: Callable[[Path], Path], to: str, tmp_path: Path, memory: str
-) -> None:
-    source = make(tmp_path / "source")
-    with Log(source) as log:
-        log.roll()  # a store gets sealed segments only
-    target = str(tmp_path / "copy") if to == "disk" else memory
-    assert run(source, target).ok == (make is lost_in_the_middle)
-    place = open_remote(target)
-    with Log(place.path, read_only=True, fs=place.reading) as copy, pytest.raises(CorruptBatchError):
-        list(copy.read())
-    with Log(source) as log:
-        (gone,) = log.verify().corrupt
-        log.accept_loss(gone.first, gone.last)
-        expected = offsets(log)
-    for _ in range(2):
-        assert run(source, target).ok
-        with Log(place.path, read_only=True, fs=place.reading) as copy:
-            assert offsets(copy) == expected
-    if to == "disk":
-        with Log(target) as copy:
-            assert offsets(copy) == expected
-            copy.append(b"more")
-    shutil.copytree(source, tmp_path / "other")
-    (tmp_path / "other" / "kstore.state").unlink()
-    if make is fenced:
-        with Log(tmp_path / "other") as other, pytest.raises(CorruptBatchError):
-            list(other.read())
-
-
-def test_a_copy_that_is_replaced_forgets_what_was_accepted(tmp_path: Path) -> None:
-    source, target = fenced(tmp_path / "source"), tmp_path / "copy"
-    with Log(source) as log:
-        log.accept_loss(4, 4)
-    assert run(source, target).ok
-    with Log(source) as log:
-        log.truncate_to(3)
-        for number in range(7):
-            log.append(b"new %d" % number)
-    with pytest.raises(DivergedError):
-        run(source, target)
-    assert run(source, target, force=True).ok
-    assert state_of(target).accepted == ()
-    assert values(target) == values(source)
-
-
-def test_a_copy_keeps_the_losses_below_the_start_of_its_source(tmp_path: Path) -> None:
-    source, target = lost_in_the_middle(tmp_path / "source"), tmp_path / "copy"
-    with Log(source) as log:
-        log.accept_loss(9, 9)
-    run(source, target)
-    with Log(source) as log:
-        log.delete_records(11)
-    run(source, target)
-    assert (state_of(target).lost, state_of(target).accepted) == (((9, 10),), ((9, 9),))
-    run(source, target, delete=True)
-    assert (state_of(target).lost, state_of(target).accepted) == ((), ())

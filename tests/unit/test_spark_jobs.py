@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,6 @@ import kstore
 from kstore.cli import status
 from kstore.cli.main import cli
 from kstore.errors import ConfigError, DataLossError, LockedError, OffsetOutOfRangeError
-from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
 from kstore.producer.partitioner import partition_for_key
@@ -33,35 +30,17 @@ from kstore.spark.jobs.export import ExportOptions
 from kstore.spark.jobs.export_state import RUN_NAME, STATE_DIRECTORY, ExportedFile, ExportState
 from kstore.spark.jobs.repartition import slot_of
 from kstore.spark.jobs.spread import TASK_ITEMS, grouped
-from tests.golden_data import copy_partition, golden_partitions, golden_root
+from tests.golden_data import golden_partitions, golden_root
 from tests.log_helpers import TIME
+from tests.spark_job_parts import DAY_MS, filled, here
 
 Spread = Callable[[Any, Sequence[Sequence[Any]], Callable[[Any], Any]], list[Any]]
-DAY_MS = 86_400_000
-
-
-def here(spark: Any, groups: Sequence[Sequence[Any]], work: Callable[[Any], Any]) -> list[Any]:
-    """As ``spread_objects``, in this process; what is sent is pickled."""
-    work = pickle.loads(pickle.dumps(work))
-    return [pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(item))))) for group in groups for item in group]
 
 
 @pytest.fixture
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (export, rebuild_indexes, stats, verify):
         monkeypatch.setattr(module, "spread_objects", here)
-
-
-def filled(path: Path, count: int = 400, *, partitions: int = 2, start: int = 0, step_ms: int = DAY_MS // 100) -> Path:
-    """A store with a topic ``orders`` of small segments, or more records in it; values are their numbers."""
-    with kstore.open(path, segment_bytes=2000, durability="os") as store:
-        if "orders" not in store.topics():
-            store.create_topic("orders", partitions)
-        for number in range(start, start + count):
-            log = store.log("orders", number % partitions)
-            key = b"k%d" % (number % 17) if number % 5 else None
-            log.append(b"%d" % number, key=key, timestamp=TIME + number * step_ms)
-    return path
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -512,108 +491,3 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="gone"):
         list(rewrite._write_slots(str(tmp_path), [rewrite.Target(TopicPartition("a", 0))], {}, failing()))
     assert not list(tmp_path.iterdir())
-
-
-# --- rebuild-indexes --------------------------------------------------------------------------------------------------
-
-INDEXES = (".index", ".timeindex", ".txnindex")
-
-
-def indexes_of(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.suffix in INDEXES}
-
-
-def with_aborts(path: Path) -> Path:
-    with kstore.open(path, segment_bytes=20_000, durability="os") as store:
-        store.create_topic("orders", index_interval_bytes=512)
-        with store.producer(transactional_id="one", linger_ms=0) as producer:
-            for number in range(200):
-                try:
-                    with producer.transaction():
-                        producer.send("orders", b"v" * 200, key=b"k%d" % number, timestamp=TIME + number)
-                        if number % 4 == 0:
-                            producer.flush()  # what was not written needs no abort
-                            raise KeyError
-                except KeyError:
-                    pass
-    return path
-
-
-@pytest.mark.usefixtures("_without_spark")
-@pytest.mark.parametrize("harm", ["missing", "garbage", "empty", "ragged"])
-def test_rebuilt_indexes_have_the_bytes_that_appending_made(
-    harm: str, tmp_path: Path, tried: Callable[[str, int], None]
-) -> None:
-    store = with_aborts(tmp_path / "store")
-    log = store / "orders-0"
-    expected = indexes_of(log)
-    assert len([name for name in expected if name.endswith(".txnindex")]) > 2
-    assert sum(len(data) > 24 for data in expected.values()) > 6
-    for name, data in expected.items():
-        path = log / name
-        if harm == "missing":
-            path.unlink()
-        else:
-            path.write_bytes({"garbage": b"\xff" * (len(data) or 1), "empty": b"", "ragged": data + b"\1\2\3"}[harm])
-        tried("faults", 1)
-    rebuilt = rebuild_indexes.rebuild_indexes(None, [str(store)])
-    assert indexes_of(log) == expected
-    assert not any(each.problem for each in rebuilt)
-    assert verify.verify(None, [str(store)]).is_sound
-    with kstore.open(store) as opened:
-        assert opened.log("orders").recovery.clean
-
-
-@pytest.mark.usefixtures("_without_spark")
-def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_path: Path) -> None:
-    # The topics that had another setting than Kafka's own.
-    intervals = dict.fromkeys(["compacted-0", "compacted-no-tombstones-0", "rolled-0", "txn-rolled-0"], 256)
-    # After a restart a broker restarts its count of the bytes between two entries.
-    names = [name for name in golden_partitions("clean") if name != "epochs-0"]
-    for name in names:
-        log = copy_partition("clean", name, tmp_path)
-        expected = indexes_of(log)
-        for each in expected:
-            if not each.endswith(".txnindex"):
-                (log / each).unlink()
-        rebuild_indexes.rebuild_indexes(
-            None,
-            [str(log)],
-            every=True,
-            index_interval_bytes=intervals.get(name),
-        )
-        last = f"{max(int(each.split('.')[0]) for each in expected):020d}"
-        found = indexes_of(log)
-        # It is the last segment of a log that does not count as closed: the marker is not copied.
-        sealed = {each: data for each, data in expected.items() if not each.startswith(last)}
-        assert {each: found[each] for each in sealed} == sealed
-
-
-@pytest.mark.usefixtures("_without_spark")
-def test_sound_indexes_are_left_alone(tmp_path: Path) -> None:
-    store = with_aborts(tmp_path / "store")
-    before = {path: path.stat().st_mtime_ns for path in (store / "orders-0").iterdir() if path.suffix in INDEXES}
-    assert rebuild_indexes.rebuild_indexes(None, [str(store)]) == []
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-
-
-@pytest.mark.usefixtures("_without_spark")
-def test_a_log_with_a_writer_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path / "store", 10)
-    with kstore.open(tmp_path / "store"), pytest.raises(LockedError):
-        rebuild_indexes.rebuild_indexes(None, [str(tmp_path / "store")])
-
-
-@pytest.mark.usefixtures("_without_spark")
-def test_the_last_segment_of_a_log_that_was_not_closed_is_its_next_writer_s(tmp_path: Path) -> None:
-    log = copy_partition("crashed", golden_partitions("crashed")[0], tmp_path)
-    last = sorted(log.glob("*.log"))[-1]
-    last.with_suffix(".index").unlink()
-    (problem,) = {each.problem for each in rebuild_indexes.rebuild_indexes(None, [str(log)]) if each.problem}
-    assert "not closed cleanly" in problem
-
-
-def test_an_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=re.escape("hdfs://x/y is not a local path")):
-        rebuild_indexes.rebuild_indexes(None, ["hdfs://x/y"])
-    assert SYSTEM_FS.exists(tmp_path)

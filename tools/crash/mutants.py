@@ -23,8 +23,10 @@ LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
 SWAP = "tests/unit/test_segment_swap.py"
 STORE = "tests/crash/test_store_crashes.py"
-SHARED_LOG = "tests/unit/test_log_shared.py"
-LOSSES = "tests/unit/test_log_losses.py tests/crash/test_loss_crashes.py"
+SHARED_LOG = " ".join(
+    f"tests/unit/test_{name}.py" for name in ("log_shared", "shared_announcements", "shared_failures")
+)
+LOSSES = "tests/unit/test_log_losses.py tests/unit/test_log_damaged_end.py tests/crash/test_loss_crashes.py"
 TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
 FLUSHES = "tests/unit/test_log_flush.py"
 STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"

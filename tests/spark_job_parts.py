@@ -1,0 +1,32 @@
+"""Filled stores, and a stand-in for a cluster, for tests of the Spark jobs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import kstore
+from tests.log_helpers import TIME
+
+__all__ = ["DAY_MS", "filled", "here"]
+DAY_MS = 86_400_000
+
+
+def here(spark: Any, groups: Sequence[Sequence[Any]], work: Callable[[Any], Any]) -> list[Any]:
+    """As ``spread_objects``, in this process; what is sent is pickled."""
+    work = pickle.loads(pickle.dumps(work))
+    return [pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(item))))) for group in groups for item in group]
+
+
+def filled(path: Path, count: int = 400, *, partitions: int = 2, start: int = 0, step_ms: int = DAY_MS // 100) -> Path:
+    """A store with a topic ``orders`` of small segments, or more records in it; values are their numbers."""
+    with kstore.open(path, segment_bytes=2000, durability="os") as store:
+        if "orders" not in store.topics():
+            store.create_topic("orders", partitions)
+        for number in range(start, start + count):
+            log = store.log("orders", number % partitions)
+            key = b"k%d" % (number % 17) if number % 5 else None
+            log.append(b"%d" % number, key=key, timestamp=TIME + number * step_ms)
+    return path
