@@ -1,0 +1,294 @@
+"""The results of records, one by one and of many. Part of _accumulate.pyx."""
+
+
+@cython.final
+@cython.no_gc  # one per record: a header for the collector would cost more than all else. A batch never holds one alone
+@cython.freelist(4096)
+cdef class Delivery:
+    """The outcome of one record: whether it has arrived, where, or why not. Thread-safe; cheap to keep.
+
+    ``result()`` waits, and sends the record at once. ``await delivery`` does the same in asyncio.
+    """
+
+    cdef ProducerBatch batch
+    cdef int32_t index
+    cdef int32_t key_size
+    cdef int32_t value_size
+    cdef bint is_seen
+    cdef int64_t create_time_ms
+
+    @staticmethod
+    def failed(str topic not None, int32_t partition, error not None, failures=None):
+        """A delivery that failed before its record was in a batch; counted in ``failures``."""
+        cdef ProducerBatch batch = ProducerBatch(topic, partition, None, 0, 0.0, failures)
+        cdef Delivery delivery = Delivery.__new__(Delivery)
+        delivery.batch = batch
+        delivery.create_time_ms = delivery.key_size = delivery.value_size = -1
+        batch.fail(error)
+        if failures is not None:
+            failures.add(1, error)
+        batch.release()
+        return delivery
+
+    cdef ProducerBatch settled(self):
+        """The batch with the record's result."""
+        if self.batch.state == SPLIT:
+            self.batch = self.batch.owner_of(&self.index)
+        return self.batch
+
+    @property
+    def topic(self):
+        return self.batch.topic
+
+    @property
+    def partition(self):
+        return self.batch.partition
+
+    @property
+    def offset(self):
+        """The record's offset, -1 while it is unknown. Does not wait."""
+        cdef ProducerBatch batch = self.settled()
+        return batch.base_offset + self.index if batch.base_offset >= 0 else -1
+
+    def done(self):
+        """Whether the record has arrived or failed, and its callbacks have run."""
+        return self.settled().is_released
+
+    def result(self, timeout=None):
+        """The position of the record, a ``RecordMetadata``; waits for it, at most ``timeout`` seconds.
+
+        Raises: TimeoutError, and the record's error.
+        """
+        error = self.exception(timeout)
+        if error is not None:
+            # It is raised once for each record of its batch, so it must not collect the frames of all its callers.
+            raise error.with_traceback(None)
+        return self.metadata()
+
+    def exception(self, timeout=None):
+        """The record's error, or None; waits like ``result``. Raises: TimeoutError."""
+        return self.seen_error(self.arrived(timeout))
+
+    cdef ProducerBatch arrived(self, timeout):
+        """The batch with the record's result, once it exists. Raises: TimeoutError."""
+        cdef ProducerBatch batch = self.settled()
+        cdef object deadline = None
+        cdef object seconds = None
+        while not batch.is_released:
+            # In a callback of its batch the result is known: waiting for it there would never end.
+            if in_callback():
+                if batch.state == PENDING:
+                    raise RuntimeError("result() in a callback of a delivery would wait for itself")
+                if batch.state != SPLIT:
+                    break
+            if batch.hurry is not None:
+                batch.hurry(batch)
+            if timeout is not None:
+                if deadline is None:
+                    deadline = time.monotonic() + timeout
+                seconds = max(deadline - time.monotonic(), 0.0)
+            if not batch.is_released and not batch.wait(seconds):
+                raise TimeoutError(f"no result for a record of {batch.topic}-{batch.partition} after {timeout} s")
+            batch = self.settled()
+        return batch
+
+    cdef object seen_error(self, ProducerBatch batch):
+        if batch.state != FAILED:
+            return None
+        if not self.is_seen:
+            self.is_seen = True
+            if batch.failures is not None:
+                batch.failures.seen()
+        if batch.record_errors is not None:
+            return batch.record_errors.get(self.index, batch.error)
+        return batch.error
+
+    def metadata(self):
+        """What is known now: offset and partition are -1 while unknown."""
+        cdef ProducerBatch batch = self.settled()
+        cdef int64_t timestamp = self.create_time_ms if batch.append_time_ms < 0 else batch.append_time_ms
+        return RecordMetadata(batch.topic, batch.partition, self.offset, timestamp, self.key_size, self.value_size)
+
+    def add_callback(self, callback):
+        """Calls ``callback(metadata, error)`` when the record has arrived or failed: on the sender's thread, or at once
+        if that has happened. Its exceptions are logged."""
+        cdef ProducerBatch batch = self.settled()
+        cdef object pair = (self, callback)
+        if batch.state == PENDING:
+            batch.callbacks.append(pair)
+            return
+        run_callback(self, callback, batch)
+
+    def call(self, callback):
+        """Runs one callback of ``ProducerBatch.callbacks``; the caller handles its exceptions."""
+        run_callback(self, callback, self.settled())
+
+    def __await__(self):
+        from kstore.producer.waiting import awaited
+
+        return awaited(self).__await__()
+
+    def _batch(self):
+        return self.settled()
+
+    def _seen_error(self):
+        return self.seen_error(self.settled())
+
+    def __repr__(self):
+        cdef ProducerBatch batch = self.settled()
+        cdef str state = ("pending", "delivered", "failed", "pending")[batch.state]
+        return f"Delivery({batch.topic!r}, {batch.partition}, offset={self.offset}, {state})"
+
+
+cdef bint is_bystander(object callback):
+    """Whether the callback does not belong to the record's sender, who must then still learn of a failure."""
+    return getattr(callback, "is_bystander", False)
+
+
+cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch):
+    cdef bint is_seen = delivery.is_seen
+    cdef object error
+    if batch.state == FAILED:
+        # A failure that a callback receives was never counted as unexamined.
+        delivery.is_seen = True
+    error = delivery.seen_error(batch)
+    if is_bystander(callback):
+        delivery.is_seen = is_seen
+    callback(delivery.metadata(), error)
+
+
+_calling = threading.local()
+
+
+cdef bint in_callback() except -1:
+    return getattr(_calling, "depth", 0) > 0
+
+
+class calling:
+    """Entered while callbacks run: a wait for a batch with a result must not wait for its release then."""
+
+    def __enter__(self):
+        _calling.depth = getattr(_calling, "depth", 0) + 1
+
+    def __exit__(self, *_):
+        _calling.depth -= 1
+
+
+@cython.final
+cdef class Deliveries:
+    """The deliveries of one ``send_many``, by the records' indexes: a sequence that makes each Delivery on request.
+
+    ``result(timeout)`` waits for all. Thread-safe.
+    """
+
+    cdef list batches
+    cdef int32_t* at  # of each record: its batch, its index there
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    # Existing deliveries, by index: those of records that were in no batch, and those that were requested.
+    cdef dict others
+
+    def __cinit__(self, Py_ssize_t capacity=0):
+        self.batches = []
+        self.others = {}
+        self.capacity = capacity
+        self.at = <int32_t*>PyMem_RawMalloc(max(capacity, 1) * 2 * sizeof(int32_t))
+        if self.at == NULL:
+            raise MemoryError(f"no memory for the deliveries of {capacity} records")
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.at)
+
+    @staticmethod
+    def of(list deliveries not None):
+        """The sequence of existing deliveries."""
+        cdef Deliveries self = Deliveries(len(deliveries))
+        for delivery in deliveries:
+            self.note_delivery(delivery)
+        return self
+
+    cdef int note(self, ProducerBatch batch, int32_t index) except -1:
+        cdef Py_ssize_t last = len(self.batches) - 1
+        if last < 0 or self.batches[last] is not batch:
+            self.batches.append(batch)
+            last += 1
+        self.at[2 * self.count] = <int32_t>last
+        self.at[2 * self.count + 1] = index
+        self.count += 1
+        return 0
+
+    cdef int note_run(self, ProducerBatch batch, int32_t first, Py_ssize_t count) except -1:
+        cdef Py_ssize_t i
+        self.note(batch, first)
+        for i in range(1, count):
+            self.at[2 * self.count] = self.at[2 * self.count - 2]
+            self.at[2 * self.count + 1] = first + <int32_t>i
+            self.count += 1
+        return 0
+
+    cdef int note_delivery(self, Delivery delivery) except -1:
+        self.others[self.count] = delivery
+        self.at[2 * self.count] = -1
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t index):
+        cdef Delivery delivery
+        if index < 0:
+            index += self.count
+        if not 0 <= index < self.count:
+            raise IndexError(f"delivery {index} of {self.count}")
+        delivery = self.delivery_of(index)
+        if delivery.batch.state != SUCCEEDED:
+            # It knows whether its failure was examined, so there must be only one.
+            self.others[index] = delivery
+            self.at[2 * index] = -1
+        return delivery
+
+    cdef Delivery delivery_of(self, Py_ssize_t index):
+        cdef Delivery delivery
+        if self.at[2 * index] < 0:
+            return self.others[index]
+        delivery = Delivery.__new__(Delivery)
+        delivery.batch = self.batches[self.at[2 * index]]
+        delivery.index = self.at[2 * index + 1]
+        delivery.create_time_ms = delivery.key_size = delivery.value_size = -1
+        return delivery
+
+    def __iter__(self):
+        return (self[index] for index in range(self.count))
+
+    def done(self):
+        """Whether every record has arrived or failed."""
+        return all(delivery.done() for delivery in self._one_a_batch())
+
+    def errors(self, timeout=None):
+        """The errors, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
+        cdef Delivery delivery
+        found = {}
+        for delivery in self._one_a_batch():
+            # Only waits: each failure is examined once, below.
+            delivery.arrived(timeout)
+        for index in range(self.count):
+            if self.at[2 * index] < 0 or (<ProducerBatch>self.batches[self.at[2 * index]]).state in (FAILED, SPLIT):
+                error = self[index].exception(timeout)
+                if error is not None:
+                    found[index] = error
+        return found
+
+    def result(self, timeout=None):
+        """The offsets of all records, in order; waits for them. Raises: TimeoutError, and the first record's error."""
+        errors = self.errors(timeout)
+        for error in errors.values():
+            raise error.with_traceback(None)
+        return [self[index].offset for index in range(self.count)]
+
+    def _one_a_batch(self):
+        cdef int32_t last = -1
+        for index in range(self.count):
+            if self.at[2 * index] < 0 or self.at[2 * index] > last:
+                last = max(last, self.at[2 * index])
+                yield self.delivery_of(index)

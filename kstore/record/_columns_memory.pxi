@@ -1,0 +1,158 @@
+"""The memory of columns: it grows while they are filled, and is then handed over. Part of _columns.pyx."""
+
+
+cdef struct Memory:
+    uint8_t* data
+    Py_ssize_t capacity
+    # How much the previous chunk needed: this much is allocated at once.
+    Py_ssize_t hint
+
+
+cdef struct Bytes:
+    Memory validity
+    Memory offsets
+    Memory data
+    Py_ssize_t size
+    Py_ssize_t null_count
+
+
+cdef int reserve(Memory* memory, Py_ssize_t size) except -1:
+    """Makes the capacity at least ``size`` bytes; the content stays."""
+    cdef Py_ssize_t capacity
+    cdef uint8_t* data
+    if size <= memory.capacity:
+        return 0
+    capacity = max(max(size, memory.capacity + memory.capacity // 2), max(memory.hint, <Py_ssize_t>CAPACITY_MIN))
+    data = <uint8_t*>PyMem_RawRealloc(memory.data, capacity)
+    if data == NULL:
+        raise MemoryError(f"no memory for a column of {capacity} bytes")
+    memory.data = data
+    memory.capacity = capacity
+    return 0
+
+
+cdef int reserve_validity(Memory* memory, Py_ssize_t count) except -1:
+    """``reserve`` for ``count`` bits; new bits mean "not null"."""
+    cdef Py_ssize_t before = memory.capacity
+    reserve(memory, (count + 7) >> 3)
+    memset(memory.data + before, 0xFF, memory.capacity - before)
+    return 0
+
+
+cdef inline void clear_bit(uint8_t* bits, Py_ssize_t index) noexcept nogil:
+    bits[index >> 3] &= <uint8_t>~(1 << (index & 7))
+
+
+cdef void set_bits(uint8_t* bits, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(start, stop):
+        bits[index >> 3] |= <uint8_t>(1 << (index & 7))
+
+
+cdef int reserve_bytes(Bytes* column, Py_ssize_t count, Py_ssize_t size, bint large) except -1:
+    """Reserves space for ``count`` values of ``size`` bytes in total."""
+    reserve_validity(&column.validity, count)
+    reserve(&column.offsets, (count + 1) * (8 if large else 4))
+    reserve(&column.data, size)
+    put_end(column, -1, large)
+    return 0
+
+
+cdef inline void put_end(Bytes* column, Py_ssize_t index, bint large) noexcept nogil:
+    """Stores where the value ``index`` ends; -1 for the start of the first one."""
+    if index < 0:
+        if large:
+            (<int64_t*>column.offsets.data)[0] = 0
+        else:
+            (<int32_t*>column.offsets.data)[0] = 0
+    elif large:
+        (<int64_t*>column.offsets.data)[index + 1] = column.size
+    else:
+        (<int32_t*>column.offsets.data)[index + 1] = <int32_t>column.size
+
+
+cdef inline void put_bytes(
+    Bytes* column, Py_ssize_t index, const uint8_t* data, Py_ssize_t size, bint large
+) noexcept nogil:
+    """Stores the value ``index``, for which space is reserved; a size below 0 is null."""
+    if size < 0:
+        clear_bit(column.validity.data, index)
+        column.null_count += 1
+    else:
+        memcpy(column.data.data + column.size, data, size)
+        column.size += size
+    put_end(column, index, large)
+
+
+cdef inline int64_t scaled(int64_t timestamp, int64_t factor) noexcept nogil:
+    """``timestamp`` * ``factor`` (positive), or the nearest 64-bit number."""
+    if factor == 1:
+        return timestamp
+    if timestamp > INT64_MAX // factor:
+        return INT64_MAX
+    if timestamp < -(INT64_MAX // factor):
+        return INT64_MIN
+    return timestamp * factor
+
+
+@cython.final
+cdef class ColumnBuffer:
+    """Memory of a finished column: read-only, by the buffer protocol; ``size`` in bytes."""
+
+    cdef uint8_t* data
+    cdef readonly Py_ssize_t size
+
+    def __dealloc__(self):
+        PyMem_RawFree(self.data)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+
+    def __len__(self):
+        return self.size
+
+
+cdef ColumnBuffer hand_over(Memory* memory, Py_ssize_t size):
+    """The first ``size`` bytes as a separate buffer; the memory starts empty again."""
+    cdef ColumnBuffer buffer
+    cdef uint8_t* smaller
+    reserve(memory, max(size, <Py_ssize_t>CAPACITY_MIN))
+    buffer = ColumnBuffer.__new__(ColumnBuffer)
+    buffer.data = memory.data
+    buffer.size = size
+    memory.hint = min(memory.capacity, 2 * size)
+    if memory.capacity - size > size // 4 + 4096:
+        smaller = <uint8_t*>PyMem_RawRealloc(memory.data, max(size, <Py_ssize_t>CAPACITY_MIN))
+        if smaller != NULL:
+            buffer.data = smaller
+    memory.data = NULL
+    memory.capacity = 0
+    return buffer
+
+
+cdef ColumnBuffer hand_over_validity(Memory* memory, Py_ssize_t count, Py_ssize_t null_count):
+    if null_count == 0:
+        # Every bit is set, so it can be used unchanged.
+        return None
+    if count & 7:
+        memory.data[count >> 3] &= <uint8_t>((1 << (count & 7)) - 1)
+    return hand_over(memory, (count + 7) >> 3)
+
+
+cdef object hand_over_bytes(Bytes* column, Py_ssize_t count, bint large):
+    cdef Py_ssize_t size = column.size
+    cdef Py_ssize_t null_count = column.null_count
+    reserve_bytes(column, count, 0, large)
+    column.size = column.null_count = 0
+    return BytesColumn(
+        hand_over_validity(&column.validity, count, null_count),
+        null_count,
+        hand_over(&column.offsets, (count + 1) * (8 if large else 4)),
+        hand_over(&column.data, size),
+    )
+
+
+cdef void free_bytes(Bytes* column) noexcept nogil:
+    PyMem_RawFree(column.validity.data)
+    PyMem_RawFree(column.offsets.data)
+    PyMem_RawFree(column.data.data)
