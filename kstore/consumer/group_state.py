@@ -56,7 +56,7 @@ class GroupState:
         kept = {name: member for name, member in self.members.items() if name not in member_ids}
         return self if len(kept) == len(self.members) else self._with(kept, partitions)
 
-    def shared_anew(self, partitions: Partitions) -> GroupState:
+    def rebalanced(self, partitions: Partitions) -> GroupState:
         """The group with the present partitions; unchanged if they make no difference."""
         changed = self._with(dict(self.members), partitions)
         return self if changed.target == self.target else changed

@@ -267,7 +267,7 @@ class Membership:
         if self.member_id in state.members and (has_changed or self._box.dead(self._suspects(state))):
             with self._box.changing() as draft:
                 found = self._without_dead(draft.state)
-                draft.state = found.shared_anew(self._partitions(found)) if has_changed else found
+                draft.state = found.rebalanced(self._partitions(found)) if has_changed else found
             version, state = self._box.look()
         lost = NOTHING
         if self.member_id and self.member_id not in state.members:

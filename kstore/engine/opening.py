@@ -191,7 +191,7 @@ def _repair_transaction_indexes(loaded: Loaded, segments: Iterable[LogSegment]) 
     """Rebuilds those transaction indexes of ``segments`` that cannot be right."""
     sizes = loaded.producers.index_sizes
     for path in loaded.producers.repair_indexes(segment for segment in segments if segment.base_offset in sizes):
-        loaded.report.notes.append(f"a transaction index cannot be right, and is made anew: {path}")
+        loaded.report.notes.append(f"a transaction index cannot be right, and is rebuilt: {path}")
 
 
 def _split_overflowing(loaded: Loaded) -> None:
@@ -226,7 +226,7 @@ def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEn
     try:
         return read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)
     except CorruptFileError as error:
-        report.notes.append(f"{LEADER_EPOCHS} is made anew: {error.reason}")
+        report.notes.append(f"{LEADER_EPOCHS} is rebuilt: {error.reason}")
         return None
 
 

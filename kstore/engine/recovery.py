@@ -199,7 +199,7 @@ def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
     """Brings the epochs up to what was ``found`` in the part of the log that was read."""
     epochs = loaded.epochs
     if found and found[-1].epoch > 0 and not epochs.entries:
-        loaded.report.notes.append(f"{LEADER_EPOCHS} is lost, and made anew")
+        loaded.report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt")
         epochs.replace(epochs_in(loaded.segments))
     elif epochs.entries:
         for entry in found:

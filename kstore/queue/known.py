@@ -80,7 +80,7 @@ class KnownItems(Generic[LeaseT]):
         """Applies one event of the journal."""
         if kind in (BOOT, SNAPSHOT, HELD):
             if kind == BOOT:
-                self._start_anew((row[0], row[1]))
+                self._begin_boot((row[0], row[1]))
             return
         self._known_stop = max(
             self._known_stop,
@@ -199,7 +199,7 @@ class KnownItems(Generic[LeaseT]):
         if known is None or known.deliveries < count:
             self.retries[offset] = Retry(count, 0 if known is None else known.due_ms)
 
-    def _start_anew(self, boot: tuple[int, int]) -> None:
+    def _begin_boot(self, boot: tuple[int, int]) -> None:
         """The machine was restarted: all leases are over, and their times mean nothing now."""
         if boot == self.boot:
             return

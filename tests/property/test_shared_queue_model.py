@@ -1,7 +1,7 @@
 """A queue that several processes share against a plain model: what one does at any time, the others must see.
 
 Each process is a store of its own, over the same files. All die at once now and then, and the machine may be started
-anew. The journal is written anew, and items are moved, all the time.
+again. The journal is rewritten, and items are moved, all the time.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ def test_a_partition_has_a_new_owner_only_when_the_old_one_has_given_it_up() -> 
 
 def test_what_makes_no_difference_makes_no_generation() -> None:
     state = GroupState().joined("a", member(), PARTITIONS)
-    assert state.shared_anew(PARTITIONS) is state
+    assert state.rebalanced(PARTITIONS) is state
     assert state.without({"z"}, PARTITIONS) is state
-    assert state.shared_anew({"t": range(5)}).generation == 2
+    assert state.rebalanced({"t": range(5)}).generation == 2
 
 
 def test_members_must_agree_how_they_share() -> None:

@@ -345,7 +345,7 @@ def test_a_damaged_epoch_checkpoint_is_rebuilt(content: bytes, tmp_path: Path) -
     filled(tmp_path / "log").close()
     (tmp_path / "log" / "leader-epoch-checkpoint").write_bytes(content)
     with Log(tmp_path / "log", durability="os") as log:
-        assert any("leader-epoch-checkpoint is made anew" in note for note in log.recovery.notes)
+        assert any("leader-epoch-checkpoint is rebuilt" in note for note in log.recovery.notes)
         log.append(b"x")
         assert next(log.fetch(30).batches()).leader_epoch == 0
 
