@@ -10,6 +10,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.status import OK
 from kstore.errors import ConfigError
 from kstore.spark.jobs import JOBS
+from kstore.spark.session import missing_extra
 
 __all__ = ["command"]
 
@@ -64,7 +65,13 @@ class _Jobs(click.Group):
 
 def _job(name: str) -> click.Command:
     def call(arguments: tuple[str, ...]) -> int:
-        status: int = import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(list(arguments))
+        try:
+            module = import_module(f"kstore.spark.jobs.{name.replace('-', '_')}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("kstore"):
+                raise
+            raise missing_extra(error) from error
+        status: int = module.main(list(arguments))
         return status
 
     job = KstoreCommand(

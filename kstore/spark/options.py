@@ -216,6 +216,8 @@ class ReadOptions:
         Raises: ConfigError for an unknown option, an invalid value, and options that contradict each other.
         """
         given = Options(options)
+        if LOCATION in given:
+            raise ConfigError(f"kstore's logs cannot be a table: {NO_TABLE}")
         of_broker = check_names(given.names(), NAMES, whose="the kstore source")
         starting = _bound(given, "starting", LATEST if streaming else EARLIEST)
         ending = _bound(given, "ending", LATEST)
@@ -256,6 +258,13 @@ class ReadOptions:
         )
 
 
+# What Spark calls the path of a table when it creates one. It passes no options when it reads the table.
+LOCATION = "location"
+NO_TABLE = (
+    "Spark does not pass a table's path and options to a source in Python. Instead of CREATE TABLE ... USING kstore, "
+    "write CREATE TEMPORARY VIEW name USING kstore OPTIONS (path '/the/directory')"
+)
+
 RATES = {"max_offsets_per_trigger": "maxOffsetsPerTrigger", "min_offsets_per_trigger": "minOffsetsPerTrigger"}
 
 
@@ -268,8 +277,8 @@ def _paths(given: Options) -> tuple[str, ...]:
         return (path,)
     if not paths:
         raise ConfigError(
-            'there is no path: give the directory, or several, to load(), or set the option "path" '
-            "(a table made with CREATE TABLE ... USING kstore loses it: make a TEMPORARY VIEW)"
+            'there is no path: give the directory, or several, to load(), or set the option "path". A table cannot '
+            f"have one: {NO_TABLE}"
         )
     return paths
 

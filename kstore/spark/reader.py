@@ -31,6 +31,7 @@ from kstore.spark.places import LogPlace, topic_id_at
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import arrow_schema
+from kstore.spark.sentences import without_causes
 from kstore.types import CorruptRange
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class KStoreReader(DataSourceReader):
     def _take(self, filters: list[Filter]) -> None:
         self._wanted = wanted_by(filters)
 
+    @without_causes()
     def partitions(self) -> list[InputPartition]:
         """The splits. Raises: ConfigError, LogNotFoundError, TopicNotFoundError, DataLossError, StorageError."""
         options = self._options
@@ -120,8 +122,9 @@ def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -
     """
     # Without any split Spark still asks once, for the split None.
     if isinstance(split, Split):
-        for piece in split.pieces:
-            yield from _read_piece(piece, options, schema)
+        with without_causes():
+            for piece in split.pieces:
+                yield from _read_piece(piece, options, schema)
 
 
 def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

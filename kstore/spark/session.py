@@ -24,8 +24,13 @@ RECOMMENDED = {
     # A crash in compiled code then says where it happened, not only that the worker is gone.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
-# On one machine Spark listens only locally.
-LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# On one machine Spark listens only locally, and its workers have this Python, and so kstore.
+LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # No traceback of each worker that a limit ends before it has sent everything.
+    "spark.python.daemon.module": "kstore.spark.daemon",
+}
 
 
 def session(*, master: str | None = None, app_name: str = "kstore", **conf: object) -> SparkSession:
@@ -55,7 +60,7 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
         if master is not None and master.startswith("local"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            settings |= LOOPBACK
+            settings |= LOCAL
     builder = SparkSession.Builder().appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -65,10 +70,23 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
 
 
 def register(spark: SparkSession) -> None:
-    """Registers ``format("kstore")`` with a session, whose settings stay unchanged."""
+    """Registers ``format("kstore")`` with a session, whose settings stay unchanged.
+
+    Nothing changes if the session knows the format: Spark may have found it itself, and warns if it is replaced.
+    """
     from kstore.spark.source import KStoreDataSource
 
-    spark.dataSource.register(KStoreDataSource)
+    if not _is_known(spark, KStoreDataSource.name()):
+        spark.dataSource.register(KStoreDataSource)
+
+
+def _is_known(spark: SparkSession, name: str) -> bool:
+    """Whether a session knows a data source; False if it cannot be asked, as through Spark Connect."""
+    try:
+        # No public call answers this. Registering looks at the same list, so this costs nothing more.
+        return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
+    except Exception:  # whatever another version of Spark makes of it: then it is registered, with a warning at worst
+        return False
 
 
 def _text(value: object) -> str:
@@ -80,4 +98,10 @@ def _ensure_pyspark() -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError("Spark needs pyspark: pip install 'kstore[spark]'") from error
+        raise missing_extra(error) from error
+
+
+def missing_extra(error: ImportError) -> MissingExtraError:
+    """The error for a package that Spark, or kstore's part for it, needs and that is not installed."""
+    name = (error.name or "pyspark").partition(".")[0]
+    return MissingExtraError(f"Spark needs {name}: pip install 'kstore[spark]'")

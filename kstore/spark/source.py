@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 
 from kstore.spark.options import ReadOptions
 from kstore.spark.schema import check_columns, spark_schema
+from kstore.spark.sentences import without_causes
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,16 +33,19 @@ class KStoreDataSource(DataSource):
     def name(cls) -> str:
         return "kstore"
 
+    @without_causes()
     def schema(self) -> StructType:
         options = ReadOptions.parse(self.options, streaming=None)
         return spark_schema(options.columns, include_headers=options.include_headers)
 
+    @without_causes()
     def reader(self, schema: StructType) -> DataSourceReader:
         from kstore.spark.reader import KStoreReader
 
         check_columns(schema)
         return KStoreReader(ReadOptions.parse(self.options, streaming=False), schema)
 
+    @without_causes()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kstore.spark.stream import KStoreStreamReader
 

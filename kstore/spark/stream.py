@@ -42,6 +42,7 @@ from kstore.spark.ranges import (
 )
 from kstore.spark.reader import read_split
 from kstore.spark.schema import arrow_schema
+from kstore.spark.sentences import without_causes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
+    @without_causes()
     def initialOffset(self) -> dict[str, dict[str, int]]:
         """Where a new query starts. Raises: ConfigError, TopicNotFoundError, DataLossError, StorageError."""
         # Spark asks twice, and must get the same answer.
@@ -109,6 +111,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @without_causes()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
         """Where the micro-batch that starts at ``start`` ends; ``start`` if there is nothing, or not enough.
 
@@ -169,6 +172,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limit_bytes(options.max_bytes_per_trigger, froms, ends, size)
         return ends
 
+    @without_causes()
     def prepareForTriggerAvailableNow(self) -> None:
         """From now on only what exists already is read."""
         self._target = {log.owner: log.end_offset for log in self._holdings.look()}
@@ -179,6 +183,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    @without_causes()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
         """The splits of a micro-batch; the same records on every call. Raises: DataLossError."""
         options, holdings = self._options, self._holdings

