@@ -401,7 +401,9 @@ class LogProducers:
             return ()  # without opening an index of any segment
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, OFFSET_MAX):
-            result = segment.files.transaction_index().collect_aborted(start, stop)
+            # Of one that this writer appends to it knows the entries: half of one may follow that could not be cut off.
+            index = self._unsynced.get(segment.base_offset) or segment.files.transaction_index()
+            result = index.collect_aborted(start, stop)
             found.extend(result.transactions)
             if result.is_complete:
                 return found

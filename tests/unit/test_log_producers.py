@@ -15,7 +15,7 @@ from kstore.log import Log
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.types import AbortedTransaction, Durability
-from tests.fake_fs import FailingFs, Fault, RecordingFs
+from tests.fake_fs import WRITES, FailingFs, Fault, RecordingFs
 from tests.log_cases import data, edit, files, killed, marker, offsets, segment_bases, transaction
 
 pytestmark = pytest.mark.usefixtures("unflushed")
@@ -224,6 +224,19 @@ def test_an_abort_that_cannot_be_indexed_is_not_served(durability: Durability, t
     with Log(tmp_path / "log", durability=durability) as again:
         assert (again.recovery.clean, again.last_stable_offset, committed(again)) == (False, 4, [0])
         assert again.reads.aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
+
+
+def test_half_an_index_entry_that_cannot_be_cut_off_hides_nothing_before_it(tmp_path: Path) -> None:
+    fs = FailingFs(SYSTEM_FS, Fault(1, written=1, suffix=TXN_INDEX, sticky=True, kinds=WRITES | {"truncate"}))
+    with Log(tmp_path / "log", durability="os", fs=fs) as log:
+        append(log, data(0), transaction(1, 1, 2))
+        log.flush()
+        append(log, marker(1, 3, commit=False))
+        assert len(fs.failures) == 2
+        assert (log.last_stable_offset, committed(log)) == (1, [0])
+        fs.faults.clear()
+    with Log(tmp_path / "log") as again:
+        assert (again.last_stable_offset, committed(again)) == (4, [0])
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
