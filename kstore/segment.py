@@ -13,6 +13,7 @@ the log's lock pass ``repair=False``: a repair may take that lock, and scans the
 from __future__ import annotations
 
 import errno
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -40,6 +41,7 @@ from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetP
 __all__ = ["UNINDEXED_BYTES", "LogSegment", "SegmentContext"]
 
 Handle = TypeVar("Handle")
+Index = TypeVar("Index", OffsetIndex, TimeIndex)
 
 # One step of a header walk reads this much: a few small batches, or the header of a large one.
 HEADER_BLOCK_BYTES = 1024
@@ -84,6 +86,7 @@ class LogSegment:
         "_has_damage",
         "_largest",
         "_retired",
+        "_sealed",
         "_size",
         "base_offset",
         "change_count",
@@ -111,6 +114,8 @@ class LogSegment:
         self.state: str = state
         self._retired = False
         self.tail: SegmentTail | None = None
+        # The tail that was sealed last and still has spare blocks.
+        self._sealed: weakref.ref[SegmentTail] | None = None
         self._size = size
         self._largest: TimestampOffset | None = None
         self._has_damage = False
@@ -135,16 +140,18 @@ class LogSegment:
         self.files.create()
         self._size = 0
 
+    def begin(self) -> SegmentTail:
+        """See ``SegmentTail.create``, also for its errors; the caller syncs the directory."""
+        self.tail = tail = SegmentTail.create(*self._tail_parts())
+        return tail
+
     def activate(self, *, empty_indexes: bool = False) -> SegmentTail:
         """Opens the segment for appending, at the end of its file; indexes that do not fit are rebuilt.
 
         ``empty_indexes`` leaves them empty, for a caller that notes every batch again.
         """
         if self.tail is None:
-            context = self._context
-            tail = SegmentTail.open(
-                self.files, context.config, context.clock, context.counters, empty_indexes=empty_indexes
-            )
+            tail = SegmentTail.open(*self._tail_parts(), empty_indexes=empty_indexes)
             self._drop_handles()
             self.lacks_index = False
             self.tail = tail
@@ -153,24 +160,25 @@ class LogSegment:
     def rebuild(self) -> SegmentTail:
         """Opens the segment for appending, with indexes built from the log."""
         assert self.tail is None, "open, with indexes that are in use"
-        context = self._context
-        tail = SegmentTail.open(self.files, context.config, context.clock, context.counters, empty_indexes=True)
+        tail = SegmentTail.open(*self._tail_parts(), empty_indexes=True)
         tail.rebuild()
         self._drop_handles()
         self.tail = tail
         return tail
 
     def join(self, position: int, known: TailState) -> SegmentTail:
-        """Opens the segment for appending beside other processes, at the end that they announce; see
-        ``SegmentTail.join``, also for its errors."""
+        """Opens the segment for appending beside other processes: see ``SegmentTail.join``, also for its errors."""
         assert self.tail is None, "a tail that is open takes in what others tell"
-        context = self._context
-        tail = SegmentTail.join(
-            self.files, context.config, context.clock, context.counters, position=position, known=known
-        )
+        tail = SegmentTail.join(*self._tail_parts(), position=position, known=known)
         self._drop_handles()
         self.tail = tail
         return tail
+
+    def _tail_parts(self) -> tuple[SegmentFiles, LogConfig, Clock, LogCounters]:
+        """What a tail is made of. One that was sealed before leaves the file alone from now on."""
+        self.keep_spare()
+        context = self._context
+        return self.files, context.config, context.clock, context.counters
 
     @property
     def size(self) -> int:
@@ -238,27 +246,22 @@ class LogSegment:
         tail = self.tail
         if tail is not None:
             return tail.offset_index
-        return self._context.handles.get((self._handle_owner, INDEX_SUFFIX), self._open_offset_index)
-
-    def _open_offset_index(self) -> OffsetIndex:
-        kept = self._kept(INDEX_SUFFIX)
-        if isinstance(kept, OffsetIndex):
-            return kept
-        path = self.files.path_text(INDEX_SUFFIX)
-        return self._own(OffsetIndex.open_read_only(self._context.fs, path, self.base_offset, live=True))
+        return self._context.handles.get((self._handle_owner, INDEX_SUFFIX), lambda: self._open_index(OffsetIndex))
 
     def time_index(self) -> TimeIndex:
         tail = self.tail
         if tail is not None:
             return tail.time_index
-        return self._context.handles.get((self._handle_owner, TIME_INDEX_SUFFIX), self._open_time_index)
+        return self._context.handles.get((self._handle_owner, TIME_INDEX_SUFFIX), lambda: self._open_index(TimeIndex))
 
-    def _open_time_index(self) -> TimeIndex:
-        kept = self._kept(TIME_INDEX_SUFFIX)
-        if isinstance(kept, TimeIndex):
+    def _open_index(self, of: type[Index]) -> Index:
+        """The index, or what was rebuilt of it and is kept in memory."""
+        context = self._context
+        kept = None if context.repairs is None else context.repairs.kept(self, of.suffix)
+        if isinstance(kept, of):
             return kept
-        path = self.files.path_text(TIME_INDEX_SUFFIX)
-        return self._own(TimeIndex.open_read_only(self._context.fs, path, self.base_offset, live=True))
+        path = self.files.path_text(of.suffix)
+        return self._own(of.open_read_only(context.fs, path, self.base_offset, live=True))
 
     def _own(self, opened: Handle) -> Handle:
         """``opened``, unless the segment is retired: then the file may belong to the segment that replaces it.
@@ -283,11 +286,6 @@ class LogSegment:
     def context(self) -> SegmentContext:
         """The state that it shares with the other segments of its log."""
         return self._context
-
-    def _kept(self, suffix: str) -> OffsetIndex | TimeIndex | None:
-        """The index that was rebuilt, and is kept in memory."""
-        repairs = self._context.repairs
-        return repairs.kept(self, suffix) if repairs is not None else None
 
     def _repair(self) -> bool:
         """Has the indexes examined, and rebuilt if they are wrong; False if that was done before, or is impossible."""
@@ -471,22 +469,17 @@ class LogSegment:
 
     def _is_far(self, found: TimeEntry | None, stop: int) -> bool:
         """Whether more follows the last time entry, which a sealed segment has at its end, than an index leaves out."""
-        if found is None:
-            return True
-        interval = self._context.config.index_interval_bytes
-        return stop - found.position > WALK_INTERVALS * interval + found.size
+        left_out = WALK_INTERVALS * self._context.config.index_interval_bytes
+        return found is None or stop - found.position > left_out + found.size
 
     def _last_time(self, stop: int, *, repair: bool) -> TimeEntry | None:
         """The last time index entry, if its batch agrees."""
-        last = self._last_time_entry()
-        return self._bears_out(last, stop, repair=repair) if last is not None else None
-
-    def _last_time_entry(self) -> TimestampOffset | None:
         try:
             index = self.time_index()
-            return index.last_entry if index.entry_count else None
+            last = index.last_entry if index.entry_count else None
         except INDEX_FAILURES:
             return None
+        return self._bears_out(last, stop, repair=repair) if last is not None else None
 
     def _bears_out(self, entry: TimestampOffset, stop: int, *, repair: bool) -> TimeEntry | None:
         """Where the batch with the entry's offset is, if it has the entry's timestamp."""
@@ -549,19 +542,25 @@ class LogSegment:
 
     # --- change -----------------------------------------------------------------------------------------------------
 
-    def seal(self, *, sync: bool = False) -> None:
-        """Seals the active segment: last time index entry, indexes trimmed, spare blocks released. Readers that have
-        its indexes continue with them.
-
-        ``sync`` puts the indexes on disk too: a caller that has cleared the segment's doubt never checks them again.
-        """
-        if self.tail is not None:
-            self._largest = TimestampOffset(self.tail.max_timestamp, self.tail.offset_of_max_timestamp)
-            self._has_damage = self.tail.has_damage
-            self._size = self.tail.position
+    def seal(self, *, sync: bool = False, keep_spare: bool = False) -> None:
+        """Seals the active segment (``SegmentTail.seal``); readers that have its indexes continue with them. ``sync``:
+        a caller that has cleared the segment's doubt never checks the indexes again."""
+        tail = self.tail
+        if tail is not None:
+            self._largest = TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
+            self._has_damage = tail.has_damage
+            self._size = tail.position
             self._changed()
-            self.tail.seal(sync=sync)
+            if keep_spare:
+                self._sealed = weakref.ref(tail)
+            tail.seal(sync=sync, keep_spare=keep_spare)
             self.tail = None
+
+    def keep_spare(self) -> None:
+        """Lets the tail that was sealed last leave the file alone: another one may write from now on."""
+        if self._sealed is not None and (sealed := self._sealed()) is not None:
+            sealed.keep_spare()
+        self._sealed = None
 
     def delete(self) -> None:
         """See ``SegmentFiles.delete``."""

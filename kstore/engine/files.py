@@ -348,6 +348,8 @@ class LogFiles:
         """Closes all files unchanged."""
         self.tail = None
         for segment in self.segments:
+            # A flush that is under way in another thread must not change a file that another writer may now open.
+            segment.keep_spare()
             if segment.tail is not None:
                 segment.tail.abandon()
                 segment.tail = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,10 +10,12 @@ from kstore.engine.files import LogFiles
 from kstore.engine.flusher import BackgroundFlusher
 from kstore.engine.producers import UnsyncedIndex
 from kstore.engine.turn import Turn, changing
-from kstore.errors import SyncFailedError, ThreadStartError
+from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
 
 __all__ = ["UNFLUSHED_MAX", "Flush", "TailFlush", "flushed", "sync_indexes"]
+
+logger = logging.getLogger(__name__)
 
 
 class Flush(Protocol):
@@ -148,6 +151,10 @@ class TailFlush:
 
         def sync() -> None:
             for tail in tails:
+                try:
+                    tail.give_back_spare()
+                except StorageError as error:
+                    logger.warning("%s: its spare blocks stay: %s", tail.offset_index.path, error)
                 started = clock.monotonic()
                 file = tail.open_file
                 if file is not None:  # else it was synced when it was parked

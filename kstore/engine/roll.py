@@ -8,7 +8,7 @@ from kstore.engine.durability import DurabilityStrategy
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import sync_indexes
-from kstore.errors import PoisonedError, SyncFailedError
+from kstore.errors import FileInTheWayError, PoisonedError, SyncFailedError
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
@@ -101,7 +101,6 @@ class Rolls:
             files.tail = files.activate(old)
             return files.tail
         new = LogSegment(files.context, base_offset)
-        new.delete()  # a crash may have left files of this name; they hold no data, because the map does not have them
         try:
             return self._replace_active(old, new)
         except BaseException as error:
@@ -118,14 +117,20 @@ class Rolls:
         if was_flushed:
             # If the process ends before the old segment's indexes are on disk, recovery must check them.
             files.change(files.ends._replace(recovery_point=old.base_offset))
-        new.create()
+        files.admit()
+        try:
+            tail = new.begin()
+        except FileInTheWayError:
+            new.delete()  # these files belong to no segment, because the map does not have them
+            tail = new.begin()
         if files.is_sync or was_flushed:
             # Until then a crash may lose the new file's name, and with it acknowledged records; and the recovery point
             # must not stand in a segment that may be gone.
             files.context.fs.sync_dir(files.context.directory)
-        tail = files.activate(new)
-        # Indexes are hints, but below the recovery point nothing checks them.
-        old.seal(sync=files.is_sync or was_flushed)
+        # Indexes are hints, but below the recovery point nothing checks them. The flush of a sealed tail releases its
+        # spare blocks, which takes longer than the rest of a roll; what a shared log seals is flushed by name.
+        keep_spare = not files.is_sync and files.others is None
+        old.seal(sync=files.is_sync or was_flushed, keep_spare=keep_spare)
         if (old.base_offset, old.size) == (files.ends.base_offset, files.ends.position):
             # During an append the producers are known only up to its start, which is below ``base_offset``.
             files.producers.snapshot(base_offset)

@@ -62,6 +62,10 @@ class LogSegments:
     def add(self, segment: LogSegment) -> LogSegment | None:
         """Puts ``segment`` at its base offset; returns the one that was there."""
         bases, segments = self.snapshot
+        if not bases or bases[-1] < segment.base_offset:
+            # A roll: one copy, not three.
+            self.snapshot = SegmentSnapshot(bases + (segment.base_offset,), segments + (segment,))  # noqa: RUF005
+            return None
         at = bisect_left(bases, segment.base_offset)
         behind = bisect_right(bases, segment.base_offset)
         replaced = segments[at] if at < behind else None

@@ -76,6 +76,7 @@ class EntryIndex(Generic[Entry]):
         "_closed",
         "_count",
         "_fs",
+        "_is_trimmed",
         "_mapping",
         "_ragged",
         "_source",
@@ -96,6 +97,8 @@ class EntryIndex(Generic[Entry]):
         # How many entries fit the mapping; 0 if nothing is mapped.
         self._capacity = 0
         self._closed = False
+        # Whether the file is known to end with the entries: then there is nothing to cut.
+        self._is_trimmed = False
         self._load_last()
 
     @classmethod
@@ -107,7 +110,9 @@ class EntryIndex(Generic[Entry]):
         Raises: FileInTheWayError, DiskFullError, StorageError.
         """
         fs.open(path, write=True, create=True, mode=mode).close()
-        return cls(path, base_offset, b"", fs=fs, bytes_max=index_bytes_max)
+        index = cls(path, base_offset, b"", fs=fs, bytes_max=index_bytes_max)
+        index._is_trimmed = True
+        return index
 
     @classmethod
     def open_writable(
@@ -146,7 +151,9 @@ class EntryIndex(Generic[Entry]):
         if size != kept:
             file.truncate(kept)
         file.close()
-        return cls(path, base_offset, data[:kept], fs=fs, bytes_max=index_bytes_max)
+        index = cls(path, base_offset, data[:kept], fs=fs, bytes_max=index_bytes_max)
+        index._is_trimmed = True
+        return index
 
     @classmethod
     def join(cls, fs: FileSystem, path: PathLike, base_offset: int, *, index_bytes_max: int, entry_count: int) -> Self:
@@ -291,17 +298,36 @@ class EntryIndex(Generic[Entry]):
 
         Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then the index is unchanged.
         """
+        fs = self._check_room()
+        size = min(self._next_mapped_size(), self.max_entry_count * self.entry_size)
+        # The previous mapping is dropped, not closed: a reader may be searching it, and both show the same pages.
+        self._map(fs, size)
+
+    def _check_room(self) -> FileSystem:
+        """The file system for an index that takes one more entry. Raises: IndexFullError, ReadOnlyError."""
         if self._closed:
             raise ClosedError(f"{self.path}: the index is closed")
         if self._fs is None:
             raise ReadOnlyError(errno.EROFS, "the index is open for reading", os.fspath(self.path))
         if self._count >= self.max_entry_count:
             raise IndexFullError(f"{self.path}: all {self.max_entry_count} entries are used")
-        size = min(self._next_mapped_size(), self.max_entry_count * self.entry_size)
-        # The previous mapping is dropped, not closed: a reader may be searching it, and both show the same pages.
-        self._map(self._fs, size)
+        return self._fs
+
+    def _write_last(self, entry: bytes) -> None:
+        """Writes ``entry`` after all others, without a mapping, of an index that is about to be sealed.
+
+        Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then nothing was added, as far as known.
+        """
+        fs = self._check_room()
+        self._is_trimmed = False
+        file = fs.open(self.path, write=True)
+        file.write_all([entry], self.size)
+        file.close()
+        self._source = self._source[0 : self.size] + entry
+        self._is_trimmed = True
 
     def _map(self, fs: FileSystem, size: int) -> None:
+        self._is_trimmed = False  # first: a failure may leave the file longer
         # The file is not closed explicitly: the substitute for a mapping may need it.
         self._source = self._mapping = fs.open(self.path, write=True).map(size)
         self._capacity = size // self.entry_size
@@ -320,6 +346,7 @@ class EntryIndex(Generic[Entry]):
         """
         if entries == self._count or self._fs is None:
             return
+        self._is_trimmed = False
         source, mapping = self._source, None
         if entries > self._capacity:
             size = (entries * self.entry_size // GROWTH_BYTES_MIN + 1) * GROWTH_BYTES_MIN
@@ -381,10 +408,13 @@ class EntryIndex(Generic[Entry]):
             self._source = mapping[0 : self.size]
             # Closed before the file shrinks: no reader may reach memory beyond a file's end.
             mapping.close()
+        if self._is_trimmed and not sync:
+            return
         file = fs.open(self.path, write=True)
         try:
-            if file.size() != self.size:
+            if not self._is_trimmed and file.size() != self.size:
                 file.truncate(self.size)
+            self._is_trimmed = True
             if sync:
                 file.fdatasync()
         finally:

@@ -85,10 +85,13 @@ class TimeIndex(EntryIndex[TimestampOffset]):
             raise IndexFullError(
                 f"{self.path}: {entries} entries are used, the last one of {self.max_entry_count} is reserved"
             )
-        if entries >= self._capacity:
-            self._grow()
-        assert self._mapping is not None
-        self._mapping.store(entries * 12, ENTRY.pack(timestamp, delta))
+        if final and self._mapping is None:
+            self._write_last(ENTRY.pack(timestamp, delta))
+        else:
+            if entries >= self._capacity:
+                self._grow()
+            assert self._mapping is not None
+            self._mapping.store(entries * 12, ENTRY.pack(timestamp, delta))
         self._last_timestamp = timestamp
         self._last_delta = delta
         self._count = entries + 1

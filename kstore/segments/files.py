@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.files.checkpoint import replace_file
-from kstore.files.fs import FileSystem
+from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import TransactionIndex
 from kstore.types import AbortedTransaction
@@ -44,8 +44,11 @@ class SegmentFiles(NamedTuple):
 
     def create(self) -> None:
         """Creates the ``.log``, empty; the caller syncs the directory before it acknowledges anything in it."""
-        file = self.fs.open(self.path(LOG_SUFFIX), write=True, create=True, mode=self.file_mode)
-        file.close()
+        self.open_new().close()
+
+    def open_new(self) -> File:
+        """``create``, for a caller that continues with the file."""
+        return self.fs.open(self.path_text(LOG_SUFFIX), write=True, create=True, mode=self.file_mode)
 
     def delete(self) -> None:
         """Unlinks every file, the ``.log`` first: an index without a log is removed at the next open."""

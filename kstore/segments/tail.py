@@ -7,6 +7,7 @@ again until the segment is reopened, and readers work without its last entries.
 from __future__ import annotations
 
 import logging
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -35,9 +36,9 @@ TailState = tuple[int, int, int, int, int, int]
 
 # The .log gets blocks this far ahead of its end (its size stays exact): a write then need not search for space.
 ALLOCATE_BYTES = 4 << 20
-# A reopened file gets no blocks ahead before it has grown by this much, because it may soon be parked again, which
-# would release them.
-REOPENED_BYTES = 64 << 10
+# A new or reopened file gets no blocks ahead before it has grown by this much, because it may soon be sealed or parked,
+# which would release them: that takes longer than the reservation saves.
+UNALLOCATED_BYTES = 64 << 10
 
 
 class _Parked(NamedTuple):
@@ -53,16 +54,19 @@ class SegmentTail:
     """The writable end of one segment. Not thread-safe: the log's lock guards it, except for what readers look up."""
 
     __slots__ = (
+        "__weakref__",
         "_allocated",
         "_counters",
         "_file",
         "_has_spare",
         "_index_interval_bytes",
         "_last_offset_max",
+        "_owes_spare",
         "_parked",
         "_segment_bytes",
         "_segment_ms",
         "_since_entry",
+        "_spare_lock",
         "base_offset",
         "created_ms",
         "first_timestamp",
@@ -107,6 +111,9 @@ class SegmentTail:
         self._allocated = position
         # Whether there are blocks after the end.
         self._has_spare = False
+        # Whether they are to be released after the seal. The lock guards this, and is held while it is done.
+        self._owes_spare = False
+        self._spare_lock = threading.Lock()
         self._counters = counters
         self._index_interval_bytes = config.index_interval_bytes
         self._segment_bytes = config.segment_bytes
@@ -121,6 +128,30 @@ class SegmentTail:
         self._segment_ms = segment_ms_max(config) - self.jitter_ms
 
     # --- open -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, files: SegmentFiles, config: LogConfig, clock: Clock, counters: LogCounters) -> SegmentTail:
+        """Creates the files of a segment, the ``.log`` first: an index without a log is removed at the next open.
+
+        Raises: FileInTheWayError, DiskFullError, StorageError; then some of the files may exist.
+        """
+        base_offset, size_max, mode = files.base_offset, config.segment_index_bytes, config.file_mode
+        tail = cls(
+            base_offset,
+            files.open_new(),
+            OffsetIndex.create(
+                files.fs, files.path_text(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+            ),
+            TimeIndex.create(
+                files.fs, files.path_text(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, mode=mode
+            ),
+            position=0,
+            config=config,
+            counters=counters,
+            created_ms=clock.now_ms(),
+        )
+        tail._allocated = UNALLOCATED_BYTES
+        return tail
 
     @classmethod
     def open(
@@ -291,7 +322,7 @@ class SegmentTail:
         """
         file = self._file
         if file is not None:
-            self._give_back_spare(file)
+            self._release_spare(file)
             self._parked = _Parked(fs, file.path, file.stat().inode, admit)
             self._file = None
 
@@ -309,15 +340,27 @@ class SegmentTail:
                 parked.path,
             )
         # Blocks ahead of the end only if the file is written to for a while.
-        self._allocated = self.position + REOPENED_BYTES
+        self._allocated = self.position + UNALLOCATED_BYTES
         self._file = file
         return file
 
-    def _give_back_spare(self, file: File) -> None:
+    def _release_spare(self, file: File) -> None:
         if self._has_spare and self._allocated > self.position:
             file.truncate(self.position)
         self._has_spare = False
         self._allocated = self.position
+
+    def give_back_spare(self) -> None:
+        """Releases the spare blocks that ``seal`` has kept, if it has; without the log's lock. Raises: StorageError."""
+        with self._spare_lock:
+            if self._owes_spare and self._file is not None:
+                self._release_spare(self._file)
+            self._owes_spare = False
+
+    def keep_spare(self) -> None:
+        """After this, ``give_back_spare`` does not change the file."""
+        with self._spare_lock:
+            self._owes_spare = False
 
     @property
     def idle_ms_max(self) -> int:
@@ -333,7 +376,8 @@ class SegmentTail:
         file = self._file or self._reopen()
         position = self.position
         if position + size > self._allocated:
-            ahead = max(ALLOCATE_BYTES, size)
+            # Not beyond the place where the segment will roll.
+            ahead = max(min(ALLOCATE_BYTES, self._segment_bytes - position), size)
             self._has_spare = True
             if file.allocate(position, ahead):
                 self._allocated = position + ahead
@@ -487,12 +531,14 @@ class SegmentTail:
         if not self._resume():
             self.rebuild()
 
-    def seal(self, *, sync: bool) -> None:
+    def seal(self, *, sync: bool, keep_spare: bool = False) -> None:
         """Adds the last time entry, trims the indexes to their entries, and releases spare blocks.
 
         The indexes stay readable: readers, which have no lock, may have found them before. Each is in memory now.
 
-        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored.
+        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored. ``keep_spare``:
+        these stay
+        until ``give_back_spare``.
         """
         try:
             self._add_time_entry(final=True)
@@ -505,8 +551,10 @@ class SegmentTail:
             except StorageError as error:
                 self._counters.index_failures += 1
                 logger.warning("%s: not trimmed: %s", index.path, error)
-        if self._file is not None:
-            self._give_back_spare(self._file)
+        if keep_spare:
+            self._owes_spare = True
+        elif self._file is not None:
+            self._release_spare(self._file)
 
     def sync_indexes(self, fs: FileSystem) -> None:
         """Puts the indexes of a tail that was sealed without a sync on disk, if possible; they are hints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from kstore.errors import BatchTooLargeError, ClosedError, InvalidOffsetError
+from kstore.engine.producers import LogProducers
+from kstore.errors import BatchTooLargeError, ClosedError, DiskFullError, InvalidOffsetError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
+from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import LogState, read_state
 from kstore.types import Durability
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock
+from tests.fake_fs import RecordingFs
 from tests.log_cases import data, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
@@ -202,13 +206,126 @@ def test_an_index_of_a_smaller_limit_rolls_sooner_after_a_restart(tmp_path: Path
         log.check()
 
 
-def test_a_file_of_the_new_segment_s_name_is_replaced(log: Log) -> None:
+@pytest.mark.parametrize("suffixes", [(".log", ".index", ".timeindex", ".txnindex"), (".index",), (".timeindex",)])
+def test_files_of_the_new_segment_s_name_are_replaced(suffixes: tuple[str, ...], log: Log) -> None:
     log.append(b"a")
-    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
-        (log.path / f"{1:020d}{suffix}").write_bytes(b"what a crash left")
+    for suffix in suffixes:
+        (log.path / f"{1:020d}{suffix}").write_bytes(b"what a crash left, longer than an entry")
     assert log.roll() == 1
     assert files(log.path, ".txnindex") == {}
     assert (log.append(b"b"), offsets(log)) == (1, [0, 1])
+    assert files(log.path, ".index")[f"{1:020d}.index"] == b""
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_roll_opens_each_new_file_once_and_removes_nothing(tmp_path: Path) -> None:
+    fs = RecordingFs(SYSTEM_FS)
+    with Log(tmp_path / "log", durability="os", fs=fs) as log:
+        log.append(b"a")
+        fs.operations.clear()
+        log.roll()
+        done = [(operation.kind, Path(operation.path).suffix) for operation in fs.operations]
+    created = [("create", ".log"), ("create", ".index"), ("close", ".index"), ("create", ".timeindex")]
+    last_time = [("open", ".timeindex"), ("write_all", ".timeindex"), ("close", ".timeindex")]
+    assert done == [*created, ("close", ".timeindex"), *last_time]
+
+
+# --- blocks after the end ---------------------------------------------------------------------------------------------
+
+
+def blocks(log: Log, base_offset: int = 0) -> int:
+    """The bytes of the blocks of a segment's ``.log``."""
+    return (log.path / f"{base_offset:020d}.log").stat().st_blocks * 512
+
+
+@pytest.fixture
+def spared(tmp_path: Path) -> Iterator[tuple[Log, SegmentTail]]:
+    """A log with a sealed segment that still has spare blocks, and that segment's tail."""
+    with Log(tmp_path / "log", durability="os") as log:
+        for _ in range(3):
+            log.append(bytes(50_000))
+        tail = log.writer.segments.last.tail
+        assert tail is not None
+        log.roll()
+        if blocks(log) < 1 << 20:
+            pytest.skip("this file system reserves no blocks")
+        yield log, tail
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_releases_the_spare_blocks_of_a_sealed_segment(spared: tuple[Log, SegmentTail]) -> None:
+    log, _ = spared
+    log.flush()
+    assert blocks(log) < 1 << 20
+    assert offsets(log) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_closing_releases_the_spare_blocks_of_a_sealed_segment(spared: tuple[Log, SegmentTail]) -> None:
+    log, _ = spared
+    log.close()
+    assert blocks(log) < 1 << 20
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_that_is_late_cuts_nothing_that_was_appended_after_a_truncation(
+    spared: tuple[Log, SegmentTail],
+) -> None:
+    log, tail = spared
+    log.truncate_to(2)
+    for _ in range(3):
+        log.append(bytes(50_000))
+    tail.give_back_spare()
+    assert offsets(log) == [0, 1, 2, 3, 4]
+    log.check()
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_that_is_late_cuts_nothing_that_was_appended_after_a_failed_roll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append(bytes(100_000))
+        tail = log.writer.segments.last.tail
+        assert tail is not None
+
+        def failing(*_: Any) -> None:
+            raise DiskFullError(errno.ENOSPC, "no space", "")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LogProducers, "snapshot", failing)
+            with pytest.raises(DiskFullError):
+                log.roll()
+        log.append(b"b")
+        tail.give_back_spare()
+        assert offsets(log) == [0, 1]
+        log.check()
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_flush_that_ends_after_the_close_changes_no_file(
+    spared: tuple[Log, SegmentTail], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, tail = spared
+    monkeypatch.setattr(SegmentTail, "give_back_spare", lambda tail: None)
+    log.close()
+    monkeypatch.undo()
+    size = tail.position
+    path = log.path / f"{0:020d}.log"
+    with path.open("ab") as file:
+        file.write(b"of another writer")
+    tail.give_back_spare()
+    assert path.stat().st_size > size
+
+
+def test_a_small_segment_gets_no_blocks_ahead(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", segment_bytes="1MiB") as log:
+        log.append(bytes(1000))
+        log.roll()
+        log.append(bytes(1000))
+        assert blocks(log, 1) <= 64 * 1024
+        log.append(bytes(100_000))
+        assert blocks(log, 1) <= (1 << 20) + 64 * 1024, "no further than the segment's end"
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

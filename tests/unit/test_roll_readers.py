@@ -108,12 +108,13 @@ def test_an_index_is_readable_at_every_step_of_a_roll(name: str, log: Log, monke
         assert index.last_entry >= wanted[-1], step
         assert log.get(100) is not None, step
 
-    for of, step in ((EntryIndex, "seal"), (SegmentTail, "_give_back_spare"), (SegmentTail, "seal")):
+    for of, step in ((EntryIndex, "seal"), (SegmentTail, "sync_indexes"), (SegmentTail, "seal")):
         watched(of, step)
     log.roll()
-    looks("after the roll")
+    log.flush()
+    looks("after the flush")
     assert steps.count("before seal") == 3, "both indexes, and the tail"
-    assert "after _give_back_spare" in steps
+    assert "after sync_indexes" in steps
 
 
 @pytest.mark.parametrize("name", ["offset_index", "time_index", "size", "has_damage"])
