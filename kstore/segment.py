@@ -168,7 +168,7 @@ class LogSegment:
 
     def join(self, position: int, known: TailState) -> SegmentTail:
         """Opens the segment for appending beside other processes: see ``SegmentTail.join``, also for its errors."""
-        assert self.tail is None, "a tail that is open takes in what others tell"
+        assert self.tail is None, "an open tail is brought up to date, not joined"
         tail = SegmentTail.join(*self._tail_parts(), position=position, known=known)
         self._drop_handles()
         self.tail = tail

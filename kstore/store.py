@@ -286,7 +286,7 @@ class Store:
         self._topics.tell(name)
 
     def summary(self, name: str) -> TopicSummary:
-        """A topic's description, as far as it is known without opening its logs. Raises: TopicNotFoundError."""
+        """A topic's description, as far as known without opening its logs. Raises: TopicNotFoundError."""
         return self._topics.summary(name)
 
     def describe_topic(self, name: str) -> TopicDescription:
@@ -414,8 +414,8 @@ class Store:
     ) -> BackupResult:
         """Copies the store, as it is at one moment, to ``target``: a directory, or a URL; see docs/backup.md.
 
-        Other threads go on, and only the moment itself delays them. What an earlier backup in ``target`` has is not
-        copied again. On return the backup is complete and on disk; after an error or a kill, no backup is there.
+        Other threads continue; only the moment itself delays them. Files of earlier backups in ``target`` are not
+        copied again. On return the backup is complete and on disk; after an error or a kill, it does not exist.
 
         Args:
             target: not inside the store.

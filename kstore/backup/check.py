@@ -17,7 +17,7 @@ __all__ = ["CheckedBackup", "check_backups"]
 
 
 class CheckedBackup(NamedTuple):
-    """One backup; ``errors`` say which of its files are damaged or missing. It is sound if there are none."""
+    """One backup; ``errors`` say which of its files are damaged or missing. It is sound if ``errors`` is empty."""
 
     time_ms: int
     file_count: int

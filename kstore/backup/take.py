@@ -1,6 +1,6 @@
 """``back_up``: copies a live store, as it is at one moment, to where its backups are.
 
-1. Everything sealed that the target lacks is copied, while the store goes on.
+1. Everything sealed that the target lacks is copied, while the store stays in use.
 2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed meanwhile.
 3. That is copied, from files that were open at the moment; logs that do not sync their appends are flushed.
 4. The manifest is written.

@@ -1,7 +1,7 @@
 """The work of ``kstore grep``: pieces of logs, searched by as many processes as there are cores, in order.
 
-A process gets a piece and returns what is to be printed of it. At most a few pieces are on their way, so memory does
-not grow with the logs.
+A process gets a piece and returns what to print of it. Only a few pieces are in progress at a time, so memory does not
+grow with the logs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     with progress("mirror", total_bytes) as advance:    # nothing unless standard error is a terminal
         advance(1 << 20)
-    line = LiveLine()                                   # line by line if it is none
+    line = LiveLine()                                   # line by line if it is not one
     line.show("5 records")
     line.end()
 

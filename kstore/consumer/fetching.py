@@ -32,7 +32,7 @@ __all__ = ["PartitionReader"]
 # Each open one may keep a megabyte of its log.
 OPEN_READERS_MAX = 8
 
-# Runs are read only if a turn is at least so many of them: with whole runs it is longer than asked by one at most.
+# Runs are read only if a turn holds at least this many: whole runs make it longer than requested by at most one.
 TURN_RUNS_MIN = 4
 
 

@@ -35,7 +35,7 @@ OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}
 
 
 def is_log(names: DirectoryNames) -> bool:
-    """Whether a listing is that of a log; an empty directory is none."""
+    """Whether a listing is that of a log; an empty directory is not one."""
     return bool(names.bases[LOG_SUFFIX]) or not MARKS.isdisjoint(names.others)
 
 
@@ -46,14 +46,14 @@ def ensure_directory(fs: FileSystem, path: Path) -> None:
 
 
 def ensure_present(fs: FileSystem, path: Path) -> None:
-    """Raises: LogNotFoundError if nothing is there, NotALogError for anything but a directory."""
+    """Raises: LogNotFoundError if the path does not exist, NotALogError for anything but a directory."""
     if not fs.exists(path):
         raise LogNotFoundError(errno.ENOENT, "there is no log", str(path))
     ensure_directory(fs, path)
 
 
 def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone: bool) -> None:
-    """Makes sure that ``directory`` is there, with a durable name, and is a log or a place where one may be created.
+    """Makes sure that ``directory`` exists, with a durable name, and is a log or may become one.
 
     ``is_lone`` is False for a partition, whose directory the store has made and synced.
 
@@ -75,8 +75,8 @@ def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone:
 def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
     """Creates ``directory`` with its missing parents. All their names are durable on return.
 
-    Several processes may do this at the same time. The name of a directory that is there already is synced too: the
-    process that has just made it may not have come to that yet.
+    Several processes may do this at the same time. The name of an existing directory is synced too: the process
+    that has just created it may not have synced it yet.
     """
     missing = []
     path = directory
@@ -86,7 +86,7 @@ def make_directory(fs: FileSystem, directory: Path, *, mode: int) -> None:
     try:
         fs.sync_dir(path.parent)
     except StorageError as error:
-        # A directory that this process cannot open, or change, is not one in which it, or its like, makes names.
+        # If this process cannot open or change the parent, neither it nor a process like it has created a name there.
         if isinstance(error, SyncFailedError) and error.errno != errno.EROFS:
             raise
     for path in reversed(missing):

@@ -51,7 +51,7 @@ class Loaded:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of what is appended: the latest of the directory, 0 where there is none."""
+        """The epoch of new batches: the latest of the directory, 0 if it has none."""
         return self.epochs.latest_epoch or 0
 
 

@@ -34,7 +34,7 @@ class FoundBatch(NamedTuple):
 
 
 def record_of(log: LogReads, offset: int) -> Record | None:
-    """The record with ``offset``; None if the general path has to find it, or to find out that there is none.
+    """The record with ``offset``; None if the general path must look for it.
 
     Raises: OffsetOutOfRangeError, ClosedError, ForkedError.
     """

@@ -65,11 +65,11 @@ def load(
 ) -> Loaded:
     """Opens the log in ``context.directory``, whose lock the caller holds.
 
-    ``marks`` are what Kafka's files beside it say; where they are not given they are read.
-    ``advance`` hears how many more bytes a recovery has checked.
+    ``marks`` are what Kafka's files beside it say; None: they are read here. ``advance`` is called with the number of
+    bytes that a recovery has checked since the last call.
 
-    Raises: StorageError (nothing that cannot be read is taken for damage), DiskFullError where there is
-    no room to set aside what must be cut.
+    Raises: StorageError (a failed read does not count as damage), DiskFullError if there is no space to set aside what
+    must be cut.
     """
     fs, directory, config = context.fs, context.directory, context.config
     names = classify(fs.list(directory))
@@ -92,7 +92,7 @@ def load(
         producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
         epochs = read_epochs(context, report)
         if state is not None and state.has_epochs and LEADER_EPOCHS not in names.others:
-            # Else what is appended next would have an epoch below that of what is there.
+            # Otherwise the next append would have a lower epoch than the existing batches.
             epochs = None
             report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
         loaded = Loaded(
@@ -117,7 +117,7 @@ def load(
             loaded.end_offset = loaded.recovery_point = state.durable_end
             loaded.position = state.clean_size
         elif is_new:
-            # Nothing was ever in it, so nothing is to be checked. The record goes to disk with the names of all files.
+            # It never held anything, so there is nothing to check. The record is synced with the names of all files.
             segments.last.activate(empty_indexes=True)
             loaded.recovery_point = loaded.end_offset
             store_loaded(loaded)
@@ -127,7 +127,7 @@ def load(
                 _repair_transaction_indexes(loaded, segments)
         if epochs is None:
             loaded.epochs.replace(epochs_in(loaded.segments))
-        # One that begins where the log ends is the one that writes next.
+        # An epoch that begins where the log ends is that of the next append.
         loaded.epochs.truncate_from_end(loaded.end_offset + 1)
         producers.remove_strays(loaded.end_offset)
         _split_overflowing(loaded)
@@ -222,7 +222,7 @@ def _split_overflowing(loaded: Loaded) -> None:
 
 
 def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:
-    """The epochs of the directory's checkpoint, None where they cannot be read."""
+    """The epochs of the directory's checkpoint; None if they cannot be read."""
     try:
         return read_leader_epochs(context.fs, context.directory / LEADER_EPOCHS)
     except CorruptFileError as error:

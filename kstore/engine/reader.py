@@ -130,9 +130,10 @@ class LogReader(Generic[Item]):
         timeout: float | None,
         is_current: bool,
     ) -> None:
-        """``decode_run`` makes the same of a run as ``decode`` of its batches; None: there is only ``decode``.
+        """``decode_run`` returns for a run what ``decode`` returns for its batches; None: only ``decode`` is used.
 
-        ``is_current``: what is known of the log is enough to end at; else it looks again behind the first batch."""
+        ``is_current``: the end that is known now is recent enough to stop at; otherwise the reader looks again after
+        the first batch."""
         plan = _ReadPlan(
             log, decode, decode_run, context, start, stop, committed, on_corrupt, follow, timeout, is_current
         )
@@ -224,9 +225,9 @@ class _ReadPlan(Generic[Item]):
             # The reader has followed the log until it was closed, which is the end of the read.
 
     def _first_run(self) -> Iterable[Item] | None:
-        """The batch that holds the first offset, by the shortest way; None where anything about it is not plain.
+        """The batch that holds the first offset, by the shortest path; None if anything about it is not plain.
 
-        Who looks up one record reads no more than its batch, and pays for none of the machinery of a long read.
+        A lookup of one record reads only its batch, without the machinery of a long read.
         """
         source = self._log.source
         bound = source.ends
@@ -257,14 +258,14 @@ class _ReadPlan(Generic[Item]):
         return run
 
     def _to_the_end(self) -> Iterator[Iterable[Item]]:
-        """What there is now, up to the end as it was when this was called."""
-        # Counted before the bound: what a truncation takes away below it is told by a count that differs.
+        """Everything up to the end that the log has when this is called."""
+        # Read before the bound: if a truncation removes anything below the bound, the count differs.
         self._truncation_count = self._log.truncation_count
         bound, stop, aborted = self._bounds()
         missing_count = 0
         while self._offset < stop:
             if self._log.truncation_count != self._truncation_count:
-                # What comes next may be another history, of which other transactions were aborted.
+                # The batches that follow may be other ones, of which other transactions were aborted.
                 self._truncation_count = self._log.truncation_count
                 bound, stop, aborted = self._bounds()
                 continue
@@ -365,12 +366,12 @@ class _ReadPlan(Generic[Item]):
             yield from self._leave_out(CorruptRange(first, last, position, LOST, str(path)), stop)
 
     def _ensure_not_cut(self) -> None:
-        """Raises: _TruncatedError where the log was cut, and perhaps written again, while it was read."""
+        """Raises: _TruncatedError if the log was cut, and perhaps written again, while it was read."""
         if self._log.truncation_count != self._truncation_count:
             raise _TruncatedError
 
     def _walk(self, segment: LogSegment, limit: int, end: int, stop: int) -> Iterator[Run | tuple[int, Batch] | Damage]:
-        # A read that goes on from the segment before needs no index, and does not wait for one to be rebuilt.
+        # A read that comes from the previous segment needs no index, and does not wait until one is rebuilt.
         located = segment.locate(self._offset, limit, repair=self._offset > segment.base_offset)
         options = _RunOptions(offset_stop=end, base_stop=stop, run_batch_bytes=RUN_BATCH_BYTES, with_compressed=True)
         items = segment.runs_from(located, limit, **options)
@@ -406,7 +407,7 @@ class _ReadPlan(Generic[Item]):
                 if first < self._offset or last >= stop:
                     count = min(count, min(last + 1, stop) - max(first, self._offset))
             else:
-                # To ask a compressed message set of version 0 or 1 for its count is to decompress it once more.
+                # The count of a compressed message set of version 0 or 1 is known only after another decompression.
                 count = min(last + 1, stop) - self._offset
         delivered, size = self._counters.delivered, batch.size
         delivered[DELIVERED_BATCHES] += 1

@@ -26,9 +26,9 @@ MISSING_MAX = 10
 
 
 class LogReads:
-    """An open log, for its readers; whoever changes the log uses its writer. Thread-safe.
+    """An open log, as readers see it; changes go through its writer. Thread-safe.
 
-    What touches files or the list of segments raises ClosedError after ``close``, and ForkedError in a child process.
+    Methods that use files or the list of segments raise ClosedError after ``close`` and ForkedError in a forked child.
     """
 
     __slots__ = ("_aborted", "_guard", "_path", "_source", "closed")
@@ -54,9 +54,9 @@ class LogReads:
         self.closed = True
 
     def plan(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Committed reads take ``aborted`` as given, and stop at the high watermark instead of looking for either.
+        """Makes committed reads use ``aborted``, and stop at the high watermark, without a search for either.
 
-        For a reader in another process, which was told how far to read.
+        For a reader in another process, to which both were passed.
         """
         self._aborted = aborted
 

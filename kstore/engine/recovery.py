@@ -160,7 +160,7 @@ def _cut(
 
 
 def _holds_batch(file: File, position: int, stop: int) -> bool:
-    """Whether bytes from ``position`` on hold a whole batch, damaged or not: what a torn write leaves is none."""
+    """Whether bytes from ``position`` on hold a whole batch, damaged or not; a torn write does not leave one."""
     head = file.pread(LOG_OVERHEAD_BYTES, position)
     if len(head) == LOG_OVERHEAD_BYTES and SIZE_MIN[0] <= entry_size(head) <= stop - position:
         return True
@@ -170,7 +170,7 @@ def _holds_batch(file: File, position: int, stop: int) -> bool:
 
 
 def _free_name(fs: FileSystem, directory: Path, base_offset: int, position: int) -> Path:
-    """A name for what is cut at ``position``; where an earlier cut has it, the next number that is free."""
+    """A name for what is cut at ``position``; if an earlier cut has that name, the next free number."""
     while fs.exists(directory / cut_name(base_offset, position)):
         position += 1
     return directory / cut_name(base_offset, position)

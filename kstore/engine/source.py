@@ -1,4 +1,4 @@
-"""What readers need of a log: its writer has it, and so has a view, which only reads."""
+"""What readers need of a log: the interface that its writer and a read-only view share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogSource(Protocol):
 
     @property
     def losses(self) -> LossRanges:
-        """What is known to be lost, and what of all damage is accepted."""
+        """What is known to be lost, and which damage is accepted."""
         ...
 
     @property
@@ -44,17 +44,17 @@ class LogSource(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Takes in what another process, the writer, has done."""
+        """Applies what the writer, another process, has done."""
         ...
 
     def settle(self) -> None:
-        """Waits for a change of the segments that is in progress, or takes one in."""
+        """Waits until a change of the segments that is in progress ends, or applies it."""
         ...
 
     def last_stable_offset(self) -> int: ...
 
     def known_producers(self) -> tuple[Producer, ...]:
-        """What is known of every producer, in the order of their ids."""
+        """Every known producer, sorted by id."""
         ...
 
     def wait_beyond(self, offset: int, timeout: float | None) -> bool:

@@ -30,7 +30,7 @@ def rebuild_transaction_indexes(
 
     Returns the paths of those that changed, each of them durable. Raises: StorageError.
     """
-    # A state of its own: that of ``producers`` would take in the batches twice.
+    # A separate state: that of ``producers`` would apply the batches twice.
     own = producers.apart()
     rebuild = TransactionRebuild(own)
     changed = []

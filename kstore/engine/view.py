@@ -341,7 +341,7 @@ class LogView:
             for item in walk(file, end.position, size, next_offset=end.offset, known_end=known_end):
                 if not isinstance(item, Damage):
                     end = SegmentEnd.after(*item)
-        # Not what is there now: another batch may have been written in its place since the walk.
+        # Not the present content: another batch may have been written there since the walk.
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         self._searched = _searched_tail(segment.base_offset, end, stat, file)
         return end.offset, end.position
@@ -411,7 +411,7 @@ class LogView:
 
 
 def _searched_tail(base_offset: int, end: SegmentEnd, stat: FileStat, file: File) -> _SearchedTail | None:
-    """What is to be remembered after a search; None if the tail is empty, or may be a batch that is being written."""
+    """What to remember of a search; None if the tail is empty, or may be a batch that is being written."""
     if end.position >= stat.size:
         return None
     head = file.pread(BATCH_HEADER_BYTES, end.position)

@@ -4,7 +4,7 @@
     turn        which thread, or process, may change anything     rolls       the active segment
     durability  when the bytes of an append are on disk           cuts        truncate, delete, swap
     appends     both paths of an append                           retention   deletion by age and size
-    growth      who waits for more records
+    growth      threads that wait for more records
 
 A shared log has another turn, another flush and, with "sync", another durability (``shared``); the rest is the same.
 """
@@ -313,7 +313,7 @@ class LogWriter:
             logger.warning("%s: its rebuilt indexes were not written: %s", segment.path(LOG_SUFFIX), error)
             return False
 
-    # --- what metrics ask ---------------------------------------------------------------------------------------------
+    # --- for metrics --------------------------------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, MetricValue]:
         """The present values that only a writer has."""
@@ -325,7 +325,7 @@ class LogWriter:
             "poisoned": int(self.files.poisoned is not None),
         }
 
-    # --- what a store asks --------------------------------------------------------------------------------------------
+    # --- for the store ------------------------------------------------------------------------------------------------
 
     @property
     def offsets(self) -> LogOffsets:

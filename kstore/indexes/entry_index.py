@@ -89,7 +89,7 @@ class EntryIndex(Generic[Entry]):
         self.path: PathLike = path
         self.base_offset: int = base_offset
         self.max_entry_count: int = bytes_max // self.entry_size
-        # Opens the file; None if nothing is to be written.
+        # Opens the file; None if the index is only read.
         self._fs = fs
         self._mapping: Mapping | None = None
         self._source: Source = data

@@ -65,7 +65,7 @@ class StoreCleaner:
             def clean(owner: TopicPartition, log: Log) -> None:
                 report = self._clean(owner, log)
                 if report.map_full:
-                    measure(owner, log)  # it may still be the one that needs it most
+                    measure(owner, log)  # it may still have the largest share of dirt
 
             self._try(owner, clean, failures)
         if failures:

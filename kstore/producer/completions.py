@@ -83,7 +83,7 @@ class Completions:
 
     def _give_back(self, batch: ProducerBatch) -> None:
         if batch.pool_size:
-            # In one step: an interrupt after the buffer is taken would leave it to whoever keeps the exception.
+            # In one step: an interrupt after the buffer is taken would leave it in the traceback of the exception.
             self._accumulator.pool.deallocate(batch.take_buffer(), batch.pool_size)
         else:
             batch.take_buffer()

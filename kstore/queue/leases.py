@@ -22,7 +22,7 @@ class Item(Protocol):
 
 
 class Lease(Protocol):
-    """Who has an item, and until when. Leases with the same ``seconds`` are given in the order of their deadlines."""
+    """The holder of an item, and its deadline. Leases of the same ``seconds`` come in the order of their deadlines."""
 
     @property
     def offset(self) -> int: ...

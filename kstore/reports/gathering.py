@@ -54,7 +54,7 @@ class GatheredLog:
 
     @property
     def damage_count(self) -> int:
-        """All damage, also what is not listed: statistics keep the first findings only."""
+        """The number of all damages, listed or not: statistics keep only the first findings."""
         left_out = 0 if self.verification is not None else self.stats.damage_count - len(self.stats.findings)
         return sum(each.finding.severity == "damage" for each in self.found) + left_out
 
@@ -137,7 +137,7 @@ def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance
             head.hold_against_end()
             findings = [each for each in findings if each.kind not in ("state", "name")] + head.log.findings
     except StorageError as error:
-        # The statistics go on where a verification ends, and have said which file it is.
+        # The statistics continue where a verification ends, and have named the file.
         findings = findings or [Finding("damage", "name", str(log), f"cannot be read: {error}")]
     view_of = _Views(fs, with_payload)
     gathered.found = [Found(finding, view_of(finding)) for finding in findings]

@@ -1,7 +1,7 @@
 """A report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
 
 Jinja2 escapes everything that is not one of our own pictures; ``visible`` first replaces what escaping leaves alone,
-such as characters that reverse text. A Content-Security-Policy in the page forbids scripts and requests besides.
+such as characters that reverse text. A Content-Security-Policy in the page also forbids scripts and requests.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class SegmentTail:
         base_offset = files.base_offset
         file = files.fs.open(files.path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
-        # The entries of indexes that are to be empty are not even read.
+        # Entries of indexes that must become empty are not read.
         count = 0 if empty_indexes else None
         tail = cls(
             base_offset,
