@@ -37,6 +37,12 @@ class ProducerState:
             if producer.is_in_transaction
         }
 
+    def copy(self) -> ProducerState:
+        """The same at this moment; changes of one are not changes of the other."""
+        other = ProducerState()
+        other.producers, other._open = self.producers.copy(), self._open.copy()
+        return other
+
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest open transaction, None if none is open."""

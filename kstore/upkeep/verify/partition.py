@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+from bisect import bisect_right
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +14,7 @@ from typing import NamedTuple
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
 from kstore.engine.loaded import losses_of
-from kstore.errors import CorruptDataError, LockedError, StorageError, UnsupportedFormatError
+from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
 from kstore.files.fs import FileSystem
@@ -31,6 +36,7 @@ from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LogState, read_state
 from kstore.types import OFFSET_MAX
+from kstore.upkeep.verify.changing import TRIES_MAX, Sight, look, settled_bases
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
@@ -58,46 +64,127 @@ def verify_log(
         config: for ``max_batch_bytes_uncompressed``.
         advance: receives the number of further ``.log`` bytes read.
 
+    Another program may compact the log meanwhile: a segment that seems damaged is looked at again, and read again if
+    it is no longer the same. Batches of segments that were read before and after count twice.
+
     Raises: StorageError if the directory cannot be listed or a segment cannot be read.
     """
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
     head = verify_head(directory, fs=fs)
-    log, bases = head.log, head.bases
-    first_base = bases[0] if bases else 0
-    log.end_offset = log.start_offset
-    producers = ProducerCheck(fs, directory, head.snapshots, first_base, log.start_offset)
-    epochs = EpochOrder(log)
-
-    def on_batch(batch: Batch) -> None:
-        producers.note(batch)
-        epochs.note(batch)
-
-    for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
+    reading = _Reading(head, ProducerCheck(fs, directory, head.snapshots, head.first_base, head.log.start_offset))
+    number = tries = 0
+    while number < len(reading.bases):
+        base_offset, following = reading.span(number)
         is_last = following == OFFSET_MAX
-        files = SegmentFiles(
-            fs,
-            directory,
-            base_offset,
-            following,
-            is_last,
-            is_last and is_live(fs, directory),
-            limit,
-            head.losses,
-            head.known_end,
-        )
+        before, kept = look(fs, directory, base_offset, following, is_last=is_last), reading.copy()
+        is_missing = False
+        try:
+            reading.read(
+                SegmentFiles(
+                    fs,
+                    directory,
+                    base_offset,
+                    following,
+                    is_last,
+                    is_last and is_live(fs, directory),
+                    limit,
+                    head.losses,
+                    head.known_end,
+                ),
+                advance,
+            )
+        except FileMissingError:
+            is_missing = True
+        if is_missing or reading.damage_count > kept.damage_count:
+            bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
+            tries += 1
+            if tries < TRIES_MAX and _has_changed(fs, directory, before, base_offset, bases, is_last=is_last):
+                reading, number = kept, kept.go_on(bases)
+                continue
+            if is_missing:
+                raise FileMissingError(
+                    errno.ENOENT, "no such segment", f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
+                )
+        number, tries = number + 1, 0
+    return reading.finish()
+
+
+def _has_changed(
+    fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int], *, is_last: bool
+) -> bool:
+    """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
+    at = bisect_right(bases, base_offset)
+    if not at or bases[at - 1] != base_offset:
+        return True
+    following = bases[at] if at < len(bases) else OFFSET_MAX
+    return look(fs, directory, base_offset, following, is_last=is_last) != before
+
+
+class _Reading:
+    """The segments of a log read so far, in order, and what they say together."""
+
+    def __init__(self, head: LogHead, producers: ProducerCheck) -> None:
+        self._head = head
+        self._producers = producers
+        self.bases = head.bases
+        self._log = head.log
+        self._log.end_offset = self._log.start_offset
+        self._epochs = EpochOrder(self._log)
+        # Everything below it was read. Where another program merges segments it may lie within one.
+        self._done = head.first_base
+
+    def copy(self) -> _Reading:
+        """The same at this moment, to go back to."""
+        other = copy(self)
+        other._log = replace(self._log, findings=self._log.findings.copy())
+        other._head = self._head._replace(log=other._log)
+        other._producers = self._producers.copy()
+        other._epochs = self._epochs.of(other._log)
+        return other
+
+    @property
+    def damage_count(self) -> int:
+        return len(self._log.damages) + len(self._producers.findings)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The base offset of a segment, and of the one that follows."""
+        return self.bases[number], self.bases[number + 1] if number + 1 < len(self.bases) else OFFSET_MAX
+
+    def go_on(self, bases: list[int]) -> int:
+        """Takes other segments for those read from; returns the number of the one to read next."""
+        self.bases = bases
+        if not bases or bases[0] > self._done:
+            # What came next was deleted: it may have held anything.
+            self._producers.lose_track()
+            self._done = bases[0] if bases else self._done
+        return max(bisect_right(bases, self._done) - 1, 0)
+
+    def read(self, files: SegmentFiles, advance: Advance) -> None:
+        """Reads one segment. Raises: FileMissingError, StorageError; then half of it may have been read."""
+        log = self._log
         before = lost_batches(log)
-        log.end_offset = verify_segment(files, log, advance, on_batch)
+        log.end_offset = verify_segment(files, log, advance, self._note)
         if lost_batches(log) != before:
-            producers.lose_track()
-        producers.end_segment(base_offset)
-    producers.end(log.end_offset)
-    log.findings.extend(producers.findings)
-    unstable = producers.first_unstable_offset
-    log.last_stable_offset = (
-        log.end_offset if unstable is None else max(min(unstable, log.end_offset), log.start_offset)
-    )
-    head.hold_against_end()
-    return log
+            self._producers.lose_track()
+        self._producers.end_segment(files.base_offset)
+        self._done = files.offset_stop
+
+    def _note(self, batch: Batch) -> None:
+        if batch.base_offset >= self._done:
+            self._producers.note(batch)
+            self._epochs.note(batch)
+
+    def finish(self) -> LogVerification:
+        """The result, after the last segment."""
+        log, producers = self._log, self._producers
+        producers.end(log.end_offset)
+        log.findings.extend(producers.findings)
+        unstable = producers.first_unstable_offset
+        log.last_stable_offset = log.end_offset
+        if unstable is not None:
+            log.last_stable_offset = max(min(unstable, log.end_offset), log.start_offset)
+        self._head.hold_against_end()
+        return log
 
 
 def lost_batches(log: LogVerification) -> int:
@@ -121,6 +208,10 @@ class LogHead(NamedTuple):
     recovery_point: int | None
 
     @property
+    def first_base(self) -> int:
+        return self.bases[0] if self.bases else 0
+
+    @property
     def losses(self) -> LossRanges:
         return losses_of(self.state)
 
@@ -137,8 +228,8 @@ class LogHead(NamedTuple):
 def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     """The first step of ``verify_log``. Raises: StorageError if the directory cannot be listed."""
     log = LogVerification(str(directory))
+    bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
     names = classify(fs.list(directory))
-    bases = names.bases[LOG_SUFFIX]
     state = _state(fs, directory, names, log)
     marks = read_kafka_marks(fs, directory)
     log.findings.extend(_names(directory, names))
@@ -242,6 +333,12 @@ class EpochOrder:
         self._log = log
         self.last = last
         self._is_reported = False
+
+    def of(self, log: LogVerification) -> EpochOrder:
+        """The same so far, for another result."""
+        other = EpochOrder(log, self.last)
+        other._is_reported = self._is_reported
+        return other
 
     def note(self, batch: Batch) -> None:
         """Adds the next batch."""

@@ -19,6 +19,7 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, se
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
+from kstore.upkeep.verify.changing import Sight, look
 from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
@@ -89,8 +90,12 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
 
 
 def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None) -> PieceVerification:
-    """Reads one segment with its indexes and snapshots; unreadable data is damage too."""
+    """Reads one segment with its indexes and snapshots; unreadable data is damage too.
+
+    A segment that another program replaces meanwhile is not checked, which is a note.
+    """
     directory = Path(piece.directory)
+    before = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
     first_epoch: list[tuple[int, int]] = []
@@ -132,9 +137,18 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
     except KstoreError as error:
         path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
         log.findings.append(Finding("damage", "batch", path, f"cannot be read: {error}", first=piece.base_offset))
+    if log.damages and _was_replaced(piece, before, fs):
+        path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
+        reason = "another program replaced the segment while it was read: not checked"
+        log.findings = [Finding("note", "name", path, reason, first=piece.base_offset)]
+        knows_producers, unstable, open_records, unlisted = False, None, {}, []
     epoch, offset = first_epoch[0] if first_epoch else (-1, NO_OFFSET)
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
     return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted)
+
+
+def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
+    return before != look(fs, Path(piece.directory), piece.base_offset, piece.offset_stop, is_last=piece.is_last)
 
 
 def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:

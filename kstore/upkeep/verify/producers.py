@@ -14,10 +14,11 @@ index and the snapshots may say so, or name the place where the transaction real
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import CorruptDataError, FileMissingError, StorageError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import TransactionIndex
@@ -78,6 +79,8 @@ class ProducerCheck:
                 self._snapshots[offset] = decode_snapshot(read_file(fs, path))
             except CorruptDataError as error:
                 self.findings.append(Finding("damage", "snapshot", path, str(error.reason)))
+            except FileMissingError:
+                pass  # removed since it was listed
             except StorageError as error:
                 self.findings.append(Finding("damage", "snapshot", path, error.strerror or str(error)))
         self._state = ProducerState(self._snapshots.get(first_base, ()))
@@ -98,6 +101,21 @@ class ProducerCheck:
         self._ends: dict[int, tuple[int, ControlRecordType]] = {}
         # For each producer: the offset of its last marker.
         self._last_ends: dict[int, int] = {}
+
+    def copy(self) -> ProducerCheck:
+        """The same at this moment, to go back to."""
+        other = copy(self)
+        other._state = self._state.copy()
+        other._visible = self._visible.copy() if self._visible is not self._state else other._state
+        other._snapshots, other._ends, other._last_ends = (
+            self._snapshots.copy(),
+            self._ends.copy(),
+            self._last_ends.copy(),
+        )
+        other._aborted, other._emptied = self._aborted.copy(), self._emptied.copy()
+        other.findings, other.unlisted = self.findings.copy(), self.unlisted.copy()
+        other.open_records = self.open_records.copy()
+        return other
 
     def _path(self, offset: int, suffix: str) -> str:
         return f"{self._directory}/{segment_name(offset, suffix)}"
