@@ -508,8 +508,8 @@ class Log:
     ) -> int:
         """Appends the end of a producer's transaction, its commit or its abort; returns the end marker's offset.
 
-        A transaction begins by itself with the producer's first transactional batch (``append_batches``); where none is
-        open the marker ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
+        A producer's first transactional batch begins a transaction (``append_batches``); if none is open, the marker
+        ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
         return the marker is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by
         default.
 

@@ -397,7 +397,7 @@ class LogSegment:
             stop,
             next_offset=max(located.next_offset, self.base_offset),
             offset_stop=offset_stop,
-            hints=lambda: self.positions_behind(located.position),
+            hints=lambda: self.positions_after(located.position),
             chunk_bytes=chunk_bytes,
         )
 
@@ -419,7 +419,7 @@ class LogSegment:
             next_offset=max(located.next_offset, self.base_offset),
             offset_stop=offset_stop,
             base_stop=base_stop,
-            hints=lambda: self.positions_behind(located.position),
+            hints=lambda: self.positions_after(located.position),
             chunk_bytes=CHUNK_BYTES,
             run_batch_bytes=run_batch_bytes,
             with_compressed=with_compressed,
@@ -432,7 +432,7 @@ class LogSegment:
         except INDEX_FAILURES:
             return None
 
-    def positions_behind(self, position: int) -> Sequence[int]:
+    def positions_after(self, position: int) -> Sequence[int]:
         """The indexed positions above ``position``: where batches may begin after damage."""
         try:
             return [entry.position for entry in self.offset_index().entries() if entry.position > position]

@@ -40,7 +40,7 @@ def command(directory: str, offset: int | None, time_ms: int | None, form: str) 
     """Show the path of a lookup in the log in DIRECTORY: the segment, the part of the index and its entry, the bytes
     scanned from there, the batch and the record.
 
-    DIRECTORY may also hold logs, of which each is looked into, or be a .log file by itself.
+    DIRECTORY may also hold logs, each of which is examined, or be a single .log file.
 
     Nothing is written to the log, and a writer may be at work on it.
     """

@@ -22,7 +22,7 @@ from kstore.upkeep.search import FIELDS, Pattern
 
 __all__ = ["command"]
 
-# "-" of a range is not part of an offset, so that context lines can be told from matches as grep tells them.
+# "-" of a range is not part of an offset, so context lines differ from matches as in grep.
 GROUP_BORDER = b"--\n"
 
 EXAMPLES = """
@@ -95,7 +95,7 @@ def command(
 ) -> int:
     """Print the records of the logs in PATHS, kstore's or a Kafka broker's, that hold PATTERN.
 
-    A path is one partition, or holds partitions, or is a .log file by itself. Nothing is written, and a writer may be
+    A path is one partition, or holds partitions, or is a single .log file. Nothing is written, and a writer may be
     at work. Damaged batches are left out and reported.
     """
     wanted = tuple(name for name, is_wanted in zip(FIELDS, (keys, values, headers), strict=True) if is_wanted)

@@ -70,7 +70,7 @@ def command(
 ) -> int:
     """Print the records of the log in DIRECTORY, kstore's or a Kafka broker's.
 
-    DIRECTORY may also hold logs, which are printed one after another (with "log" in JSON), or be a .log file by itself,
+    DIRECTORY may also hold logs, which are printed one after another (with "log" in JSON), or be a single .log file,
     which is read to its end.
 
     Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and

@@ -51,7 +51,7 @@ BAR_WIDTH = 40
 def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
     """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
 
-    A path is one partition, or holds partitions, or is a .log file by itself. Without --deep only batch headers are
+    A path is one partition, or holds partitions, or is a single .log file. Without --deep only batch headers are
     read: this is fast, but misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
 
     Nothing is written, no lock is taken, and a writer may be at work.

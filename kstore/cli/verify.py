@@ -46,7 +46,7 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
-    A path is one partition, or holds partitions, or is a .log file by itself, without indexes. kstore checks every
+    A path is one partition, or holds partitions, or is a single .log file, without indexes. kstore checks every
     batch's CRC and records, the order of offsets within and across segments, every entry of every index, producer
     snapshots and transaction indexes against the batches, leader epochs, checkpoints, and that everything durable
     exists.

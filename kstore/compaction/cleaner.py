@@ -450,10 +450,8 @@ class _Pass:
             has_index = any(fs.exists(segment.path(TXN_INDEX_SUFFIX)) for segment in segments)
             kept = transactions.take_kept()
             # The rest was copied unchanged, without a check.
-            behind = [
-                one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset
-            ]
-            kept += sorted(behind, key=lambda transaction: transaction.last_offset)
+            after = [one for one in transactions.aborted if self.uncleanable <= one.last_offset < group[-1].stop_offset]
+            kept += sorted(after, key=lambda transaction: transaction.last_offset)
             output.finish(group[-1].mtime_ms, kept if kept or has_index else None)
             fs.sync_dir(directory)
             self._ensure_there(segments)

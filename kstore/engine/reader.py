@@ -208,7 +208,7 @@ class _ReadPlan(Generic[Item]):
             first = self._first_run()
             if first is not None:
                 yield first
-            # Else the records of the first batch would stay for as long as the reader.
+            # Otherwise the records of the first batch would live as long as the reader.
             del first
         try:
             if not self._is_current and self._offset < self._stop:
@@ -293,16 +293,16 @@ class _ReadPlan(Generic[Item]):
                     raise
                 bound, stop, aborted = self._bounds()
                 continue
-            behind = min(segment_end, stop)
-            if self._offset < min(behind, self._log.start_offset):
-                # What is missing here may have been deleted since, and not the whole of what was below it yet.
+            after = min(segment_end, stop)
+            if self._offset < min(after, self._log.start_offset):
+                # Retention may have deleted part of it since, and may not be done with the segments below it.
                 raise OffsetOutOfRangeError(
                     self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
                 )
-            self._offset = max(self._offset, behind)
+            self._offset = max(self._offset, after)
 
     def _bounds(self) -> tuple[Ends, int, Aborted | None]:
-        """How far it goes now, and what is aborted up to there."""
+        """Where reading stops for now, and the transactions that were aborted below that."""
         bound = self._log.read_bound(committed=self._committed)
         stop = min(self._stop, bound.high_watermark)
         return bound, stop, Aborted(self._log.aborted_transactions(self._offset, stop)) if self._committed else None
@@ -415,7 +415,7 @@ class _ReadPlan(Generic[Item]):
         delivered[DELIVERED_BYTES] += size
 
     def _leave_out(self, lost: CorruptRange, stop: int) -> Iterator[Iterable[Item]]:
-        """Deals with damage as the caller asked; what lies outside the range that is read is no loss."""
+        """Raises, reports or skips damage, as requested; damage outside the range that is read does not count."""
         lost = lost._replace(last=min(lost.last, stop - 1))
         if lost.last >= lost.first:
             # It may look like damage in the middle of a cut.

@@ -36,7 +36,7 @@ COPY_BYTES = 1 << 20
 
 
 def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: Callable[[int], None] | None) -> None:
-    """Finds the end of the log, and what in it cannot be served; cuts and sets aside what must go."""
+    """Finds the end of the log and the damage in it; cuts what must go, and sets aside the whole batches in that."""
     report = loaded.report
     report.clean = False
     first = loaded.segments.first.base_offset
@@ -98,7 +98,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
 
 
 def _take_losses(loaded: Loaded, decision: Decision) -> None:
-    """Takes what is lost into ``loaded``. A log that ended with a loss before still does: its durable end says so."""
+    """Adds the losses to ``loaded``. A log that ended with a loss before still does: its durable end says so."""
     losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
     unconfirmed = [(fenced.first, fenced.last) for fenced in decision.fenced if fenced.is_unconfirmed]
     losses = losses.with_unconfirmed(unconfirmed, UNCONFIRMED_MAX)
@@ -196,7 +196,7 @@ def _copy(loaded: Loaded, source: File, base_offset: int, position: int, stop: i
 
 
 def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
-    """Brings the epochs up to what was ``found`` in the part of the log that was read."""
+    """Updates the epochs with those ``found`` in the part of the log that was read."""
     epochs = loaded.epochs
     if found and found[-1].epoch > 0 and not epochs.entries:
         loaded.report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt")

@@ -29,7 +29,7 @@ class Retention:
         self._rolls = rolls
         self._cuts = cuts
         self._trusted_clock = clock
-        # All groups that retention waits for have passed what lies below this offset, as the store last saw them.
+        # All groups that retention waits for have passed this offset, as far as the store last saw.
         self.passed_by_groups = 0
 
     def after_roll(self) -> None:

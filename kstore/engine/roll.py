@@ -125,7 +125,7 @@ class Rolls:
             tail = new.begin()
         if files.is_sync or was_flushed:
             # Until then a crash may lose the new file's name, and with it acknowledged records; and the recovery point
-            # must not stand in a segment that may be gone.
+            # must not be in a segment that may be gone.
             files.context.fs.sync_dir(files.context.directory)
         # Indexes are hints, but below the recovery point nothing checks them. The flush of a sealed tail releases its
         # spare blocks, which takes longer than the rest of a roll; what a shared log seals is flushed by name.

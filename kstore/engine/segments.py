@@ -67,10 +67,10 @@ class LogSegments:
             self.snapshot = SegmentSnapshot(bases + (segment.base_offset,), segments + (segment,))  # noqa: RUF005
             return None
         at = bisect_left(bases, segment.base_offset)
-        behind = bisect_right(bases, segment.base_offset)
-        replaced = segments[at] if at < behind else None
+        after = bisect_right(bases, segment.base_offset)
+        replaced = segments[at] if at < after else None
         self.snapshot = SegmentSnapshot(
-            (*bases[:at], segment.base_offset, *bases[behind:]), (*segments[:at], segment, *segments[behind:])
+            (*bases[:at], segment.base_offset, *bases[after:]), (*segments[:at], segment, *segments[after:])
         )
         return replaced
 

@@ -33,7 +33,7 @@ def overflowing(segments: LogSegments, end_offset: int) -> list[tuple[int, int]]
     found = []
     for segment, stop in zip(segments, [*bases[1:], end_offset], strict=True):
         if stop - segment.base_offset > OFFSET_COUNT_MAX:
-            # Below the next base any gap is believed; at the log's end recovery has judged what is there.
+            # Any gap below the next base is believed; recovery has already judged the log's end.
             end = segment_end(segment, segment.size, offset_stop=stop)
             if end.offset - segment.base_offset > OFFSET_COUNT_MAX:
                 found.append((segment.base_offset, stop))

@@ -165,7 +165,7 @@ class LogWriter:
 
     @property
     def passed_by_groups(self) -> int:
-        """All groups that retention waits for have passed what is below this offset."""
+        """All groups that retention waits for have passed this offset."""
         return self._retention.passed_by_groups
 
     @passed_by_groups.setter

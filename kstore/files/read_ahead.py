@@ -19,9 +19,9 @@ __all__ = ["ReadAhead"]
 
 # What the thread reads at a time.
 PIECE_BYTES = 1 << 20
-# To start a thread for less costs more than it gains.
+# For fewer bytes a thread costs more than it gains.
 THREAD_BYTES_MIN = 8 << 20
-# The disk is told of this much at a time, at least as far ahead.
+# The disk is advised of this much at a time, and at least this far ahead.
 ADVISED_BYTES = 8 << 20
 
 

@@ -1,4 +1,4 @@
-"""A segment file by itself, shown as a log of one segment: ``.log`` files copied from a broker can be looked into.
+"""A single segment file, shown as a log of one segment: so kstore reads ``.log`` files that were copied from a broker.
 
     fs = StrayFs(Path("copy.log"), SYSTEM_FS)
     Log("copy.log", read_only=True, fs=fs)      # a directory with one file, to everything that reads it

@@ -93,7 +93,7 @@ class QueueWriter:
 
     def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
         """Writes what is ready, and hands over the batches that then have a result. However it ends, no batch is lost
-        or moves. Needs the queue's ``drain_lock``."""
+        or changes its place. Needs the queue's ``drain_lock``."""
         taken: list[ProducerBatch] = []
         appends: list[PendingAppend] = []
         try:

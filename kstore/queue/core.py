@@ -320,7 +320,7 @@ class QueueCore:
         """Called after items are done. Needs the lock."""
         if self.joiner_count:
             state = self.state
-            # A join counts what was put since: an ack must not fail because that is unreadable.
+            # The join counts later items itself: an ack must not fail because they are unreadable.
             committed = self.items.writer.producers.in_use
             known_end = max(state.counted_end, state.position) if committed else self.items.high_watermark
             if not state.pending_count(known_end):

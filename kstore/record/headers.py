@@ -124,9 +124,9 @@ def walk_headers(
             yield Damage(damaged_from, stop, next_offset, None, reason, torn)
             return
         header = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True)
-        behind = header.base_offset if header.magic == MAGIC_V2 else max(next_offset, 0)
-        yield Damage(damaged_from, found, next_offset, behind, reason, False)
-        position, next_offset = found, behind
+        after = header.base_offset if header.magic == MAGIC_V2 else max(next_offset, 0)
+        yield Damage(damaged_from, found, next_offset, after, reason, False)
+        position, next_offset = found, after
     if held is not None and is_far(held[1].last_offset, held_from, offset_stop):
         reason = f"a batch up to offset {held[1].last_offset}, expected {held_from}, and no batch follows"
         yield Damage(held[0], stop, held_from, None, reason, False)

@@ -155,15 +155,15 @@ def _walk(
         position, reason, torn = damage
         if positions is None:
             positions = sorted(hints())
-        behind = None
+        after = None
         if budget.entries.take(wasted_bytes):
             entry = (position, position + wasted_bytes)
-            behind = _next_fitting(source, entry, stop, next_offset, offset_stop, known_end, positions, budget)
-        if behind is None:
+            after = _next_fitting(source, entry, stop, next_offset, offset_stop, known_end, positions, budget)
+        if after is None:
             yield Damage(position, stop, next_offset, None, reason + NOT_SEARCHED * budget.is_spent, torn)
             return
         first_bytes = FIRST_BYTES_BEHIND
-        start, base_offset = behind
+        start, base_offset = after
         yield Damage(position, start, next_offset, base_offset, reason, False)
         next_offset = base_offset
 
@@ -189,19 +189,19 @@ def _misplaced(
     if successor >= stop:
         return alone
     try:
-        behind = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - successor), successor), 0, header_only=True)
-        if behind.magic != MAGIC_V2:
+        after = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - successor), successor), 0, header_only=True)
+        if after.magic != MAGIC_V2:
             # Only the messages of a compressed set tell where it starts.
-            behind = parse_batch(source.pread(min(behind.size, stop - successor), successor))
+            after = parse_batch(source.pread(min(after.size, stop - successor), successor))
     except CorruptDataError:
         return alone  # no header there could confirm it
-    behind_offset = behind.base_offset
-    if next_offset <= behind_offset <= batch.last_offset:
+    after_offset = after.base_offset
+    if next_offset <= after_offset <= batch.last_offset:
         return (
             f"batch of offsets {batch.base_offset} to {batch.last_offset}, "
-            f"expected {next_offset} and below {behind_offset}, where the next batch starts"
+            f"expected {next_offset} and below {after_offset}, where the next batch starts"
         )
-    return alone if behind_offset < next_offset else None
+    return alone if after_offset < next_offset else None
 
 
 def is_far(last_offset: int, next_offset: int, offset_stop: int) -> bool:

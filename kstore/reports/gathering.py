@@ -104,7 +104,7 @@ def gather(
     for log in logs_of(paths, fs=fs):
         gathered.logs.append(_examined(log, deep, with_payload, fs, advance))
     for path in dict.fromkeys(paths):
-        # A partition that is given by itself does not ask for its neighbours.
+        # A path to one partition does not include its neighbours.
         if any(log.path.parent == path and is_internal(_topic(log.path)) for log in gathered.logs):
             gathered.readers.append(readers_of(path, with_queues=deep))
     return gathered

@@ -31,7 +31,7 @@ __all__ = ["FIELDS", "Match", "Pattern", "Piece", "pieces", "search"]
 FIELDS = ("key", "value", "headers")
 # A piece of this size takes tens of milliseconds, and its matches fit in memory.
 PIECE_BYTES = 16 << 20
-# A text that stands in a field of JSON stands in the JSON, if all of it is such characters, and it is no number.
+# A text of these characters that is not a number, and that a field contains, is in the JSON unescaped.
 PLAIN = re.compile(rb"[A-Za-z0-9_-]*[A-DF-Za-df-z_][A-Za-z0-9_-]*", re.ASCII)
 
 

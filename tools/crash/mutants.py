@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "a rolled segment's name is not synced",
         "kstore/engine/roll.py",
-        "            # must not stand in a segment that may be gone.\n"
+        "            # must not be in a segment that may be gone.\n"
         "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
         lives("appends-sync"),
