@@ -27,7 +27,7 @@ from kstore.errors import CorruptRecordError
 from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
-    "IndexNotes", "Run", "RunRecords", "RunValues", "checksum", "epoch_starts", "find_batch", "follow_producers",
+    "IndexNotes", "Run", "RunCounts", "RunRecords", "RunValues", "checksum", "epoch_starts", "find_batch", "follow_producers",
     "index_notes", "record_at", "walk_run",
 ]
 
@@ -511,3 +511,4 @@ cdef class RunValues(RunCursor):
 
 include "_runs_lookup.pxi"
 include "_runs_notes.pxi"
+include "_runs_counts.pxi"

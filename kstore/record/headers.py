@@ -52,9 +52,9 @@ class _Bounded:
 
 
 def walk_headers(
-    source: Source, stop: int, *, next_offset: int, offset_stop: int = OFFSET_MAX
+    source: Source, stop: int, *, next_offset: int, offset_stop: int = OFFSET_MAX, start: int = 0
 ) -> Iterator[tuple[int, Batch] | Damage]:
-    """Yields (position, batch) and, between them, ``Damage``, over the first ``stop`` bytes of ``source``.
+    """Yields (position, batch) and, between them, ``Damage``, over bytes ``start`` to ``stop`` of ``source``.
 
     Of a batch, only the header needs to exist.
 
@@ -64,7 +64,7 @@ def walk_headers(
     """
     bounded = _Bounded(source, SEARCH_PASSES * stop + READ_BATCH_BYTES_MAX)
     chunk, chunk_start = b"", 0
-    position = 0
+    position = start
     # The previous batch, which counts once a header is found after it, and the offset expected at its start.
     held: tuple[int, Batch] | None = None
     held_from = next_offset

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
@@ -20,6 +19,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
 from kstore.record._codec import Record, RecordCursor
+from kstore.record._runs import RunCounts, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.control import ControlRecordType, parse_control_type
@@ -29,6 +29,7 @@ from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
 from kstore.state.log_state import read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
+from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.verify import Finding, find_logs
 from kstore.upkeep.verify.findings import Advance, split_loss
 from kstore.upkeep.verify.partition import is_live, no_advance
@@ -49,84 +50,19 @@ __all__ = [
 FINDINGS_MAX = 100
 # Progress is reported in steps of this size.
 STEP_BYTES = 4 << 20
-# Two neighbouring buckets of a distribution differ by at most 1/16.
-BUCKET_BITS = 4
+# One read, and one run, where batches need no decision.
+CHUNK_BYTES = 4 << 20
+RUN_BYTES = 1 << 20
 RECORDS_AT_A_TIME = 4096
 
+# The fields of a distribution (``RunCounts.spreads``).
+Spread = tuple[int, int, int, int, dict[int, int]]
 # Receives a batch and the number of its records.
 Observe = Callable[[Batch, int], None]
 
 
 def no_batch(batch: Batch, record_count: int) -> None:
     """Observes nothing."""
-
-
-class Bar(NamedTuple):
-    """``value_count`` values lie from ``low`` to ``high``, both inclusive."""
-
-    low: int
-    high: int
-    value_count: int
-
-
-class Distribution:
-    """The distribution of values, 0 and above: count, sum and extremes exactly, the rest to 1/16, in little memory."""
-
-    __slots__ = ("_counts", "count", "maximum", "minimum", "sum")
-
-    def __init__(self) -> None:
-        self.count = self.sum = self.maximum = 0
-        self.minimum = OFFSET_MAX
-        self._counts: dict[int, int] = {}
-
-    def add(self, value: int, count: int = 1) -> None:
-        """Adds ``value``, ``count`` times."""
-        self.count += count
-        self.sum += value * count
-        if value > self.maximum:
-            self.maximum = value
-        if value < self.minimum:
-            self.minimum = value
-        shift = max(value.bit_length() - BUCKET_BITS - 1, 0)
-        bucket = (shift << BUCKET_BITS) + (value >> shift)
-        self._counts[bucket] = self._counts.get(bucket, 0) + count
-
-    def merge(self, other: Distribution) -> None:
-        self.count += other.count
-        self.sum += other.sum
-        self.minimum = min(self.minimum, other.minimum)
-        self.maximum = max(self.maximum, other.maximum)
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
-
-    def percentile(self, percent: float) -> int:
-        """A value that ``percent`` of all do not exceed, at most 1/16 too high; 0 without values."""
-        rank = max(-(-self.count * percent // 100), 1)
-        seen = 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= rank:
-                return max(min(_bucket_end(bucket), self.maximum), self.minimum)
-        return 0
-
-    def histogram(self) -> list[Bar]:
-        """Bars by powers of two, from the lowest to the highest with values, with empty ones in between."""
-        by_bits: dict[int, int] = {}
-        for bucket, count in self._counts.items():
-            bits = _bucket_end(bucket).bit_length()
-            by_bits[bits] = by_bits.get(bits, 0) + count
-        if not by_bits:
-            return []
-        return [
-            Bar((1 << bits) >> 1, (1 << bits) - 1, by_bits.get(bits, 0))
-            for bits in range(min(by_bits), max(by_bits) + 1)
-        ]
-
-
-def _bucket_end(bucket: int) -> int:
-    """The greatest value in the bucket."""
-    shift = max((bucket >> BUCKET_BITS) - 1, 0)
-    return ((bucket - (shift << BUCKET_BITS) + 1) << shift) - 1
 
 
 @dataclass(slots=True)
@@ -180,6 +116,15 @@ class RecordStats:
             for sizes, parts in ((self.key_sizes, keys), (self.value_sizes, values)):
                 for size, count in Counter([len(part) for part in parts if part is not None]).items():
                     sizes.add(size, count)
+
+    def take(self, counts: RunCounts, key_sizes: Spread, value_sizes: Spread) -> None:
+        """Adds what was counted, with its distributions."""
+        self.record_count += counts.counted_count
+        self.keyed_count += counts.keyed_count
+        self.tombstone_count += counts.tombstone_count
+        self.header_count += counts.header_count
+        self.key_sizes.merge_counts(*key_sizes)
+        self.value_sizes.merge_counts(*value_sizes)
 
     def merge(self, other: RecordStats) -> None:
         self.record_count += other.record_count
@@ -277,6 +222,23 @@ class Stats:
             self.start_offset = batch.base_offset
         self.end_offset = batch.last_offset + 1
 
+    def take(self, counts: RunCounts) -> None:
+        """Adds what was counted of plain batches of version 2; the caller sets the offsets."""
+        for name in COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(counts, name))
+        self.control_batch_count += counts.commit_count + counts.abort_count
+        batch_sizes, batch_records, key_sizes, value_sizes = counts.spreads()
+        self.batch_sizes.merge_counts(*batch_sizes)
+        self.batch_records.merge_counts(*batch_records)
+        self._note_times(counts.first_timestamp, counts.last_timestamp)
+        if counts.batch_count:
+            self.formats[MAGIC_V2] = self.formats.get(MAGIC_V2, 0) + counts.batch_count
+            size = counts.records_size
+            plain = CodecStats(counts.batch_count, counts.size, size, size)
+            self.codecs.setdefault("none", CodecStats()).merge(plain)
+        if self.records is not None:
+            self.records.take(counts, key_sizes, value_sizes)
+
     def _note_times(self, first: int, last: int) -> None:
         if first >= 0 and (self.first_timestamp == NO_TIMESTAMP or first < self.first_timestamp):
             self.first_timestamp = first
@@ -302,6 +264,15 @@ class Stats:
         self.findings.extend(other.findings[: FINDINGS_MAX - len(self.findings)])
 
 
+COUNTED = (
+    "batch_count",
+    "empty_batch_count",
+    "record_count",
+    "producer_batch_count",
+    "transactional_batch_count",
+    "commit_count",
+    "abort_count",
+)
 SUMS = (
     "log_count",
     "segment_count",
@@ -444,7 +415,11 @@ def segment_stats(
         file = fs.open(path)
         segment.size = file.size()
         segment.segment_sizes.add(segment.size)
-        for item in walk_headers(file, segment.size, next_offset=base_offset, offset_stop=offset_stop):
+        start = 0
+        if deep and part_of is None and observe is no_batch and not losses.lost:
+            start, expected = _count_runs(segment, file, base_offset, offset_stop, losses, advance)
+            done = start
+        for item in walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop):
             if isinstance(item, Damage):
                 if not (is_live_end and item.next_offset is None):
                     segment.add_loss(_damage_finding(path, item, offset_stop), losses)
@@ -456,16 +431,10 @@ def segment_stats(
             if position - done >= STEP_BYTES:
                 advance(position - done)
                 done = position
-            try:
-                part = segment if part_of is None else part_of(batch)
-                counted = part.record_count
-                _note_batch(part, file, position, batch)
+            part = segment if part_of is None else part_of(batch)
+            counted = part.record_count
+            if _note_or_lose(segment, part, file, position, batch, losses):
                 observe(batch, part.record_count - counted)
-            except CorruptDataError as error:
-                segment.add_loss(
-                    Finding("damage", "batch", path, error.reason, position, _first_offset(batch), batch.last_offset),
-                    losses,
-                )
         _note_lost(segment, losses, expected, offset_stop, segment.size)
         advance(segment.size - done)
     except FileMissingError:
@@ -473,6 +442,42 @@ def segment_stats(
     except KstoreError as error:
         segment.add_finding(Finding("damage", "batch", path, f"cannot be read: {error}"))
     return segment
+
+
+def _count_runs(
+    segment: Stats, file: File, next_offset: int, offset_stop: int, losses: LossRanges, advance: Advance
+) -> tuple[int, int]:
+    """Counts the batches and records of a segment in compiled code up to the first that needs a decision.
+
+    Returns the position of that batch, and the offset expected there. Raises: KstoreError.
+    """
+    counts = RunCounts()
+    position = start = 0
+    data = b""
+    try:
+        while position + start < segment.size:
+            size_left = segment.size - position - start
+            run = walk_run(data, start, size_left, position, next_offset, RUN_BYTES, offset_stop, 0, OFFSET_MAX)
+            if run.batch_count:
+                if segment.start_offset == NO_OFFSET:
+                    segment.start_offset = run.base_offset
+                for at in counts.add(run):
+                    _note_or_lose(segment, segment, file, position + at, parse_batch(run.data, at), losses)
+                start, next_offset = run.stop, run.next_offset
+                segment.end_offset = next_offset
+            elif (start < len(data) and run.reason != "cut") or (start == 0 and data):
+                break
+            else:
+                advance(start)
+                position += start
+                start = 0
+                data = file.pread(min(CHUNK_BYTES, segment.size - position), position)
+                if not data:
+                    break  # the file was cut meanwhile
+    finally:
+        segment.take(counts)
+        advance(start)
+    return position + start, next_offset
 
 
 def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
@@ -494,6 +499,17 @@ def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
 def _first_offset(batch: Batch) -> int:
     """The first offset, without reading records: a compressed message set knows only its last one."""
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
+
+
+def _note_or_lose(segment: Stats, part: Stats, file: File, position: int, header: Batch, losses: LossRanges) -> bool:
+    """Counts a batch in ``part``; if it is damaged, it is a loss of ``segment``, and the result is False."""
+    try:
+        _note_batch(part, file, position, header)
+    except CorruptDataError as error:
+        first, last = _first_offset(header), header.last_offset
+        segment.add_loss(Finding("damage", "batch", segment.path, error.reason, position, first, last), losses)
+        return False
+    return True
 
 
 def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
@@ -544,6 +560,10 @@ def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
     payload: memoryview | bytes = stored
     if batch.codec_id:
         payload = CODECS_BY_NAME[batch.codec].decompress(stored, READ_BATCH_BYTES_MAX, MAGIC_V2)
+    counts = RunCounts()
+    if counts.add_records(payload, header.record_count, header.last_offset_delta):
+        records.take(counts, *counts.spreads()[2:])
+        return len(stored), len(payload)
     records.note(
         RecordCursor(
             payload,

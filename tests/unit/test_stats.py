@@ -9,6 +9,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
 from kstore.upkeep.stats import FINDINGS_MAX, Distribution, find_logs, log_stats, stats, total
 from tests.evidence import Hung
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, Operation, WatchedFs
 from tests.golden_data import golden_partitions, golden_root
 from tests.log_cases import edit
 
@@ -149,6 +150,77 @@ def test_a_deep_look_counts_keys_and_how_well_compression_does(tmp_path: Path) -
     assert codec.ratio is not None
     assert codec.ratio > 50
     assert codec.uncompressed_size > 10_000
+
+
+def counted(path: Path) -> dict[str, object]:
+    """Everything that a deep look at the log counts."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Distribution):
+            return value.count, value.sum, value.minimum, value.maximum, value.histogram(), value.percentile(99)
+        fields = getattr(value, "__dataclass_fields__", None)
+        return value if fields is None else {name: plain(getattr(value, name)) for name in fields}
+
+    found = plain(log_stats(path, deep=True))
+    assert isinstance(found, dict)
+    return found
+
+
+def fill_with_everything(path: Path, seed: int) -> None:
+    """Batches of all kinds: compressed, of producers, with markers, keys, headers and tombstones."""
+    generator = random.Random(seed)
+    with kstore.Log(path, durability="os", segment_bytes=20_000) as log:
+        for number in range(generator.randrange(5, 40)):
+            offset = log.end_offset + generator.choice([0, 0, 3])
+            records = [
+                kstore.Record(
+                    offset + at,
+                    generator.choice([-1, 1_000 + number]),
+                    key=generator.choice([None, b"", b"key"]),
+                    value=generator.choice([None, bytes(generator.randrange(300))]),
+                    headers=generator.choice([(), (("h", b"1"), ("i", None))]),
+                )
+                for at in range(generator.choice([1, 1, 1, 7, 60]))
+            ]
+            kind = generator.choice(["plain", "plain", "zstd", "transaction"])
+            if kind == "transaction":
+                batch = build_batch(
+                    records, producer_id=number, producer_epoch=0, base_sequence=0, is_transactional=True
+                )
+                log.append_batches(batch, assign_offsets=False)
+                log.end_transaction(number, 0, commit=generator.random() < 0.5)
+            else:
+                batch = build_batch(records, codec="zstd" if kind == "zstd" else "none")
+                log.append_batches(batch, assign_offsets=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_compiled_counts_are_those_of_single_batches(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    fill_with_everything(path, seed)
+    generator = random.Random(seed)
+    for damaged in (False, True):
+        if damaged:
+            victim = generator.choice(sorted(path.glob("*.log")))
+            at = generator.randrange(victim.stat().st_size)
+            edit(victim, lambda content, at=at: content.__setitem__(at, content[at] ^ 1))  # type: ignore[misc]
+        found = counted(path)
+        with monkeypatch.context() as patch:
+            patch.setattr("kstore.upkeep.stats._count_runs", lambda segment, file, offset, *_: (0, offset))
+            assert counted(path) == found
+
+
+def test_a_segment_that_is_cut_while_it_is_counted_ends_there(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "log", durability="os") as log:
+        log.append_many([bytes(100)] * 10)
+
+    class Cutting(WatchedFs):
+        def perform(self, operation: Operation, action: Callable[[], Any]) -> Any:
+            return b"" if operation.kind == "pread" and operation.path.endswith(LOG_SUFFIX) else action()
+
+    assert log_stats(tmp_path / "log", deep=True, fs=Cutting()).batch_count == 0
 
 
 def test_transactions_are_counted(tmp_path: Path) -> None:
