@@ -21,6 +21,8 @@ COMPILED = {
     "kstore.record._columns": ["kstore/record/_columns.pyx"],
     "kstore.files._memory": ["kstore/files/_memory.pyx"],
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
+    "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],
+    "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
 }
 # Without debug symbols, which Python's own flags ask for: they are three quarters of a module, and a third of the time.

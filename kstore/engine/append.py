@@ -8,7 +8,8 @@ Until an append is published any exception, KeyboardInterrupt included, cuts it 
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
 There are two paths of the same steps: ``commit`` takes any number of appends; ``append_single`` takes one plain record,
-with nothing to decide. ``tests/unit/test_append_single.py`` compares the two.
+with nothing to decide: a compiled call makes its batch, or says that something needs a decision.
+``tests/unit/test_append_single.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from kstore.config import LogConfig
 from kstore.engine.durability import DurabilityStrategy
@@ -36,10 +38,9 @@ from kstore.errors import (
     RequestError,
     SharedLogError,
 )
-from kstore.record._codec import BatchBuffer, encode_single, patch_header
-from kstore.record.batch import BATCH_HEAD, BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
+from kstore.record._codec import BatchBuffer, patch_header
+from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.builder import build_batches
-from kstore.record.crc import crc32c
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
 from kstore.rules.arguments import as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
@@ -100,7 +101,11 @@ class Appends:
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted: bool = config.is_compacted
         is_plain = self._codec == "none" and self._timestamp_type == CREATE_TIME
-        self._single_bytes_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
+        # The sync of a shared log follows the turn, for all its appends together.
+        is_plain = is_plain and self._durability.is_sync is self._syncs_writes
+        # Of key and value together; negative if no record takes the short path.
+        size_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
+        self._single_bytes_max = size_max - SINGLE_OVERHEAD
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -183,50 +188,45 @@ class Appends:
         """
         if type(value) is not bytes or (self.is_compacted if key is None else type(key) is not bytes):
             return None
-        size = len(value) + SINGLE_OVERHEAD if key is None else len(value) + len(key) + SINGLE_OVERHEAD
-        if size > self._single_bytes_max or self._durability.is_sync is not self._syncs_writes:
+        if (len(value) if key is None else len(value) + len(key)) > self._single_bytes_max:
             return None
-        if self._group is not None and self._group.is_busy:
-            return None  # it will share a sync with other appends
+        group = self._group
         try:
-            now_ms = self._clock.now_ms()
-            body = encode_single(value, key, now_ms)
-            if self._group is None:
-                offset = self._commit_single(body, crc32c(body), now_ms)
-            else:
-                offset = self._group.alone(lambda: self._commit_single(body, crc32c(body), now_ms))
+            if group is None:
+                return self._commit_single(value, key)
+            if group.is_busy:
+                return None  # it will share a sync with other appends
+            return group.alone(partial(self._commit_single, value, key))
         except Exception as error:
             self._counters.append_failed(error)
             raise
-        return None if offset is None else (offset, now_ms)
 
-    def _commit_single(self, body: bytes, crc: int, now_ms: int) -> int | None:
-        """``_commit`` for the result of ``encode_single``; returns its offset, or None if it needs a decision."""
-        size = CRC_START + len(body)
+    def _commit_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
+        """``_commit`` for one plain record; returns its offset and timestamp, or None if it needs a decision."""
         files = self._files
         with self._lock:
             tail, before = files.tail, files.ends
-            offset = before.end_offset
-            if (
-                tail is None
-                or files.closed is not None
-                or files.poisoned is not None
-                or now_ms - files.last_append_ms > tail.idle_ms_max
-                or not tail.takes(tail.position, size, offset, now_ms)
-            ):
+            if tail is None or files.closed is not None or files.poisoned is not None:
                 return None
-            position = tail.position
+            now_ms = self._clock.now_ms()
+            offset, epoch = before.end_offset, files.epochs.latest_epoch or 0
+            batch = tail.numbers.single(value, key, offset, epoch, now_ms, files.last_append_ms)
+            if batch is None:
+                return None
             files.last_append_ms = now_ms
-            head = BATCH_HEAD.pack(offset, size - LOG_OVERHEAD_BYTES, files.leader_epoch, MAGIC_V2, crc)
             try:
-                self._write_batches(tail, (head + body,), size)
-                tail.note(position, size, offset, now_ms)
+                if self._syncs_writes:
+                    started = self._clock.monotonic()
+                    tail.write_single(batch, offset, now_ms, sync=True)
+                    self._counters.sync_seconds.observe(self._clock.monotonic() - started)
+                else:
+                    tail.write_single(batch, offset, now_ms, sync=False)
                 self._durability.publish(offset + 1, tail)
                 files.producers.passed(offset, offset + 1)
             except BaseException as error:
                 self._rolls.undo(before, error)
                 raise
-            counters = self._counters
+            counters, size = self._counters, len(batch)
             counters.appends += 1
             counters.append_batches += 1
             counters.append_records += 1
@@ -235,7 +235,7 @@ class Appends:
             counters.group_appends.observe(1)
         if self._growth.follower_count:
             self._growth.wake()
-        return offset
+        return offset, now_ms
 
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
@@ -291,7 +291,7 @@ class Appends:
         tail = files.tail or self._rolls.begin()
         offset = before.end_offset
         now_ms = self._clock.now_ms()
-        if now_ms - files.last_append_ms > tail.idle_ms_max and self._rolls.is_idle(tail, now_ms):
+        if now_ms - files.last_append_ms > tail.numbers.segment_ms and self._rolls.is_idle(tail, now_ms):
             tail = self._rolls.roll(offset)
         files.last_append_ms = now_ms
         stable_offset = before.end_offset
@@ -325,7 +325,7 @@ class Appends:
             for number, batch in enumerate(append.batches):
                 _, start, size, count, _, max_timestamp, _ = batch
                 base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
-                if not tail.takes(position, size, last_offset, max_timestamp) and self._rolls.is_due(
+                if not tail.numbers.takes(position, size, last_offset, max_timestamp) and self._rolls.is_due(
                     tail, position, size, last_offset, max_timestamp
                 ):
                     self._write_run(tail, run, marks)

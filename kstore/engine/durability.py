@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kstore.engine.ends import make_ends
+from kstore.engine.ends import grown_ends, make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
 from kstore.engine.pending import PendingAppend
@@ -68,7 +68,7 @@ class SyncInWrite:
         if tail.base_offset != base_offset:
             recovery_point = tail.base_offset  # a roll has synced what is below it
         files.ends = make_ends(
-            (start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, tail.position)
+            start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, tail.numbers.position
         )
         files.state_file.publish_durable_end(end_offset)
 
@@ -94,11 +94,8 @@ class WriteBehind:
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
         files = self._files
-        start_offset, recovery_point, durable_end, _, _, _, _ = files.ends
-        files.ends = make_ends(
-            (start_offset, recovery_point, durable_end, end_offset, end_offset, tail.base_offset, tail.position)
-        )
-        if end_offset - recovery_point >= files.context.config.flush_messages:
+        files.ends = ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
+        if end_offset - ends.recovery_point >= files.context.config.flush_messages:
             self._flush.flush_in_turn()
         elif self._is_prompt:
             self._flush.soon()

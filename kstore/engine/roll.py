@@ -32,7 +32,7 @@ class Rolls:
     # --- when ---------------------------------------------------------------------------------------------------------
 
     def is_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch that ``tail.takes`` refuses goes into a new segment."""
+        """Whether a batch that ``TailNumbers.takes`` refuses goes into a new segment."""
         if position == 0:
             return last_offset - tail.base_offset > 2**31 - 1
         reason = roll_reason(

@@ -68,3 +68,6 @@ cdef class OpenBatch:
 cdef bytes as_bytes(object value, str field)
 cdef tuple checked_headers(object headers)
 cdef int32_t murmur2_of(const uint8_t* data, Py_ssize_t size) noexcept nogil
+# A batch of one record without headers, uncompressed and complete. ``timestamp`` is in ms, 0 or more; the caller bounds
+# the sizes of value and key to 1 GiB each.
+cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch)

@@ -8,7 +8,7 @@
     header    key length varint (>= 0) | UTF-8 | value length varint (negative: null) | bytes
 
 One module in several files, so that the compiler sees all of it: varints and the hash (_codec_varint.pxi), a record as
-an object (_record), checking (_read), making objects (_objects, _decode), the buffer (_buffer), writing (_write).
+an object (_record), checking (_read), making objects (_objects, _decode), the buffer (_buffer), the CRC of a small batch (_crc), writing (_write).
 
 Everything that is read may be hostile: a length is compared with the bytes that remain before it is used, and each
 pass over records does so again, because the bytes of a mutable buffer may have changed since an earlier pass. Nothing
@@ -35,6 +35,7 @@ from libc.string cimport memcpy
 cimport cython
 
 from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordError
+from kstore.record.crc import crc32c as _crc32c
 from kstore.types import TIMESTAMP_TYPES as _TIMESTAMP_TYPES
 
 __all__ = [
@@ -51,7 +52,6 @@ __all__ = [
     "decode_varint",
     "decode_varlong",
     "encode_batch",
-    "encode_single",
     "encode_varint",
     "encode_varlong",
     "murmur2",
@@ -108,4 +108,5 @@ include "_codec_read.pxi"
 include "_codec_objects.pxi"
 include "_codec_decode.pxi"
 include "_codec_buffer.pxi"
+include "_crc.pxi"
 include "_codec_write.pxi"

@@ -482,28 +482,37 @@ def encode_batch(
     return encoded(batch, stop)
 
 
-def encode_single(bytes value, bytes key, int64_t timestamp):
-    """A batch of one record without headers, uncompressed, starting where its CRC begins: everything before needs the
-    record's offset. ``timestamp`` is in ms, 0 or more; the caller bounds the sizes of value and key to 1 GiB each.
-    """
+cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch):
     cdef Fields fields
     take_bytes(<PyObject*>value, &fields.value, &fields.value_size)
     take_bytes(<PyObject*>key, &fields.key, &fields.key_size)
     # Attributes, both deltas, and the count of headers: one byte each.
     cdef Py_ssize_t body_size = 4 + size_of_field(fields.key_size) + size_of_field(fields.value_size)
-    cdef bytes data = PyBytes_FromStringAndSize(NULL, HEADER_SIZE - CRC_START + size_of_varint(body_size) + body_size)
-    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(<PyObject*>data)
-    put_big_endian(to, 0, 2)
-    put_big_endian(to + 2, 0, 4)
-    put_big_endian(to + 6, timestamp, 8)
-    put_big_endian(to + 14, timestamp, 8)
-    put_big_endian(to + 22, -1, 8)
-    put_big_endian(to + 30, -1, 2)
-    put_big_endian(to + 32, -1, 4)
-    put_big_endian(to + 36, 1, 4)
-    to = put_varint(to + 40, body_size)
+    cdef Py_ssize_t size = HEADER_SIZE + size_of_varint(body_size) + body_size
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* batch = <uint8_t*>PyBytes_AS_STRING(<PyObject*>data)
+    cdef uint8_t* to
+    cdef uint32_t crc
+    put_big_endian(batch, offset, 8)
+    put_big_endian(batch + 8, size - LOG_OVERHEAD, 4)
+    put_big_endian(batch + 12, leader_epoch, 4)
+    batch[16] = MAGIC
+    put_big_endian(batch + 21, 0, 2)
+    put_big_endian(batch + 23, 0, 4)
+    put_big_endian(batch + 27, timestamp, 8)
+    put_big_endian(batch + 35, timestamp, 8)
+    put_big_endian(batch + 43, -1, 8)
+    put_big_endian(batch + 51, -1, 2)
+    put_big_endian(batch + 53, -1, 4)
+    put_big_endian(batch + 57, 1, 4)
+    to = put_varint(batch + HEADER_SIZE, body_size)
     to[0] = to[1] = to[2] = 0
     to = put_field(to + 3, fields.key, fields.key_size)
     to = put_field(to, fields.value, fields.value_size)
     to[0] = 0
+    if size < LARGE_SIZE:
+        crc = small_crc(batch + CRC_START, size - CRC_START)
+    else:
+        crc = _crc32c(memoryview(data)[CRC_START:])
+    put_big_endian(batch + 17, crc, 4)
     return data

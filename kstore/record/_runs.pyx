@@ -48,8 +48,6 @@ cdef enum:
     RECORD_SIZE_MIN = 7
     # Index into TIMESTAMP_TYPES.
     LOG_APPEND_TIME = 1
-    # From this size on the CRC is the package's, which reads several streams at once.
-    LARGE_SIZE = 4096
     # A run ends when it has this many large batches: their CRCs are computed when the GIL is held again.
     LARGE_COUNT_MAX = 64
     # To get the GIL back can take 5 ms when another thread is busy: it is released only for longer work.
@@ -79,8 +77,15 @@ cdef tuple REASONS = (
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
 include "_codec_objects.pxi"
-include "_runs_crc.pxi"
+include "_crc.pxi"
 include "_runs_head.pxi"
+
+
+def checksum(data, bint by_table=False):
+    """CRC-32C of ``data`` (bytes-like), as runs compute it for small batches; ``by_table``: without the instruction."""
+    cdef const uint8_t[::1] view = data
+    cdef const uint8_t* at = &view[0] if view.shape[0] else NULL
+    return kstore_crc_by_table(at, view.shape[0]) if by_table else small_crc(at, view.shape[0])
 
 
 # A walk over batches: ``at`` to ``stop`` is there, ``end`` is where the range ends, behind ``stop`` or there.

@@ -23,8 +23,9 @@ from kstore.metrics import LogCounters
 from kstore.record._runs import Run, index_notes
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.roll import jitter_ms, segment_ms_max
+from kstore.segments._numbers import TailNumbers
 from kstore.segments.files import SegmentFiles
-from kstore.types import NO_OFFSET, NO_TIMESTAMP
+from kstore.types import NO_TIMESTAMP
 
 __all__ = ["SegmentTail", "TailState"]
 
@@ -55,28 +56,19 @@ class SegmentTail:
 
     __slots__ = (
         "__weakref__",
-        "_allocated",
         "_counters",
         "_file",
         "_has_spare",
-        "_index_interval_bytes",
-        "_last_offset_max",
         "_owes_spare",
         "_parked",
-        "_segment_bytes",
-        "_segment_ms",
-        "_since_entry",
         "_spare_lock",
         "base_offset",
         "created_ms",
-        "first_timestamp",
         "has_damage",
         "index_failed",
         "jitter_ms",
-        "max_timestamp",
+        "numbers",
         "offset_index",
-        "offset_of_max_timestamp",
-        "position",
         "time_index",
     )
 
@@ -93,39 +85,32 @@ class SegmentTail:
         created_ms: int,
     ) -> None:
         self.base_offset: int = base_offset
+        self.numbers: TailNumbers = TailNumbers(base_offset, position)
         # None while the tail is parked; ``_parked`` then says how to continue.
         self._file: File | None = file
         self._parked: _Parked | None = None
         self.offset_index: OffsetIndex = offset_index
         self.time_index: TimeIndex = time_index
-        self.position: int = position
         self.created_ms: int = created_ms
-        self.jitter_ms: int = jitter_ms(config)
-        self.first_timestamp: int = NO_TIMESTAMP
-        self.max_timestamp: int = NO_TIMESTAMP
-        self.offset_of_max_timestamp: int = NO_OFFSET
         # Whether batches that are damaged, or come after damage, may be missing from the greatest timestamp.
         self.has_damage: bool = False
         self.index_failed: bool = False
-        self._since_entry = 0
-        self._allocated = position
         # Whether there are blocks after the end.
         self._has_spare = False
         # Whether they are to be released after the seal. The lock guards this, and is held while it is done.
         self._owes_spare = False
         self._spare_lock = threading.Lock()
         self._counters = counters
-        self._index_interval_bytes = config.index_interval_bytes
-        self._segment_bytes = config.segment_bytes
-        self._segment_ms = segment_ms_max(config) - self.jitter_ms
-        self._last_offset_max = base_offset + 2**31 - 1
+        self._indexes_changed()
+        self.use(config)
 
     def use(self, config: LogConfig) -> None:
         """Uses other settings from now on; the indexes may not exceed their first maximum."""
+        numbers = self.numbers
         self.jitter_ms = jitter_ms(config)
-        self._index_interval_bytes = config.index_interval_bytes
-        self._segment_bytes = config.segment_bytes
-        self._segment_ms = segment_ms_max(config) - self.jitter_ms
+        numbers.index_interval_bytes = config.index_interval_bytes
+        numbers.segment_bytes = config.segment_bytes
+        numbers.segment_ms = segment_ms_max(config) - self.jitter_ms
 
     # --- open -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +135,7 @@ class SegmentTail:
             counters=counters,
             created_ms=clock.now_ms(),
         )
-        tail._allocated = UNALLOCATED_BYTES
+        tail.numbers.allocated = UNALLOCATED_BYTES
         return tail
 
     @classmethod
@@ -232,6 +217,7 @@ class SegmentTail:
 
     def _resume(self) -> bool:
         """Restores the state of the last writer from the indexes; False if they do not match the log."""
+        numbers = self.numbers
         last = self.offset_index.last_entry
         start = 0
         if self.offset_index.entry_count:
@@ -240,8 +226,8 @@ class SegmentTail:
                 return False
         times = self.time_index
         if times.entry_count:
-            self.max_timestamp, self.offset_of_max_timestamp = times.last_entry
-        self._since_entry = 0
+            numbers.max_timestamp, numbers.offset_of_max_timestamp = times.last_entry
+        numbers.since_entry = 0
         first = True
         size_max = 0
         for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
@@ -251,16 +237,16 @@ class SegmentTail:
             position, batch = item
             if first and start and batch.last_offset != last.offset:
                 return False
-            if position - start > WALK_INTERVALS * self._index_interval_bytes + size_max:
+            if position - start > WALK_INTERVALS * numbers.index_interval_bytes + size_max:
                 return False  # entries are missing
             first = False
             size_max = max(size_max, batch.size)
-            self._note_timestamp(batch.last_offset, batch.max_timestamp)
-            self._since_entry = self.position - start
-        self.first_timestamp = self._read_first_timestamp()
+            numbers.note_timestamp(batch.last_offset, batch.max_timestamp)
+            numbers.since_entry = self.position - start
+        numbers.first_timestamp = self._read_first_timestamp()
         if not times.entry_count:
-            return not self.offset_index.entry_count or self.max_timestamp == NO_TIMESTAMP
-        return self.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
+            return not self.offset_index.entry_count or numbers.max_timestamp == NO_TIMESTAMP
+        return numbers.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
 
     def _read_first_timestamp(self) -> int:
         for item in walk(self.file, 0, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):
@@ -271,10 +257,12 @@ class SegmentTail:
         """Empties both indexes, before a rebuild notes every batch again."""
         self.offset_index.truncate()
         self.time_index.truncate()
-        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
-        self.offset_of_max_timestamp = NO_OFFSET
+        self._indexes_changed()
+        numbers = self.numbers
+        numbers.clear_timestamps()
+        numbers.first_timestamp = NO_TIMESTAMP
+        numbers.since_entry = 0
         self.index_failed = self.has_damage = False
-        self._since_entry = 0
 
     def rebuild(self) -> None:
         """Builds both indexes again from the log."""
@@ -290,17 +278,24 @@ class SegmentTail:
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def takes(self, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch certainly belongs here, because no condition for a roll can hold. False means: check
-        closer."""
-        return (
-            position + size <= self._segment_bytes
-            and last_offset <= self._last_offset_max
-            and self.first_timestamp >= 0
-            and max_timestamp - self.first_timestamp <= self._segment_ms
-            and not self.offset_index.is_full
-            and not self.time_index.is_full
-        )
+    @property
+    def position(self) -> int:
+        """Where the segment ends, in bytes."""
+        return self.numbers.position
+
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch."""
+        return self.numbers.first_timestamp
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.numbers.max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the batch with the greatest timestamp."""
+        return self.numbers.offset_of_max_timestamp
 
     # --- park -------------------------------------------------------------------------------------------------------
 
@@ -340,15 +335,16 @@ class SegmentTail:
                 parked.path,
             )
         # Blocks ahead of the end only if the file is written to for a while.
-        self._allocated = self.position + UNALLOCATED_BYTES
+        self.numbers.allocated = self.position + UNALLOCATED_BYTES
         self._file = file
         return file
 
     def _release_spare(self, file: File) -> None:
-        if self._has_spare and self._allocated > self.position:
-            file.truncate(self.position)
+        numbers = self.numbers
+        if self._has_spare and numbers.allocated > numbers.position:
+            file.truncate(numbers.position)
         self._has_spare = False
-        self._allocated = self.position
+        numbers.allocated = numbers.position
 
     def give_back_spare(self) -> None:
         """Releases the spare blocks that ``seal`` has kept, if it has; without the log's lock. Raises: StorageError."""
@@ -362,35 +358,53 @@ class SegmentTail:
         with self._spare_lock:
             self._owes_spare = False
 
-    @property
-    def idle_ms_max(self) -> int:
-        """How long the segment may go without an append before it rolls."""
-        return self._segment_ms
-
     def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
         """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.
 
         On any failure the file is cut back to its last whole batch before the exception is raised; if that fails too
         the outcome is unknown, and PoisonedError says so.
         """
-        file = self._file or self._reopen()
-        position = self.position
-        if position + size > self._allocated:
-            # Not beyond the place where the segment will roll.
-            ahead = max(min(ALLOCATE_BYTES, self._segment_bytes - position), size)
-            self._has_spare = True
-            if file.allocate(position, ahead):
-                self._allocated = position + ahead
+        file, numbers = self._file or self._reopen(), self.numbers
+        position = numbers.position
         end = position + size
+        if end > numbers.allocated:
+            self._allocate(file, position, size)
         try:
             if sync:
                 file.write_and_sync(buffers, position)
             else:
                 file.write_all(buffers, position)
-            self.position = end
+            numbers.position = end
         except BaseException:
             self.cut_back()
             raise
+
+    def write_single(self, batch: bytes, offset: int, timestamp: int, *, sync: bool) -> None:
+        """``write`` and ``note`` of a batch that ``TailNumbers.single`` has made for this end."""
+        file, numbers = self._file or self._reopen(), self.numbers
+        position, size = numbers.position, len(batch)
+        if position + size > numbers.allocated:
+            self._allocate(file, position, size)
+        try:
+            if sync:
+                file.write_and_sync((batch,), position)
+            else:
+                file.write_all((batch,), position)
+            needs_entry = numbers.wrote(size, offset, timestamp)
+        except BaseException:
+            self.cut_back()
+            raise
+        if needs_entry:
+            self._add_entry(offset, position)
+            numbers.since_entry += size
+
+    def _allocate(self, file: File, position: int, size: int) -> None:
+        numbers = self.numbers
+        # Not beyond the place where the segment will roll.
+        ahead = max(min(ALLOCATE_BYTES, numbers.segment_bytes - position), size)
+        self._has_spare = True
+        if file.allocate(position, ahead):
+            numbers.allocated = position + ahead
 
     def cut_back(self) -> None:
         """Removes what a failed write left after the last whole batch.
@@ -405,36 +419,36 @@ class SegmentTail:
             raise PoisonedError(
                 error.errno, f"a failed write could not be cut back: {error}", error.filename
             ) from error
-        self._allocated = self.position
+        self.numbers.allocated = self.position
         self._has_spare = False
         if size != self.position:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Counts one written batch, and gives it an index entry if one is due (LogSegment.append)."""
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.offset_of_max_timestamp = last_offset
-        if position == 0:
-            self.first_timestamp = max_timestamp
-        if self._since_entry > self._index_interval_bytes:
+        numbers = self.numbers
+        if numbers.note(position, size, last_offset, max_timestamp):
             self._add_entry(last_offset, position)
-        self._since_entry += size
+            numbers.since_entry += size
 
     def note_run(self, run: Run) -> None:
         """As ``note`` of every batch of ``run``."""
-        size = run.stop - run.start
+        numbers = self.numbers
         notes = index_notes(
-            run, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry, self._index_interval_bytes
+            run,
+            numbers.max_timestamp,
+            numbers.offset_of_max_timestamp,
+            numbers.since_entry,
+            numbers.index_interval_bytes,
         )
         if run.position + run.start == 0:
-            self.first_timestamp = notes.first_timestamp
+            numbers.first_timestamp = notes.first_timestamp
         if self.index_failed:
-            self._since_entry += size
+            numbers.since_entry += run.stop - run.start
         else:
             added_to = self._add_entries(notes.entries)
-            self._since_entry = run.position + run.stop - added_to if self.index_failed else notes.since_entry
-        self.max_timestamp, self.offset_of_max_timestamp = notes.max_timestamp, notes.offset_of_max_timestamp
+            numbers.since_entry = run.position + run.stop - added_to if self.index_failed else notes.since_entry
+        numbers.max_timestamp, numbers.offset_of_max_timestamp = notes.max_timestamp, notes.offset_of_max_timestamp
 
     def _add_entries(self, rows: array[int]) -> int:
         """Adds the entries of ``rows`` to both indexes (``_search.offset_entries``), up to the first that fails.
@@ -442,16 +456,17 @@ class SegmentTail:
         As many at a time as fit the mappings: what is stored, and when a file grows, is as with one after another.
         Returns the position of the last one.
         """
-        offsets, times = self.offset_index, self.time_index
+        offsets, times, numbers = self.offset_index, self.time_index, self.numbers
         count = len(rows) // 4
         number = 0
         while number < count and not self.index_failed:
             stop = min(count, number + offsets.room, number + times.room)
             if stop > number and times.takes_rows(rows, number, stop) and offsets.append_rows(rows, number, stop):
                 times.append_rows(rows, number, stop)
+                self._indexes_changed()
                 number = stop
             else:
-                last_offset, position, self.max_timestamp, self.offset_of_max_timestamp = rows[
+                last_offset, position, numbers.max_timestamp, numbers.offset_of_max_timestamp = rows[
                     4 * number : 4 * number + 4
                 ]
                 self._add_entry(last_offset, position)
@@ -460,13 +475,8 @@ class SegmentTail:
 
     def note_damage(self) -> None:
         """Gives the next batch an index entry: if more damage follows, nothing else confirms that batch."""
-        self._since_entry = self._index_interval_bytes + 1
+        self.numbers.since_entry = self.numbers.index_interval_bytes + 1
         self.has_damage = True
-
-    def _note_timestamp(self, last_offset: int, max_timestamp: int) -> None:
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.offset_of_max_timestamp = last_offset
 
     def _add_entry(self, last_offset: int, position: int) -> None:
         if self.index_failed:
@@ -478,11 +488,17 @@ class SegmentTail:
             self.index_failed = True
             self._counters.index_failures += 1
             logger.warning("%s: no longer indexed until it is reopened: %s", self.offset_index.path, error)
-        self._since_entry = 0
+        self._indexes_changed()
+        self.numbers.since_entry = 0
 
     def _add_time_entry(self, *, final: bool = False) -> None:
-        if self.max_timestamp != NO_TIMESTAMP:
-            self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp, final=final)
+        numbers = self.numbers
+        if numbers.max_timestamp != NO_TIMESTAMP:
+            self.time_index.maybe_append(numbers.max_timestamp, numbers.offset_of_max_timestamp, final=final)
+
+    def _indexes_changed(self) -> None:
+        """Follows every change of the number of their entries."""
+        self.numbers.indexes_full = self.indexes_full
 
     @property
     def indexes_full(self) -> bool:
@@ -494,11 +510,12 @@ class SegmentTail:
     @property
     def known(self) -> TailState:
         """The input of ``take_in``, except the position."""
+        numbers = self.numbers
         return (
-            self.first_timestamp,
-            self.max_timestamp,
-            self.offset_of_max_timestamp,
-            self._since_entry,
+            numbers.first_timestamp,
+            numbers.max_timestamp,
+            numbers.offset_of_max_timestamp,
+            numbers.since_entry,
             self.offset_index.entry_count,
             self.time_index.entry_count,
         )
@@ -511,22 +528,25 @@ class SegmentTail:
         offset_count, time_count = known[-2:]
         self.offset_index.take_in(offset_count)
         self.time_index.take_in(time_count)
-        self.position = position
-        self.first_timestamp, self.max_timestamp, self.offset_of_max_timestamp, self._since_entry = known[:4]
+        self._indexes_changed()
+        numbers = self.numbers
+        numbers.position = position
+        numbers.first_timestamp, numbers.max_timestamp, numbers.offset_of_max_timestamp, numbers.since_entry = known[:4]
 
     # --- truncate, flush, close -------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, position: int) -> None:
         """Cuts the log at ``position``, where the batch with ``offset`` begins, and removes index entries from
         there."""
-        file = self.file
+        file, numbers = self.file, self.numbers
         file.truncate(position)
         file.fdatasync()
-        self.position = self._allocated = position
+        numbers.position = numbers.allocated = position
         self._has_spare = False
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, NO_OFFSET
+        self._indexes_changed()
+        numbers.clear_timestamps()
         self.has_damage = False
         if not self._resume():
             self.rebuild()
@@ -575,3 +595,4 @@ class SegmentTail:
             assert file.size() == self.position, f"{file.path}: {file.size()} bytes, known {self.position}"
         for position, entry in ((e.position, e) for e in self.offset_index.entries()):
             assert position < self.position, f"{self.offset_index.path}: {entry} points past the log's end"
+        assert self.numbers.indexes_full == self.indexes_full, f"{self.offset_index.path}: full without a note of it"

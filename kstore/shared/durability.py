@@ -145,7 +145,7 @@ class SyncAfterTurn:
             recovery_point = tail.base_offset  # a roll has synced what is below it
         # Readers wait for the sync.
         files.ends = make_ends(
-            (start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, tail.position)
+            start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, tail.position
         )
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:

@@ -34,14 +34,12 @@ class LeaderEpochCache:
         self._path = path
         self._mode = mode
         self._entries = rising(entries)
+        # The epoch of the last entry, None without any.
+        self.latest_epoch = latest_of(self._entries)
 
     @property
     def entries(self) -> Sequence[EpochEntry]:
         return tuple(self._entries)
-
-    @property
-    def latest_epoch(self) -> int | None:
-        return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Records that ``epoch`` writes from ``start_offset``; returns whether that was new.
@@ -94,8 +92,14 @@ class LeaderEpochCache:
 
     def _store(self, entries: list[EpochEntry]) -> None:
         if entries != self._entries:
+            latest_epoch = latest_of(entries)
             write_leader_epochs(self._fs, self._path, entries, mode=self._mode)
-            self._entries = entries
+            # No signal is served between the two stores.
+            self._entries, self.latest_epoch = entries, latest_epoch
+
+
+def latest_of(entries: Sequence[EpochEntry]) -> int | None:
+    return entries[-1].epoch if entries else None
 
 
 def assign(entries: list[EpochEntry], new: EpochEntry) -> list[EpochEntry]:

@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         "what was cut comes back: a truncation or a recovery, and a power cut",
         "kstore/segments/tail.py",
-        "        file.truncate(position)\n        file.fdatasync()\n        self.position = self._allocated",
-        "        file.truncate(position)\n        self.position = self._allocated",
+        "        file.truncate(position)\n        file.fdatasync()\n        numbers.position",
+        "        file.truncate(position)\n        numbers.position",
     ),
     Mutant(
         "the next process forgets which partitions a decided transaction has to be ended in",
@@ -103,8 +103,9 @@ MUTANTS = (
     Mutant(
         "a write that failed in the middle is not cut back: a full disk, and the next append",
         "kstore/segments/tail.py",
+        "            numbers.position = end\n"
         "        except BaseException:\n            self.cut_back()\n            raise",
-        "        except BaseException:\n            raise",
+        "            numbers.position = end\n        except BaseException:\n            raise",
     ),
 )
 

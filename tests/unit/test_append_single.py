@@ -11,10 +11,13 @@ import pytest
 from kstore import Log
 from kstore.engine.group_commit import GroupCommit, Pending
 from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
+from kstore.segments._numbers import TailNumbers
 from kstore.segments.tail import SegmentTail
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, RecordingFs
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
@@ -33,10 +36,11 @@ def files_of(path: Path) -> dict[str, bytes]:
     [
         {},
         {"index_interval_bytes": 200, "segment_bytes": 3000},
+        {"index_interval_bytes": 1, "segment_index_bytes": 120},
         {"message_timestamp_type": "LogAppendTime"},
         {"compression_type": "lz4"},
     ],
-    ids=["plain", "small segments", "LogAppendTime", "lz4"],
+    ids=["plain", "small segments", "small indexes", "LogAppendTime", "lz4"],
 )
 def test_the_files_are_those_of_append_many(tmp_path: Path, settings: dict[str, Any], durability: Durability) -> None:
     records = [(b"x" * (7 * number % 300), None if number % 3 else b"key %d" % number) for number in range(100)]
@@ -46,6 +50,48 @@ def test_the_files_are_those_of_append_many(tmp_path: Path, settings: dict[str, 
         for value, key in records:
             log.append_many([value], keys=[key])
     assert files_of(tmp_path / "one") == files_of(tmp_path / "many")
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 4000, 4030, 4096, 8192, 16_000])
+@pytest.mark.parametrize("key", [None, b"", b"key"])
+def test_a_batch_made_at_once_is_that_of_the_builder(size: int, key: bytes | None) -> None:
+    value, now_ms = bytes(range(256)) * 64, 1_700_000_000_000
+    made = numbers(first_timestamp=now_ms).single(value[:size], key, 7, 3, now_ms, now_ms)
+    assert made == build_batch([Record(7, now_ms, key=key, value=value[:size])], base_offset=7, leader_epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("size", "changes"),
+    [
+        (938, {}),  # one byte more than the segment has room for
+        (10, {"indexes_full": True}),
+        (10, {"segment_ms": 9}),  # the first record is 10 ms old
+        (10, {"first_timestamp": -1}),  # the first record has no time
+    ],
+)
+def test_what_may_need_a_new_segment_is_left_to_a_decision(size: int, changes: dict[str, Any]) -> None:
+    plain = numbers(segment_bytes=1100, position=100)
+    assert plain.single(bytes(size - 10), None, 1, 0, 1010, 1010) is not None
+    for name, value in changes.items():
+        setattr(plain, name, value)
+    assert plain.single(bytes(size), None, 1, 0, 1010, 1010) is None
+
+
+def test_an_offset_too_far_an_idle_segment_and_a_time_before_1970_are_left_to_a_decision() -> None:
+    plain = numbers()
+    assert plain.single(b"v", None, 2**31 - 1, 0, 1000, 1000) is not None
+    assert plain.single(b"v", None, 2**31, 0, 1000, 1000) is None
+    assert plain.single(b"v", None, 1, 0, 1000, 1000 - plain.segment_ms - 1) is None
+    assert plain.single(b"v", None, 1, 0, -1, 1000) is None
+    assert plain.single(b"v", None, 1, 0, 0, 1000) is not None  # the clock was set back
+
+
+def numbers(*, position: int = 0, **settings: Any) -> TailNumbers:
+    made = TailNumbers(0, position)
+    made.first_timestamp, made.segment_bytes, made.segment_ms = 1000, 1 << 30, 10_000
+    for name, value in settings.items():
+        setattr(made, name, value)
+    return made
 
 
 def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
@@ -72,6 +118,16 @@ def test_what_cannot_be_appended_is_refused_as_ever(tmp_path: Path) -> None:
         assert log.end_offset == 1
 
 
+@pytest.mark.parametrize(("durability", "kind"), [("sync", "write_and_sync"), ("interval", "write_all")])
+def test_it_is_on_disk_if_the_log_says_so(tmp_path: Path, durability: Durability, kind: str) -> None:
+    fs = RecordingFs()
+    with Log(tmp_path / "log", durability=durability, fs=fs) as log:
+        log.append(b"a")
+        before = len(fs.operations)
+        log.append(b"b")
+        assert fs.operations[before].kind == kind
+
+
 def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> None:
     fs = FailingFs()
     with Log(tmp_path / "log", durability="os", fs=fs) as log:
@@ -79,6 +135,7 @@ def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> Non
         fs.faults.append(Fault(1, 28, written=10, kinds=frozenset({"write_all"})))
         with pytest.raises(DiskFullError):
             log.append(b"b")
+        log.check()
         assert log.append(b"c") == 1
         assert [record.value for record in log.read()] == [b"a", b"c"]
         assert log.metrics()["append_errors"] == {"DiskFullError": 1}
@@ -88,13 +145,16 @@ def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> Non
 def test_an_interrupt_after_the_write_leaves_nothing(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*mark: int) -> None:
+    write_single = SegmentTail.write_single
+
+    def interrupted(tail: SegmentTail, batch: bytes, offset: int, timestamp: int, *, sync: bool) -> None:
+        write_single(tail, batch, offset, timestamp, sync=sync)
         raise KeyboardInterrupt
 
     with Log(tmp_path / "log", durability=durability) as log:
         log.append(b"a")
         with monkeypatch.context() as patch:
-            patch.setattr(SegmentTail, "note", interrupted)
+            patch.setattr(SegmentTail, "write_single", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"b")
         assert log.append(b"c") == 1

@@ -72,15 +72,16 @@ MUTANTS = (
     Mutant(
         "an append is not synced",
         "kstore/segments/tail.py",
-        "            if sync:\n                file.write_and_sync",
-        "            if False:\n                file.write_and_sync",
+        "            if sync:\n                file.write_and_sync(buffers",
+        "            if False:\n                file.write_and_sync(buffers",
         lives("appends-sync"),
     ),
     Mutant(
         "a failed write is not cut back",
         "kstore/segments/tail.py",
+        "            numbers.position = end\n"
         "        except BaseException:\n            self.cut_back()\n            raise",
-        "        except BaseException:\n            raise",
+        "            numbers.position = end\n        except BaseException:\n            raise",
         "tests/crash/test_log_faults.py",
     ),
     Mutant(
@@ -176,8 +177,8 @@ MUTANTS = (
     Mutant(
         "a truncation is not synced",
         "kstore/segments/tail.py",
-        "        file.truncate(position)\n        file.fdatasync()\n        self.position = self._allocated",
-        "        file.truncate(position)\n        self.position = self._allocated",
+        "        file.truncate(position)\n        file.fdatasync()\n        numbers.position",
+        "        file.truncate(position)\n        numbers.position",
         lives("truncations-sync"),
     ),
     Mutant(
@@ -464,6 +465,22 @@ MUTANTS = (
         "tests/unit/test_index_repairs.py",
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "an append of one record is not synced",
+        "kstore/segments/tail.py",
+        "            if sync:\n                file.write_and_sync((batch,)",
+        "            if False:\n                file.write_and_sync((batch,)",
+        "tests/unit/test_append_single.py",
+    ),
+    Mutant(
+        "a failed write of one record is not cut back",
+        "kstore/segments/tail.py",
+        "            needs_entry = numbers.wrote(size, offset, timestamp)\n"
+        "        except BaseException:\n            self.cut_back()\n            raise",
+        "            needs_entry = numbers.wrote(size, offset, timestamp)\n"
+        "        except BaseException:\n            raise",
+        "tests/unit/test_append_single.py",
+    ),
     Mutant(
         "one record that is written and not published is not cut back",
         "kstore/engine/append.py",

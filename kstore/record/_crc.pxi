@@ -1,7 +1,12 @@
-"""CRC-32C of small batches: with the processor's instruction if it has one, else with tables. Part of _runs.pyx.
+"""CRC-32C of small batches: with the processor's instruction if it has one, else with tables. Part of _codec.pyx and
+_runs.pyx.
 
 The package ``crc32c`` is faster from some KiB on, but a call of it costs more than a small batch takes.
 """
+
+cdef enum:
+    # From this size on the CRC is the package's, which reads several streams at once.
+    LARGE_SIZE = 4096
 
 cdef extern from *:
     """
@@ -99,10 +104,3 @@ cdef bint HAS_INSTRUCTION = kstore_crc_has_instruction()
 
 cdef inline uint32_t small_crc(const uint8_t* at, size_t size) noexcept nogil:
     return kstore_crc_by_instruction(at, size) if HAS_INSTRUCTION else kstore_crc_by_table(at, size)
-
-
-def checksum(data, bint by_table=False):
-    """CRC-32C of ``data`` (bytes-like), as runs compute it for small batches; ``by_table``: without the instruction."""
-    cdef const uint8_t[::1] view = data
-    cdef const uint8_t* at = &view[0] if view.shape[0] else NULL
-    return kstore_crc_by_table(at, view.shape[0]) if by_table else small_crc(at, view.shape[0])
