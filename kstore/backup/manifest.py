@@ -147,7 +147,7 @@ def _rows(files: tuple[StoredFile, ...]) -> list[list[object]]:
 def _log(row: Mapping[str, Any]) -> LogEntry:
     owner = topic_partition(row["log"])
     if owner is None:
-        raise ValueError(f"{row['log']!r:.80} is no log")
+        raise ValueError(f"{row['log']!r:.80} is not the name of a log")
     losses = LossRanges(_spans(row["lost"]), _spans(row["accepted"]), _spans(row["unconfirmed"]))
     segments = tuple(_segment(one) for one in row["segments"])
     bases = [segment.base for segment in segments]
@@ -155,7 +155,7 @@ def _log(row: Mapping[str, Any]) -> LogEntry:
         raise ValueError(f"{owner} has segments {bases!r:.80}, expected at least one, with rising offsets")
     snapshots = _files(row["snapshots"])
     if any(file.suffix != SNAPSHOT_SUFFIX for file in snapshots):
-        raise ValueError(f"{owner} has a snapshot that is none")
+        raise ValueError(f"{owner} lists a file that is not a snapshot among its snapshots")
     epochs = tuple(EpochEntry(_number(epoch), _number(start)) for epoch, start in row["epochs"])
     return LogEntry(owner, _number(row["start"]), _number(row["end"]), losses, epochs, segments, snapshots)
 
@@ -185,5 +185,5 @@ def _spans(rows: list[list[Any]]) -> tuple[OffsetSpan, ...]:
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= OFFSET_MAX:
-        raise ValueError(f"{value!r:.80} is no offset, size or time")
+        raise ValueError(f"{value!r:.80} is not an offset, size or time")
     return value

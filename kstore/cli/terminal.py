@@ -115,7 +115,7 @@ def _guarded(stream: TextIO) -> TextIO:
 
 
 def terminal_of(stream: TextIO) -> TextIO:
-    """The stream that sends control sequences to the terminal of ``stream``: ``stream`` itself if it is no guard."""
+    """The stream that sends control sequences to the terminal of ``stream``: ``stream`` itself if it is not guarded."""
     return stream.terminal if isinstance(stream, TerminalText) else stream
 
 

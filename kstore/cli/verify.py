@@ -78,7 +78,7 @@ def _verifications(directories: Iterable[str], logs: Iterable[LogPlace], advance
     for log in logs:
         found = verify_log(log.path, fs=log.fs, advance=advance)
         if log.is_stray:
-            # What a copied file came without is no damage of it.
+            # Files that a copied file came without do not count as damage.
             found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
         yield found
 

@@ -287,9 +287,9 @@ def decode_state(data: bytes, path: Path) -> GroupState:
 
 
 def _member_id(name: object) -> str:
-    """Raises: ValueError if it does not end in a UUID, and so is no directory name here."""
+    """Raises: ValueError if it does not end in a UUID: then it cannot be the name of a directory here."""
     if not isinstance(name, str) or not MEMBER_ID.fullmatch(name):
-        raise ValueError(f"{name!r:.80} is no id of a member")
+        raise ValueError(f"{name!r:.80} is not the id of a member")
     return name
 
 

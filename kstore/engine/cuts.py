@@ -181,7 +181,7 @@ class Cuts:
         fs, directory = files.context.fs, files.context.directory
         bases = [segment.base_offset for segment in replaced]
         base_offset = bases[0]
-        # Tells a reader that meets the half-finished swap that it is no damage.
+        # Tells a reader that meets the half-finished swap that it is not damage.
         files.truncation_count += 1
         self.remember_dirt(first_dirty, bases)
         try:

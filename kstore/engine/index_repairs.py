@@ -29,7 +29,7 @@ __all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "replace_indexes", "s
 
 logger = logging.getLogger(__name__)
 
-# With those that the log's cache of handles may hold: 64 MiB, the offsets of 32 GiB of log.
+# Together with the indexes in the log's cache of handles: 64 MiB, the offsets of 32 GiB of log.
 KEPT_BYTES_MAX = (64 << 20) - MEMORY_BYTES_MAX
 
 
@@ -171,7 +171,7 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         stat.size,
         next_offset=segment.base_offset,
         offset_stop=offset_stop,
-        # After damage the scan must find what readers find, which look there too.
+        # After damage the scan must find the batches that readers find, which use these hints too.
         hints=lambda: [entry.position for entry in hints.entries()],
     ):
         if isinstance(item, Damage):

@@ -13,7 +13,7 @@ from kstore.types import IsolationLevel
 
 __all__ = ["last_records"]
 
-# Where offsets are missing (compaction, markers, aborted transactions), each further look covers this many times more.
+# If offsets are missing (compaction, markers, aborted transactions), each further look covers this many times more.
 GROWTH = 8
 
 

@@ -245,7 +245,7 @@ def _tidy(
     if has_swapped:
         names = classify(fs.list(directory))
     for other in names.others:
-        # Of a file of a segment that was being replaced, an index as a rule.
+        # Left by the replacement of a segment's file, usually an index.
         if other.endswith(TEMPORARY_SUFFIX) and parse_segment_name(other.removesuffix(TEMPORARY_SUFFIX)) is not None:
             fs.unlink(directory / other)
     bases = names.bases[LOG_SUFFIX]
@@ -261,7 +261,7 @@ def _tidy(
     if len(bases) > 1 and state is not None and bases[-2] < state.recovery_point:
         emptied = LogSegment(context, bases[-2])
         if not emptied.size:
-            # A truncation has emptied it and rolled, and its writer died before the last of its files was gone.
+            # A truncation has emptied it and rolled, and its writer died before it had removed all of its files.
             emptied.delete()
             del bases[-2]
     indexed = names.indexed

@@ -33,10 +33,10 @@ from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, Corru
 __all__ = ["LogReader", "RunDecoder", "open_reader", "records_of", "values_of"]
 
 Item = TypeVar("Item")
-# What is made of a run: ``Run.records``, ``Run.values``.
+# Decodes a run: ``Run.records`` or ``Run.values``.
 RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None], Iterable[Item]]"
 
-# A larger batch is decoded by itself, in one pass: a run is passed over twice.
+# A larger batch is decoded alone, in one pass; a run takes two.
 RUN_BATCH_BYTES = 1 << 16
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
@@ -68,7 +68,7 @@ def open_reader(
     stop = None if stop is None else offset_number("stop", stop)
     if timeout is not None and not isinstance(timeout, int | float):
         raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
-    # What is known is used as it is; the reader itself looks for newer records when it has read that far, so that a
+    # The known ends, without a refresh: the reader itself looks for newer records when it has read that far, so a
     # lookup of one record does not pay for a listing of the directory.
     ends = source.ends
     is_current = start is None or not ends.start_offset <= start < ends.high_watermark
@@ -252,7 +252,7 @@ class _ReadPlan(Generic[Item]):
             stop = _stop_in(batch, min(self._stop, bound.high_watermark))
             run = self._decode(batch, self._offset, stop, self._limit)
         except (CorruptDataError, StorageError):
-            return None  # what it means is found out by the walk
+            return None  # the walk finds out what it means
         self._count(batch, stop)
         self._offset = min(batch.last_offset + 1, stop)
         return run
@@ -274,7 +274,8 @@ class _ReadPlan(Generic[Item]):
                 return
             segment, segment_end = found
             if segment.base_offset > self._offset:
-                # What came next when this read began has been deleted since: it must not be passed over in silence.
+                # The records that came next when this read began have been deleted since: they must not be skipped
+                # silently.
                 raise OffsetOutOfRangeError(
                     self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
                 )
@@ -328,8 +329,8 @@ class _ReadPlan(Generic[Item]):
             else:
                 batches, has_gap = (item,), item[1].base_offset > self._offset
             if has_gap:
-                # No record there, or one that was cut while this read was on its way. What was read together was there
-                # together, so that it is asked once for each chunk of a compacted log.
+                # There is no record, or it was cut during this read. A chunk is a state of one moment, so one check
+                # covers each chunk of a compacted log.
                 chunk = item.data if isinstance(item, Run) else item[1].data.obj
                 if chunk is not checked:
                     self._log.refreshed()
@@ -351,11 +352,10 @@ class _ReadPlan(Generic[Item]):
                 wanted = batch.last_offset >= self._offset and not batch.is_control
                 if wanted and not (aborted is not None and aborted.holds(batch)):
                     yield from self._whole(position, batch, stop, path)
-                # The end may lie within a batch, after which something else follows later: a log that starts again
-                # there.
+                # The end may be within a batch: if the log starts again there, another batch follows later.
                 self._offset = max(self._offset, min(batch.last_offset + 1, stop))
         if self._offset < min(end, stop):
-            # In the middle of a cut the segments may be others already, and the bound that of before.
+            # In the middle of a cut the segments may be the new ones already, and the bound still the old one.
             self._log.settle()
             self._ensure_not_cut()
             yield from self._leave_out_missing(min(end, stop), limit, path)
@@ -388,8 +388,8 @@ class _ReadPlan(Generic[Item]):
         try:
             run = self._decode(batch, self._offset, _stop_in(batch, stop), self._limit)
         except CorruptDataError as error:
-            # The CRC holds, so it was written like this; still nothing of it can be served.
-            # Where a compressed message set begins cannot be told then.
+            # The CRC is right, so it was written like this; still, nothing of it can be served.
+            # The first offset of a compressed message set is then unknown.
             first = max(batch.base_offset, self._offset) if batch.magic == MAGIC_V2 else self._offset
             lost = CorruptRange(first, batch.last_offset, position, error.reason, str(path))
             yield from self._leave_out(lost, stop)
@@ -451,7 +451,7 @@ class Aborted:
     """Which batches belong to aborted transactions; ``transactions`` are those that overlap the range read."""
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
-        # By producer: their first offsets, rising, and beside each the greatest last one so far.
+        # By producer: the first offsets, increasing, and for each the greatest last offset so far.
         self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
         for _, producer_id, first_offset, last_offset in sorted((one.first_offset, *one[:3]) for one in transactions):
             firsts, lasts = self._by_producer.setdefault(producer_id, ([], []))

@@ -86,13 +86,13 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     loaded.position = last.size
     loaded.seal = decision.seal
     if loaded.end_offset < loaded.start_offset:
-        # All records were deleted, and a truncation took the last batch: nothing below the start is given out again.
+        # All records were deleted, and a truncation took the last batch: nothing below the start is assigned again.
         loaded.end_offset = loaded.recovery_point = loaded.start_offset
         loaded.seal = True
     loaded.producers.truncate_to(loaded.end_offset)
     _recover_epochs(loaded, [entry for entry in epochs if entry.start_offset < loaded.end_offset])
     report.seconds = loaded.context.clock.monotonic() - started
-    # The names of indexes that were missing, before anything says that all is in order.
+    # The names of rebuilt indexes must be durable before the state says that the log is sound.
     loaded.context.fs.sync_dir(loaded.context.directory)
     store_loaded(loaded)
 
@@ -102,7 +102,7 @@ def _take_losses(loaded: Loaded, decision: Decision) -> None:
     losses = loaded.losses.with_lost(decision.lost, LOST_MAX)
     unconfirmed = [(fenced.first, fenced.last) for fenced in decision.fenced if fenced.is_unconfirmed]
     losses = losses.with_unconfirmed(unconfirmed, UNCONFIRMED_MAX)
-    # What was cut, or lies below the start, is no loss: a truncation may have ended in the middle.
+    # What was cut, or is below the start, is not a loss: a truncation may have ended in the middle.
     loaded.losses = losses.within(loaded.start_offset, decision.end_offset)
 
 

@@ -281,7 +281,7 @@ class LogView:
             if has_moved or not (is_same_directory or not self._is_lost(known[base])):
                 replaced.append(base)
         for base in replaced:
-            # A reader that is in it may finish: the file that it has open has all that it was to hold.
+            # A reader that has it open may finish: that file holds all of its records.
             known.pop(base).retire()
         return bool(replaced)
 

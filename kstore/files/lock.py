@@ -71,7 +71,7 @@ OFD_GETLK: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 PROBE_RETRIES = 5
 PROBE_WAIT_SECONDS = 0.002
 
-# A stopping broker removes the file that was just opened; more than a few times in a row is no accident.
+# A stopping broker removes the file that was just opened; more than a few times in a row is not chance.
 REPLACED_RETRIES = 10
 
 

@@ -412,7 +412,7 @@ def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Pat
     for name in ("", "a", "x" * 36, "/../../../../../../../../../../../../../x", "\0" * 36, "\ud800" * 36):
         # Their directories would be elsewhere, or cannot be.
         members, target = {name: STATE.members[ONE]}, {name: STATE.target[ONE]}
-        with pytest.raises(CorruptFileError, match="is no id of a member"):
+        with pytest.raises(CorruptFileError, match="is not the id of a member"):
             decode_state(encode_state("g", GroupState(3, members, target)), Path("members"))
     box = FileGroup(SYSTEM_FS, tmp_path / "a", "g", SYSTEM_CLOCK)
     with box.changing() as draft:

@@ -136,7 +136,7 @@ class LocalTarget:
                 current,
                 recovery_point=min(current.recovery_point, durable_end),
                 durable_end=min(current.durable_end, durable_end),
-                # What replaces removed data is no accepted loss.
+                # Data that replaces removed data is not an accepted loss.
                 accepted=clipped(current.accepted, 0, durable_end),
             )
         # The indexes of transactions are replaced on the way.
