@@ -20,7 +20,7 @@ from tests import again, selection
 from tests.catalogue import ROOT, Listed, all_tests, listed
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, marked, page
-from tests.scheduling import scheduling, shares_session, worker_count
+from tests.scheduling import compile_share, scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is not a failure.
 settings.register_profile("kstore", deadline=None, print_blob=True)
@@ -28,7 +28,7 @@ settings.register_profile("quick", settings.get_profile("kstore"), max_examples=
 
 SEED = 20260131
 EVIDENCE = pytest.StashKey[Evidence]()
-COLLECTED = pytest.StashKey[list[Listed]]()
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
 # Files in memory, and how much memory must be free.
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
@@ -64,11 +64,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     if items:
-        items[0].config.stash[COLLECTED] += listed(items)
+        items[0].config.stash[COLLECTED] += items
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    # Thousands of tests are made, none of which goes: looking for garbage among them would take a fifth of the time.
+    gc.disable()
+    if _is_whole(session.config):
+        compile_share(session.config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    session.config.stash.setdefault(COLLECTED, []).extend(listed(session.items))
+    session.config.stash.setdefault(COLLECTED, []).extend(session.items)
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -90,8 +100,14 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def catalogue(request: pytest.FixtureRequest) -> list[Listed]:
     """Every test: as this run has collected it, or another process if this run covers only some files."""
-    is_whole = [Path(argument).resolve() for argument in request.config.args] == [ROOT / "tests"]
-    return request.config.stash[COLLECTED] if is_whole else all_tests()
+    if not _is_whole(request.config):
+        return all_tests()
+    items = request.config.stash[COLLECTED]
+    return listed(items)
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    return [Path(argument).resolve() for argument in config.args] == [ROOT / "tests"]
 
 
 @pytest.fixture

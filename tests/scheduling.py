@@ -6,12 +6,14 @@ much of the time, so there is one worker more than cores. Crash tests go one by 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 from typing import Any
 
 import pytest
 
-__all__ = ["scheduling", "shares_session", "unit_of", "worker_count"]
+__all__ = ["compile_share", "scheduling", "shares_session", "unit_of", "worker_count"]
 
 SPARK = "tests/spark/"
 # Their drivers are processes of their own.
@@ -45,3 +47,20 @@ def scheduling(config: pytest.Config, log: object) -> Any:
     made = LoadScopeScheduling(config, log)
     made._split_scope = unit_of
     return made
+
+
+def compile_share(config: pytest.Config) -> None:
+    """Has each worker import a part of the test files before it collects them all, as every worker must.
+
+    The first run in a checkout compiles the files and the packages that they import. Workers that begin with the same
+    file would each compile everything.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    files = sorted((config.rootpath / "tests").rglob("test_*.py"))
+    number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for file in files[len(files) * number // count : len(files) * (number + 1) // count]:
+        # What cannot be imported is reported, or skipped, when it is collected.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))

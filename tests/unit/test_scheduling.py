@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
-from tests.scheduling import unit_of, worker_count
+from tests.catalogue import ROOT
+from tests.scheduling import compile_share, unit_of, worker_count
 
 
 def test_what_shares_a_spark_session_is_one_unit() -> None:
@@ -24,3 +26,20 @@ def test_one_worker_more_than_cores_waits_for_spark() -> None:
     cores = len(os.sched_getaffinity(0))
     assert worker_count("not soak") == cores + 1
     assert worker_count("not soak and not spark") == cores
+
+
+def test_workers_import_each_test_file_once_before_they_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sorted(path.stem for path in (ROOT / "tests").rglob("test_*.py"))
+    imported: list[str] = []
+
+    def record(name: str) -> None:
+        imported.append(name.rpartition(".")[2])
+        raise ImportError("the worker goes on")
+
+    monkeypatch.setattr("tests.scheduling.importlib.import_module", record)
+    for number in range(3):
+        worker = SimpleNamespace(rootpath=ROOT, workerinput={"workerid": f"gw{number}", "workercount": 3})
+        compile_share(worker)  # type: ignore[arg-type]
+    assert sorted(imported) == files
+    compile_share(SimpleNamespace(rootpath=ROOT))  # type: ignore[arg-type]
+    assert len(imported) == len(files)
