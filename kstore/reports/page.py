@@ -7,7 +7,7 @@ such as characters that reverse text. A Content-Security-Policy in the page also
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from html import escape
 from importlib import resources
 from typing import Any
@@ -70,10 +70,19 @@ def page(document: Document) -> str:
 def _environment() -> tuple[Any, Any]:
     """Jinja2's environment, and the type of a text that is not to be escaped."""
     try:
-        import jinja2
+        import jinja2  # noqa: F401  # what `_templates` needs
         import markupsafe
     except ModuleNotFoundError as error:
         raise MissingExtraError("a report as a page needs Jinja2: pip install 'kstore[report]'") from error
+    return _templates(), markupsafe.Markup
+
+
+@cache
+def _templates() -> Any:
+    """Compiles each template once in a process."""
+    import jinja2
+    import markupsafe
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("kstore.reports"),
         autoescape=True,
@@ -91,7 +100,7 @@ def _environment() -> tuple[Any, Any]:
         "size": size_text,
         "time": time_text,
     }
-    return environment, markupsafe.Markup
+    return environment
 
 
 def _finalized(markup: type, value: object) -> object:
