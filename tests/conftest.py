@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from kstore.engine.flusher import Flusher
+from kstore.segments import tail
 from tests import again, selection
 from tests.catalogue import ROOT, Listed, all_tests, listed
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
@@ -32,6 +33,7 @@ COLLECTED = pytest.StashKey[list[pytest.Item]]()
 # Files in memory, and how much memory must be free.
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 4 << 30
+MEMORY_ALLOCATE_BYTES = 256 << 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if "not soak" in config.option.markexpr and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES_MIN:
         # Otherwise syncs take a third of the time. The long counts try a real disk.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+        # Blocks in memory are cleared when they are reserved, and most logs of the tests stay small.
+        tail.ALLOCATE_BYTES = MEMORY_ALLOCATE_BYTES
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Tests in the background of a shell script ignore Ctrl-C, and so would everything that they start.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -239,8 +239,9 @@ def blocks(log: Log, base_offset: int = 0) -> int:
 
 
 @pytest.fixture
-def spared(tmp_path: Path) -> Iterator[tuple[Log, SegmentTail]]:
+def spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Log, SegmentTail]]:
     """A log with a sealed segment that still has spare blocks, and that segment's tail."""
+    monkeypatch.setattr("kstore.segments.tail.ALLOCATE_BYTES", 4 << 20)
     with Log(tmp_path / "log", durability="os") as log:
         for _ in range(3):
             log.append(bytes(50_000))
@@ -399,6 +400,7 @@ def test_an_append_after_the_close_is_refused(tmp_path: Path) -> None:
 @pytest.mark.promise("high watermark")
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 1024], ids=["no-rolls", "many-rolls"])
+@pytest.mark.sampled(3)
 def test_readers_see_every_record_once_and_none_before_its_append(
     durability: Durability, segment_bytes: int, tmp_path: Path, tried: Any
 ) -> None:
