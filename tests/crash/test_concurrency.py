@@ -185,7 +185,7 @@ def _beside_readers(
 @pytest.mark.promise("high watermark", "bytes")
 @pytest.mark.parametrize("durability", ["sync", "os"])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_reads_beside_a_writer_begin_go_on_and_end_where_they_must(
     change: str, durability: Durability, tmp_path: Path, reader: ReadingProcess, tried: Tried, seed: int
 ) -> None:

@@ -16,7 +16,7 @@ from tests.selection import tries
 from tests.telling_values import hold_against, telling_value
 from tests.watching_reader import ReadingProcess
 
-FORKS = tries(20, quick=5)
+FORKS = tries(20, quick=3)
 FORKS_LONG = 150
 SHRINKS = tries(10, quick=2)
 SHRINKS_LONG = 150

@@ -221,7 +221,7 @@ def struck(operations: Sequence[Operation], failure: Failure) -> list[int]:
 @pytest.mark.parametrize("name", FAILURES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(24)  # 16 of them miss the planted bug "a failed write is not cut back"
 def test_an_operation_that_fails_loses_nothing_acknowledged(
     durability: Durability, scenario: str, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -84,7 +84,7 @@ def with_losses(fs: MemoryRecording, durability: Durability) -> Log:
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("is_accepted", [False, True], ids=["told", "accepted"])
 @pytest.mark.promise("damage below", "killed: sync", "killed: interval", "killed: os")
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 def test_a_crash_neither_hides_a_loss_nor_a_record(
     is_accepted: bool, name: str, durability: Durability, tried: Callable[[str, int], None]
 ) -> None:

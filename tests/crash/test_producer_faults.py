@@ -85,7 +85,7 @@ def try_faults(directory: Path, durability: Durability, name: str, count: int | 
 
 @pytest.mark.promise("disk full", "sync fails", "whole or absent")
 @CASES
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_an_operation_that_fails_under_producers_loses_nothing_acknowledged(
     durability: Durability, name: str, directory: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

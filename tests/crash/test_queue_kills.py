@@ -28,7 +28,7 @@ from tests.evidence import Crashed, Hung, Lost, Wrong
 from tests.selection import tries
 
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = tries(8, quick=2)
+SECONDS = tries(8, quick=1)
 SOAK_SECONDS = float(os.environ.get("KSTORE_SOAK_QUEUE_SECONDS", 600))
 PROCESS_COUNT = 4
 ACKS_MIN = 200

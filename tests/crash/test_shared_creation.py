@@ -13,7 +13,7 @@ from tests.crash.shared_creation import KINDS
 from tests.selection import tries
 
 ROOT = Path(__file__).parents[2]
-ROUNDS, SOAK_ROUNDS = tries(20, quick=3), 1000
+ROUNDS, SOAK_ROUNDS = tries(20, quick=2), 1000
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 EACH = pytest.mark.parametrize("kind", KINDS)

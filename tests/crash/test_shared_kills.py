@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
 # An idle machine takes some seconds, and some minutes.
-KILLS, KILLS_LONG = tries(100, quick=40), 3_000
+KILLS, KILLS_LONG = tries(100, quick=25), 3_000
 
 WRITER = """
 import sys

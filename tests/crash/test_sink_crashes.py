@@ -24,8 +24,8 @@ def test_a_power_cut_leaves_each_batch_of_a_stream_once(seed: int, tried: Callab
     with in_memory() as machine:
         life = SinkLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(60, quick=30), seed=seed)
-    assert counts.states > tries(50, quick=20)
+        counts = cut_power(life, machine, count=tries(60, quick=20), seed=seed)
+    assert counts.states > tries(50, quick=12)
     tried("states", counts.states)
 
 

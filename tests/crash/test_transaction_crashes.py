@@ -23,8 +23,8 @@ def test_a_power_cut_leaves_a_transaction_whole_or_absent(seed: int, tried: Call
     with in_memory() as machine:
         life = TransactionLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(120, quick=60), seed=seed)
-    assert counts.states > tries(100, quick=45)
+        counts = cut_power(life, machine, count=tries(120, quick=40), seed=seed)
+    assert counts.states > tries(100, quick=30)
     tried("states", counts.states)
 
 
@@ -57,7 +57,7 @@ def test_a_kill_after_an_operation_leaves_a_transaction_whole_or_absent(
     with in_memory():
         life = TransactionLife()
         life.live()
-        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(150, quick=40))), life))
+        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(150, quick=25))), life))
 
 
 @pytest.mark.soak

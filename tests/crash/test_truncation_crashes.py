@@ -67,7 +67,7 @@ def damage(fs: MemoryRecording, batches: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.promise("damage below", "killed: sync", "killed: interval", "killed: os")
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 def test_flushed_offsets_below_a_truncation_are_not_given_out_again(
     case: Case, durability: Durability, tried: Callable[[str, int], None]
 ) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.promise("hostile file")
 Count = Callable[[str, int], None]
 
 # Inputs a target; a whole directory costs a hundred times what a batch does.
-INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=400)) | {"directory": tries(250, quick=20)}
+INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=200)) | {"directory": tries(250, quick=20)}
 SOAK_FACTOR = 100
 SHOWN_BYTES_MAX = 200
 

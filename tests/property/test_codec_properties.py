@@ -37,7 +37,7 @@ with warnings.catch_warnings():
     from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 settings.register_profile(
-    "codec", max_examples=tries(60, quick=15), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "codec", max_examples=tries(60, quick=6), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 CODEC_SETTINGS = settings.get_profile("codec")
 
@@ -294,7 +294,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 2000), st.one_of(st.binary(min_size=
 
 
 @given(batches(), CHANGES, st.one_of(st.just(0), st.integers(0, 50)))
-@settings(CODEC_SETTINGS, max_examples=tries(300, quick=60))
+@settings(CODEC_SETTINGS, max_examples=tries(300, quick=30))
 def test_what_is_read_of_damaged_bytes_is_what_the_plain_codec_reads(
     batch: OracleBatch, changes: list[tuple[int, bytes]], cut: int
 ) -> None:

@@ -387,7 +387,7 @@ KINDS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 def test_a_group_is_what_the_model_says(shared: bool, tried: Callable[[str, int], None]) -> None:
-    run(shared, tries(50, quick=8), 40, tried)
+    run(shared, tries(50, quick=5), 40, tried)
 
 
 # --- that the model finds faults --------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("shared", KINDS)
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.__name__ for fault in FAULTS])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_the_model_finds_a_fault(
     fault: Callable[[pytest.MonkeyPatch], None], shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -487,6 +487,7 @@ PROMISED = pytest.mark.promise(
 
 @PROMISED
 @pytest.mark.parametrize("count_before", [0, 4])
+@pytest.mark.sampled(1)
 def test_a_truncation_to_offsets_that_are_missing_loses_nothing(
     count_before: int, tried: Callable[[str, int], None]
 ) -> None:
@@ -531,7 +532,7 @@ def test_a_transaction_that_was_deleted_may_be_gone_after_a_power_cut(tried: Cal
 
 @PROMISED
 def test_the_log_is_a_list(tried: Callable[[str, int], None]) -> None:
-    run(tries(30, quick=10), 25, tried)
+    run(tries(30, quick=5), 25, tried)
 
 
 @PROMISED

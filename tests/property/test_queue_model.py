@@ -271,7 +271,7 @@ def _run(examples: int, steps: int) -> None:
 
 
 def test_a_queue_does_what_a_plain_model_does() -> None:
-    _run(tries(60, quick=20), 40)
+    _run(tries(60, quick=8), 40)
 
 
 @pytest.mark.soak

@@ -28,9 +28,9 @@ from tests.selection import tries
 pytestmark = pytest.mark.promise("rebuilt", "torn tail", "unclean open")
 
 ROOT = Path("/recovered")
-LOGS = tries(600, quick=60)
+LOGS = tries(600, quick=30)
 # Only one byte in this many is tried in a quick run.
-ONE_IN = tries(1, quick=9)
+ONE_IN = tries(1, quick=23)
 # Of a transaction index, which an earlier life has left.
 TXN_BYTES = bytes(6) + b"\0\x05" + bytes(26)
 

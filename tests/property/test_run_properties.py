@@ -25,7 +25,7 @@ from tests.selection import tries
 pytestmark = pytest.mark.promise("hostile file", "bytes")
 
 # Only one byte in this many is tried in a quick run.
-ONE_IN = tries(1, quick=11)
+ONE_IN = tries(1, quick=23)
 CHUNKS = tries(3000, quick=150)
 
 

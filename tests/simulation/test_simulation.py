@@ -50,6 +50,7 @@ def test_long_lives_with_new_seeds(tried: Tried) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.sampled(2)
 def test_a_life_without_syncs_that_is_judged_as_if_it_had_them_has_losses(seed: int) -> None:
     with pytest.raises(Lost):
         Life(seed, durability="os", judged="sync").run()

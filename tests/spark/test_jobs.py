@@ -117,6 +117,7 @@ def table(spark: SparkSession, out: Path) -> list[Row]:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_verify_tells_damage_as_a_dataframe_and_by_its_exit_status(
     spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

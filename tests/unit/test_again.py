@@ -53,7 +53,7 @@ def findings(output: str) -> list[str]:
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(["-n", "2", "--dist", "loadscope"], id="in workers"),
+        pytest.param(["-n", "1", "--dist", "loadscope"], id="in a worker"),
         pytest.param([], id="in one process", marks=pytest.mark.long),
     ],
 )

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.sampled(1)
 def test_nothing_is_done_to_files_on_the_loop_s_thread(tmp_path: Path, durability: str) -> None:
     fs = LoopFs()
 

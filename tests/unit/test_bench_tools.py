@@ -120,6 +120,7 @@ def test_the_comparison_has_a_row_for_each_peer(tmp_path: Path) -> None:
     assert [row.split("|")[1].strip() for row in table[2:]] == [peer.name for peer in PEERS]
 
 
+@pytest.mark.long
 def test_the_memory_of_a_reader_is_that_of_what_it_reads(tmp_path: Path) -> None:
     small, large = Shape(1 << 20, 100, 2), Shape(16 << 20, 100, 2)
     grown = []
@@ -172,6 +173,7 @@ def test_a_rate_of_the_producer_counts_what_was_delivered(
     assert send_rate(Run(tmp_path, 1), case) > 0
 
 
+@pytest.mark.long
 def test_producers_and_readers_stand_side_by_side(tmp_path: Path) -> None:
     rows = producers(Run(tmp_path, 1), 2_000, (2,)).splitlines()
     assert [row.split("|")[1].strip() for row in rows[2:]] == [

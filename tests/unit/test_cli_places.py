@@ -16,6 +16,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.stray import StrayFs
 from kstore.store import Store
 from tests.golden_data import golden_root
+from tests.selection import tries
 
 BASE = "00000000000000000000.log"
 Capture = pytest.CaptureFixture[str]
@@ -61,7 +62,7 @@ def test_damage_of_a_segment_file_by_itself_is_found(data: Path, capsys: Capture
 
 
 def test_a_segment_of_a_broker_in_the_middle_of_its_log_is_read() -> None:
-    for path in sorted((golden_root() / "clean").glob("*-0/*.log")):
+    for path in sorted((golden_root() / "clean").glob("*-0/*.log"))[:: tries(1, quick=9)]:
         (place,) = log_places(str(path))
         with open_place(place) as log:
             offsets = [record.offset for record in log.read()]

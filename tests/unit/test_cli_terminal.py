@@ -118,6 +118,7 @@ def test_streams_that_are_no_terminal_are_not_guarded() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.sampled(1)
 def test_bars_and_results_do_not_share_a_line(tmp_path: Path, columns: int) -> None:
     for number in range(3):
         with kstore.Log(tmp_path / f"data/a-{number}") as log:
@@ -130,6 +131,7 @@ def test_bars_and_results_do_not_share_a_line(tmp_path: Path, columns: int) -> N
 
 
 @pytest.mark.parametrize(("columns", "line_count"), [(80, 4), (200, 1)])
+@pytest.mark.sampled(1)
 def test_a_table_is_folded_to_the_width_of_the_terminal(tmp_path: Path, columns: int, line_count: int) -> None:
     name = f"{'long-name-' * 3}0"
     with kstore.Log(tmp_path / name):

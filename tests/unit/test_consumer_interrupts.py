@@ -49,6 +49,7 @@ def iterated(reading: Consumer) -> list[int]:
         pytest.param(iterated, {"value_deserializer": "str"}, id="deserialized-iteration"),
     ],
 )
+@pytest.mark.sampled(1)
 def test_an_interrupt_at_any_place_loses_no_record(
     store: Store, take: Callable[[Consumer], list[int]], settings: dict[str, Any], tried: Tried
 ) -> None:

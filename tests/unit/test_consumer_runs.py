@@ -19,7 +19,7 @@ from tests.consumer_helpers import T0, consumer
 from tests.log_cases import FIRST, data, flip, marker, transaction
 from tests.selection import tries
 
-LIVES = tries(60, quick=8)
+LIVES = tries(60, quick=4)
 STEPS = 40
 # Less than a few runs: then it reads batch by batch.
 ONE_BY_ONE = {"max_partition_fetch_bytes": 1 << 19}

@@ -132,6 +132,7 @@ def test_an_entry_into_damage_is_no_finding() -> None:
 @pytest.mark.promise("rebuilt")
 @pytest.mark.parametrize("what", SPOILED)
 @pytest.mark.parametrize("kinds", [INDEXES, (".index",)], ids=["both", "offsets"])
+@pytest.mark.sampled(5)
 def test_the_first_lookup_of_an_offset_rebuilds_and_the_next_opens_find_the_files(
     what: str, kinds: tuple[str, ...], closed: Path, scans: list[int]
 ) -> None:
@@ -217,6 +218,7 @@ def test_opening_tells_of_indexes_that_are_missing_and_asks_for_no_file(closed: 
 @pytest.mark.promise("rebuilt")
 @pytest.mark.parametrize("what", SPOILED)
 @pytest.mark.parametrize("kinds", [INDEXES, (".timeindex",)], ids=["both", "times"])
+@pytest.mark.sampled(5)
 def test_the_first_lookup_of_a_time_rebuilds(what: str, kinds: tuple[str, ...], closed: Path, scans: list[int]) -> None:
     base = segment_bases(closed)[0]
     good = spoil(closed, SPOILED[what], *kinds, base=base)
@@ -250,7 +252,7 @@ def test_version_0_has_no_times_and_keeps_an_empty_index(tmp_path: Path, scans: 
 
 
 @pytest.mark.parametrize("name", ["v1-none-0", "v1-rolled-0", "v1-lz4-0", "v0-none-0", "upgraded-0"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_old_versions_are_found_as_with_the_broker_s_indexes(name: str, tmp_path: Path) -> None:
     if not golden_root().joinpath("old", name).is_dir():
         pytest.skip("no such log")

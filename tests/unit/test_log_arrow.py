@@ -193,7 +193,7 @@ def test_damage_is_skipped_and_listed_where_that_is_asked_for(tmp_path: Path) ->
 
 @NAMED
 @pytest.mark.promise("hostile file")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_no_hostile_byte_makes_other_columns_than_records(
     magic: int, codec: str, directory: Path, seed: int, tried: Count
 ) -> None:

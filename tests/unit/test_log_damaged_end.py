@@ -177,6 +177,7 @@ def test_a_gap_that_no_durable_end_contradicts_is_believed(tmp_path: Path, is_ki
 
 @pytest.mark.parametrize("offset", [9, 10])
 @pytest.mark.parametrize("opening", [tail_lost, lost_in_the_middle], ids=["at the end", "in the middle"])
+@pytest.mark.sampled(2)
 def test_a_truncation_into_lost_offsets_that_fails_anywhere_leaves_what_was_or_what_was_asked_for(
     tmp_path: Path, offset: int, opening: Callable[[Path], Path]
 ) -> None:

@@ -32,6 +32,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, SYNCS, Operation, RecordingFs, WatchedFs
 from tests.log_cases import data, edit, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
+from tests.selection import tries
 
 pytestmark = pytest.mark.usefixtures("unflushed")
 
@@ -422,7 +423,7 @@ def test_damage_anywhere_loses_no_batch_but_those_it_lies_in(
     with filled(tmp_path / "log") as log:
         source = killed(log, tmp_path / "killed")
     values = [b"%d" % number + b"." * 100 for number in range(30)]
-    for number in range(40):
+    for number in range(tries(40, quick=10)):
         copy = tmp_path / f"{number}"
         if clean:
             shutil.copytree(log.path, copy)

@@ -49,6 +49,7 @@ class MeddlingFs(WatchedFs):
 @pytest.mark.parametrize("durability", ["sync", "interval"])
 @pytest.mark.parametrize("is_open", [True, False], ids=["refresh", "open"])
 @pytest.mark.parametrize("size_new", [10, 400])
+@pytest.mark.sampled(3)
 def test_a_truncation_between_any_two_operations_of_a_reader_is_no_damage(
     durability: Durability, is_open: bool, size_new: int, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:

@@ -167,6 +167,7 @@ def test_readers_of_the_copy_know_the_aborted_transactions(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old", "damaged"])
+@pytest.mark.sampled(1, keep=("damaged",))
 def test_a_broker_log_is_mirrored_and_reads_equal(tree: str, tmp_path: Path, tried: Tried) -> None:
     copies = tmp_path / tree
     results = list(mirror(golden_root() / tree, copies))

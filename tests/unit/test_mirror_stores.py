@@ -15,6 +15,7 @@ from kstore.files.remote import open_remote
 from kstore.log import Log
 from kstore.upkeep.mirror import mirror
 from tests.mirror_parts import Tried, fill, run, segment_files, truncate, value, values
+from tests.selection import tries
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_an_upload_that_fails_goes_on_with_the_next_run(
             raise OSError(errno.ENETDOWN, "down")
         rename(self, one, other)
 
-    for at in range(200):
+    for at in range(0, 200, tries(1, quick=5)):
         url = f"{memory}/{at}/a-0"
         left[0] = at
         monkeypatch.setattr(RemoteFiles, "put", failing_put)

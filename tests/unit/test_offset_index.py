@@ -217,6 +217,7 @@ class PageCounter(bytes):
 
 
 @pytest.mark.parametrize("count", [1, 511, 1024, 1025, 1537, 100_000, 1_310_720])
+@pytest.mark.sampled(2, keep=("1025",))
 def test_a_lookup_near_the_end_touches_three_pages_at_most(count: int) -> None:
     numbers = array("i", [number for slot in range(count) for number in (slot * 4 + 3, slot * 100 + 1)])
     assert numbers.itemsize == 4

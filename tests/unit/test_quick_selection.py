@@ -25,17 +25,22 @@ KEPT = {
 }
 
 
+@pytest.fixture(scope="module")
+def quick(catalogue: list[Listed]) -> list[Listed]:
+    return [test for test in catalogue if test.is_quick]
+
+
 @pytest.mark.parametrize("name", PROMISES)
-def test_a_quick_run_has_a_test_for_each_promise(catalogue: list[Listed], name: str) -> None:
-    assert [test.nodeid for test in catalogue if test.is_quick and name in test.promises]
+def test_a_quick_run_has_a_test_for_each_promise(quick: list[Listed], name: str) -> None:
+    assert [test.nodeid for test in quick if name in test.promises]
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_a_quick_run_has_one_of_each_kind(catalogue: list[Listed], kind: str) -> None:
-    assert [test.nodeid for test in catalogue if test.is_quick and test.nodeid.startswith(KEPT[kind])]
+def test_a_quick_run_has_one_of_each_kind(quick: list[Listed], kind: str) -> None:
+    assert [test.nodeid for test in quick if test.nodeid.startswith(KEPT[kind])]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_a_quick_run_has_a_test_that_is_to_catch_each_planted_bug(catalogue: list[Listed], mutant: Mutant) -> None:
+def test_a_quick_run_has_a_test_that_is_to_catch_each_planted_bug(quick: list[Listed], mutant: Mutant) -> None:
     named = tuple(mutant.tests.split())
-    assert [test.nodeid for test in catalogue if test.is_quick and test.nodeid.startswith(named)]
+    assert [test.nodeid for test in quick if test.nodeid.startswith(named)]

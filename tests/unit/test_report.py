@@ -227,6 +227,7 @@ def test_queues_have_the_items_that_they_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", golden_partitions("damaged"))
+@pytest.mark.sampled(6)
 def test_each_damage_is_named_at_its_byte(name: str) -> None:
     directory = golden_root() / "damaged" / name
     document = kstore.report(directory, deep=True).document

@@ -58,6 +58,7 @@ def limit(size: int) -> int:
 
 @pytest.mark.promise("hostile file")
 @pytest.mark.parametrize("share", [0.5, 0.01])
+@pytest.mark.sampled(1)
 def test_a_search_among_headers_that_all_claim_half_the_file_is_bounded(
     share: float, checksummed: Checksummed, tried: Callable[[str, int], None]
 ) -> None:
@@ -125,6 +126,7 @@ def test_candidates_that_nothing_follows_cost_a_header_and_no_checksum(checksumm
 
 
 @pytest.mark.parametrize("damaged", [1, 2, 5, 20])
+@pytest.mark.sampled(1)
 def test_a_file_full_of_damaged_batches_is_searched_to_its_end(damaged: int) -> None:
     """Real damage takes at most one pass, so it never ends a search."""
     parts, expected, position = [], [], 0

@@ -64,7 +64,7 @@ GOLDEN_CUTS: tuple[tuple[IsolationLevel, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("tree", "path"), consumed_files(".jsonl"))
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 def test_a_broker_partition_is_what_its_consumer_read(tree: str, path: Path, tried: Count) -> None:
     name = path.name.removesuffix(".jsonl")
     expected = {level: without_epochs(expected_records(path)[1]) for level in ISOLATION_LEVELS}
@@ -130,6 +130,7 @@ CUTS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.sampled(1)
 def test_transactions_that_cross_splits_are_left_out_as_a_committed_read_does(
     number: int, tmp_path: Path, seed: int, tried: Count
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_writer_half_way_through_a_batch_is_read_up_to_the_one_before(tmp_path
 
 
 @pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.sampled(1)
 def test_a_log_in_a_store_reads_as_on_a_disk(with_index: bool) -> None:
     filesystem = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem()
     root = golden_root() / "clean"
@@ -353,7 +355,7 @@ DAMAGED = golden_partitions("damaged")
 @pytest.mark.promise("damage below")
 @pytest.mark.parametrize("name", DAMAGED)
 @pytest.mark.parametrize("going_on", ["failOnDataLoss", "checkCrcs"])
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 def test_damage_is_an_error_or_left_out_and_counted(
     name: str, going_on: str, caplog: pytest.LogCaptureFixture, tried: Count
 ) -> None:

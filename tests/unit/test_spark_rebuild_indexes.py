@@ -51,6 +51,7 @@ def with_aborts(path: Path) -> Path:
 
 @pytest.mark.usefixtures("_without_spark")
 @pytest.mark.parametrize("harm", ["missing", "garbage", "empty", "ragged"])
+@pytest.mark.sampled(2)
 def test_rebuilt_indexes_have_the_bytes_that_appending_made(
     harm: str, tmp_path: Path, tried: Callable[[str, int], None]
 ) -> None:

@@ -46,7 +46,7 @@ def consumed(path: Path, level: str) -> list[tuple[int, bytes | None]]:
     ids=["committed", "uncommitted"],
 )
 @pytest.mark.parametrize(("tree", "path"), consumed_files(".jsonl"))
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 def test_a_broker_partition_streams_as_its_consumer_read_it(
     tree: str, path: Path, level: str, limit: dict[str, str], tried: Count
 ) -> None:
@@ -240,7 +240,7 @@ def one_world(directory: Path, seed: int, tried: Count) -> None:
 
 
 @pytest.mark.parametrize("number", range(10))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_query_that_is_killed_anywhere_gets_each_record_once(
     number: int, tmp_path: Path, seed: int, tried: Count
 ) -> None:

@@ -35,6 +35,7 @@ from kstore.spark.commit import BATCH_ID, group_of
 from kstore.spark.staging import writer_hash
 from kstore.spark.writer import KStoreStreamWriter, KStoreWriter
 from kstore.store import Store
+from tests.selection import tries
 from tests.spark_sink import (
     QUERY,
     as_task,
@@ -451,7 +452,7 @@ def test_a_staged_file_that_was_changed_is_never_committed(
     whole = staged.read_bytes()
     writer = KStoreWriter(schema_of(), options(path), False)
     damaged = [whole[: chance.randrange(len(whole))], whole + b"x", b"", bytes(len(whole))]
-    for _ in range(20):
+    for _ in range(tries(20, quick=4)):
         flipped = bytearray(whole)
         flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         damaged.append(bytes(flipped))

@@ -250,6 +250,7 @@ def test_an_empty_log_has_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tree", ["clean", "crashed", "recovered", "old"])
 @pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.sampled(3)
 def test_a_broker_s_directories_are_counted_as_a_walk_of_every_batch_counts_them(
     tree: str, deep: bool, tried: Callable[..., None]
 ) -> None:
