@@ -60,7 +60,7 @@ def raise_soft_limit() -> None:
 
 
 class Tail(Protocol):
-    """A log whose tail may be open."""
+    """A log whose tail may be open: ``engine.files.LogFiles``, which is above this layer."""
 
     @property
     def last_use(self) -> object:

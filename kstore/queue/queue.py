@@ -34,7 +34,7 @@ RETRY_COUNT = 500
 
 
 class DeadLetters(Protocol):
-    """The queue of dead letters, created on first use."""
+    """Gets the queue of dead letters, created on first use: from ``of_store``, which is built on this module."""
 
     def __call__(self, *, create: bool) -> Queue | None: ...
 
