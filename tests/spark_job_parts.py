@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kstore
+from kstore.spark.jobs.plain import from_json, item_type, result_type, to_json
 from tests.log_helpers import TIME
 
 __all__ = ["DAY_MS", "filled", "here"]
@@ -15,9 +16,11 @@ DAY_MS = 86_400_000
 
 
 def here(spark: Any, groups: Sequence[Sequence[Any]], work: Callable[[Any], Any]) -> list[Any]:
-    """As ``spread_objects``, in this process; what is sent is pickled."""
+    """As ``spread_objects``, in this process: items and results travel as JSON, the function as Spark sends it."""
     work = pickle.loads(pickle.dumps(work))
-    return [pickle.loads(pickle.dumps(work(pickle.loads(pickle.dumps(item))))) for group in groups for item in group]
+    kind, result_kind = item_type(work), result_type(work)
+    items = [from_json(to_json(item, kind), kind) for group in groups for item in group]
+    return [from_json(to_json(work(item), result_kind), result_kind) for item in items]
 
 
 def filled(path: Path, count: int = 400, *, partitions: int = 2, start: int = 0, step_ms: int = DAY_MS // 100) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kstore.types import OFFSET_MAX
@@ -21,15 +22,15 @@ class Bar(NamedTuple):
     value_count: int
 
 
+@dataclass(slots=True)
 class Distribution:
     """The distribution of values, 0 and above: count, sum and extremes exactly, the rest to 1/16, in little memory."""
 
-    __slots__ = ("_counts", "count", "maximum", "minimum", "sum")
-
-    def __init__(self) -> None:
-        self.count = self.sum = self.maximum = 0
-        self.minimum = OFFSET_MAX
-        self._counts: dict[int, int] = {}
+    count: int = 0
+    sum: int = 0
+    maximum: int = 0
+    minimum: int = OFFSET_MAX
+    _counts: dict[int, int] = field(default_factory=dict)
 
     def add(self, value: int, count: int = 1) -> None:
         """Adds ``value``, ``count`` times."""

@@ -1,15 +1,18 @@
 """Runs work over plain values on the executors: a task for each group of items, and the results as a DataFrame.
 
-It uses ``mapInArrow`` over a small DataFrame, so that it runs wherever Spark runs, including Spark Connect.
+It uses ``mapInArrow`` over a small DataFrame, so that it runs wherever Spark runs, including Spark Connect. Items and
+results travel as JSON (``plain``); only the function itself is sent as Spark sends functions.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+
+from kstore.spark.jobs.plain import from_json, item_type, result_type, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,56 +50,68 @@ def spread(
 ) -> DataFrame:
     """The results of ``work`` for every item, a Spark task for each group; ``schema`` is Spark's text for it.
 
-    ``work`` is a function of a module, or a ``partial`` of one with plain values.
+    ``work`` is a function of a module, or a ``partial`` of one with plain values; it declares the type of its items.
+    Raises: ConfigError for an item that JSON cannot express.
     """
+    return _spread(spark, groups, item_type(work), _Work(work), schema)
+
+
+def _spread(
+    spark: SparkSession,
+    groups: Sequence[Sequence[Any]],
+    kind: Any,
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> DataFrame:
     if not groups:
         return spark.createDataFrame([], schema)
+    firsts = [0, *accumulate(len(group) for group in groups)]
     sent = pa.table(
         {
             "slot": pa.array(range(len(groups)), pa.int32()),
-            "items": pa.array([pickle.dumps(list(group)) for group in groups], pa.binary()),
+            "first": pa.array(firsts[:-1], pa.int32()),
+            "items": pa.array([to_json(list(group), list[kind]) for group in groups], pa.string()),
         }
     )
     slots = spark.createDataFrame(sent).repartitionById(len(groups), "slot")
-    return slots.mapInArrow(_Work(work), schema)
+    return slots.mapInArrow(run, schema)
 
 
 def spread_objects(
     spark: SparkSession, groups: Sequence[Sequence[Item]], work: Callable[[Item], Result]
 ) -> list[Result]:
-    """The results of ``work`` for every item, in order, in this process."""
-    found = spread(spark, _numbered(groups), _Pickled(work), "number int, result binary").collect()
-    return [pickle.loads(result) for _, result in sorted((row["number"], bytes(row["result"])) for row in found)]
+    """The results of ``work`` for every item, in order, in this process. Raises: as ``spread``."""
+    found = _spread(spark, groups, item_type(work), _Results(work), "number int, result string").collect()
+    kind = result_type(work)
+    return [from_json(result, kind) for _, result in sorted((row["number"], row["result"]) for row in found)]
 
 
-def _numbered(groups: Sequence[Sequence[Item]]) -> list[list[tuple[int, Item]]]:
-    numbered, number = [], 0
-    for group in groups:
-        numbered.append([(number + at, item) for at, item in enumerate(group)])
-        number += len(group)
-    return numbered
+def _received(batches: Iterator[pa.RecordBatch], kind: Any) -> Iterator[tuple[int, Any]]:
+    """In a task: the items that it was sent, each with its number."""
+    for batch in batches:
+        for first, items in zip(batch.column("first").to_pylist(), batch.column("items").to_pylist(), strict=True):
+            yield from enumerate(from_json(items, list[kind]), first)
 
 
 class _Work:
-    """Runs in a task: unpacks the items of the one row that it gets."""
+    """Runs in a task: yields what ``work`` yields for each item."""
 
     def __init__(self, work: Callable[[Any], Iterable[pa.RecordBatch]]) -> None:
         self._work = work
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for packed in batch.column("items").to_pylist():
-                for item in pickle.loads(packed):
-                    yield from self._work(item)
+        for _, item in _received(batches, item_type(self._work)):
+            yield from self._work(item)
 
 
-class _Pickled:
-    """An item's result as a row."""
+class _Results:
+    """Runs in a task: yields each item's result as a row."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
 
-    def __call__(self, item: tuple[int, Any]) -> Iterator[pa.RecordBatch]:
-        number, value = item
-        result = pickle.dumps(self._work(value))
-        yield pa.record_batch({"number": pa.array([number], pa.int32()), "result": pa.array([result], pa.binary())})
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kind = result_type(self._work)
+        for number, item in _received(batches, item_type(self._work)):
+            result = to_json(self._work(item), kind)
+            yield pa.record_batch({"number": pa.array([number], pa.int32()), "result": pa.array([result], pa.string())})
