@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kstore.spark.frames import read
 from kstore.spark.java import java_home
 from kstore.spark.session import register, session
 
 if TYPE_CHECKING:
     from kstore.spark.source import KStoreDataSource
 
-__all__ = ["KStoreDataSource", "java_home", "register", "session"]
+__all__ = ["KStoreDataSource", "java_home", "read", "register", "session"]
 
 
 def __getattr__(name: str) -> object:

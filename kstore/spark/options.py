@@ -161,6 +161,7 @@ NAMES = (
     "batchBytes",
     "maxPartitionBytes",
     "filterPushdown",
+    "pruneWhere",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -170,10 +171,11 @@ STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"
 # Of the options for a broker's client the one with a meaning here: isolationLevel, as Kafka spells it.
 KAFKA_ISOLATION = "kafka.isolation.level"
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
-ENDINGS = {
+BATCH_ONLY = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
     "endingTimestamp": "ending timestamp not valid in streaming queries",
+    "pruneWhere": "only a batch query may skip what a condition excludes",
 }
 
 
@@ -201,6 +203,7 @@ class ReadOptions:
     batch_bytes: int = BATCH_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
     filter_pushdown: bool = False
+    prune_where: str = ""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
@@ -251,6 +254,7 @@ class ReadOptions:
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
             max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),
             filter_pushdown=given.get("filterPushdown", to_bool, False),
+            prune_where=given.text("pruneWhere") or "",
             max_trigger_delay_ms=given.get("maxTriggerDelay", to_duration_ms, MAX_TRIGGER_DELAY_MS),
             max_bytes_per_trigger=given.get("maxBytesPerTrigger", to_size, None),
             ignored=tuple(name for name in of_broker if name != KAFKA_ISOLATION),
@@ -313,7 +317,7 @@ def _bound(given: Options, which: Literal["starting", "ending"], default: Bound)
 
 
 def _check_stream(given: Options) -> None:
-    for name, refusal in ENDINGS.items():
+    for name, refusal in BATCH_ONLY.items():
         if name in given:
             raise ConfigError(f"{refusal} ({name})")
 

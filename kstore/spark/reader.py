@@ -23,6 +23,7 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log
+from kstore.spark.conditions import filters_of
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
 from kstore.spark.notes import note_ignored, note_isolation
@@ -56,7 +57,8 @@ class KStoreReader(DataSourceReader):
         """``schema`` names the columns; ``check_columns`` has accepted them."""
         self._options = options
         self.spark_schema = schema
-        self._wanted = EVERYTHING
+        self._pruning = filters_of(options.prune_where)
+        self._wanted = wanted_by(self._pruning)
         # Spark keeps the filters with the table, for every scan of it: those of one branch of a query would be
         # applied to the others, and to later queries without filters. Only the user can know that there are no others.
         if options.filter_pushdown:
@@ -64,7 +66,7 @@ class KStoreReader(DataSourceReader):
             self.pushFilters = SoftPushdown(self._take)
 
     def _take(self, filters: list[Filter]) -> None:
-        self._wanted = wanted_by(filters)
+        self._wanted = wanted_by([*self._pruning, *filters])
 
     @without_causes()
     def partitions(self) -> list[InputPartition]:

@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 import kstore
 from kstore.log import Log
+from kstore.spark import read
 from kstore.spark.schema import spark_schema
 from kstore.spark.session import FILTER_PUSHDOWN
 from kstore.types import TIMESTAMP_TYPES, IsolationLevel
@@ -244,6 +245,20 @@ def test_a_frame_that_is_used_again_has_all_its_rows(spark: SparkSession, events
         assert frame.where("topic = 'users' or offset = 5").count() == 3003
         assert users.union(others).count() == 6000
         assert users.alias("a").join(others.alias("b"), ["partition", "offset"]).count() == 3000
+
+
+@pytest.mark.long
+def test_read_returns_what_passes_the_condition_and_its_frame_can_be_used_again(
+    spark: SparkSession, events: Path
+) -> None:
+    found = {where: read(spark, events, columns=["offset"], where=where).count() for where in QUERIES}
+    assert found == QUERIES
+    with pushdown(spark, True):
+        frame = read(spark, [events], columns=["offset", "topic"], where="topic = 'users' and offset >= 100")
+        assert frame.columns == ["offset", "topic"]
+        assert frame.where("offset < 200").count() == 300
+        assert frame.count() == 2700
+        assert frame.where("offset < 200").union(frame).count() == 3000
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ GUIDE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # The paths in the examples.
-PATHS = re.compile(r'((?:load|open|parquet|save|start)\(|"checkpointLocation", )"([\w.-]+)"')
+PATHS = re.compile(r'((?:load|open|parquet|save|start)\(|read\(spark, |"checkpointLocation", )"([\w.-]+)"')
 
 
 @pytest.mark.long

@@ -57,6 +57,7 @@ VALUES: list[tuple[str, str, object, str, object]] = [
     ("columns", "columns", None, "offset, value", ("offset", "value")),
     ("isolationLevel", "isolation_level", "read_committed", "READ_UNCOMMITTED", "read_uncommitted"),
     ("checkCrcs", "check_crcs", True, "false", False),
+    ("pruneWhere", "prune_where", "", "offset > 5", "offset > 5"),
     ("batchRows", "batch_rows", 20_000, "500", 500),
     ("batchBytes", "batch_bytes", 8 << 20, "16m", 16 << 20),
     ("maxPartitionBytes", "max_partition_bytes", 128 << 20, "1.5g", 3 << 29),
@@ -303,6 +304,7 @@ STREAM_ERRORS: list[tuple[dict[str, str], str]] = [
     ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
     ({"endingOffsetsByTimestamp": '{"a":{"0":5}}'}, "ending timestamp not valid in streaming queries"),
     ({"endingTimestamp": "5"}, "ending timestamp not valid in streaming queries"),
+    ({"pruneWhere": "offset > 5"}, "only a batch query may skip what a condition excludes (pruneWhere)"),
 ]
 
 
