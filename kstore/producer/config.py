@@ -48,6 +48,12 @@ SERIALIZERS = ("bytes", "str", "json")
 DELIVERY_TIMEOUT_MS = 120_000
 
 
+# The default of Kafka's client, which shares the network with other clients.
+KAFKA_BATCH_SIZE = 16 * KIB
+# The memory has room for at least this many batches of the default size, for as many partitions.
+OPEN_BATCHES_MIN = 32
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
     """A producer's settings. Immutable; every value is checked, however the object is made.
@@ -58,7 +64,8 @@ class ProducerConfig:
     """
 
     acks: Acks = ACKS_ALL
-    batch_size: int = 16 * KIB
+    # Smaller if it is not given and ``buffer_memory`` is small.
+    batch_size: int = 64 * KIB
     buffer_memory: int = 32 * MIB
     client_id: str = ""
     compression_type: ProducerCompression = "none"
@@ -99,12 +106,22 @@ class ProducerConfig:
         Kafka's dotted names (``**{"linger.ms": 5}``) are accepted too. Raises ConfigError for a setting that does not
         exist, with the nearest one that does, and as the constructor.
         """
-        return cls(**resolved(settings, RULES, " of a producer", HINTS))
+        fields = resolved(settings, RULES, " of a producer", HINTS)
+        config = cls(**fields)
+        if "batch_size" not in fields:
+            config._fit_batches()
+        return config
 
     def compression_level(self, codec: str) -> int | None:
         """The level for a codec's name, None for one without levels."""
         level: int | None = getattr(self, f"compression_{codec}_level", None)
         return level
+
+    def _fit_batches(self) -> None:
+        """Makes batches smaller, down to Kafka's size, if ``buffer_memory`` has room for only a few of them."""
+        fitting = max(self.buffer_memory // OPEN_BATCHES_MIN, KAFKA_BATCH_SIZE)
+        if fitting < self.batch_size:
+            object.__setattr__(self, "batch_size", fitting)
 
     def _settle_delivery_timeout(self, is_given: bool) -> None:
         if self.linger_ms <= self.delivery_timeout_ms:
@@ -245,7 +262,8 @@ RULES: dict[str, Rule] = {
     ),
     "batch_size": within(
         0, INT32_MAX, SIZE, "batch.size",
-        "The largest size of a batch of records for one partition; 0 gives each record its own batch.",
+        "The largest size of a batch of records for one partition; 0 gives each record its own batch. If it is not "
+        "given, at most 1/32 of buffer_memory, or 16384 if that is more.",
     ),
     "buffer_memory": within(
         0, UNLIMITED, SIZE, "buffer.memory", "Memory for records that are not written yet; send waits if it is full."

@@ -24,7 +24,8 @@ def made(**settings: Any) -> ProducerConfig:
 def test_the_defaults_are_kafkas() -> None:
     assert dataclasses.asdict(ProducerConfig()) == {
         "acks": -1,
-        "batch_size": 16384,
+        # Kafka: 16384. An embedded log has no requests to keep small.
+        "batch_size": 65536,
         "buffer_memory": 33554432,
         "client_id": "",
         "compression_type": "none",
@@ -50,6 +51,23 @@ def test_the_defaults_are_kafkas() -> None:
         "transactional_id": None,
         "value_serializer": "bytes",
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch_size"),
+    [
+        ({"buffer_memory": "32MiB"}, 65536),
+        ({"buffer_memory": "2MiB"}, 65536),
+        ({"buffer_memory": "1MiB"}, 32768),
+        ({"buffer_memory": 1000}, 16384),
+        ({"buffer_memory": "1MiB", "batch_size": 65536}, 65536),
+        ({"buffer.memory": "1MiB", "batch.size": 65536}, 65536),
+    ],
+)
+def test_little_memory_makes_batches_smaller_unless_their_size_is_given(
+    settings: dict[str, Any], batch_size: int
+) -> None:
+    assert made(**settings).batch_size == batch_size
 
 
 def test_every_setting_has_a_row_with_what_it_is_for() -> None:
