@@ -32,9 +32,10 @@ from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
 from kstore.record.walk import Damage, walk, walk_runs
-from kstore.segments.files import SegmentFiles
+from kstore.segments.files import SUFFIXES, SegmentFiles
 from kstore.segments.pin import UNPINNED, FilePin
 from kstore.segments.places import START, BatchPosition, Located, TimeEntry
+from kstore.segments.small import largest_of_plain
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 
@@ -451,6 +452,8 @@ class LogSegment:
         if tail is not None:
             return TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
         largest = self._largest
+        if largest is None and stop <= UNINDEXED_BYTES:
+            largest = self._largest = largest_of_plain(self._open_log(), stop, self.base_offset)
         if largest is None:
             located = self._last_time(stop, repair=repair)
             if repair and not self.is_examined and self._is_far(located, stop) and self._repair():
@@ -521,12 +524,6 @@ class LogSegment:
             )
         return entry.offset
 
-    def first_timestamp(self) -> int:
-        """The greatest timestamp of the first batch, NO_TIMESTAMP in an empty segment (Kafka rolls by it)."""
-        for item in self.walk_from(START, self.size, chunk_bytes=SHORT_CHUNK_BYTES):
-            return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
-        return NO_TIMESTAMP
-
     def batch_at(self, offset: int, stop: int, *, repair: bool = True) -> BatchPosition | None:
         """The position of the batch that holds ``offset``, or else of the next one; None at the end."""
         located = self.locate(offset, stop, repair=repair)
@@ -562,20 +559,20 @@ class LogSegment:
             sealed.keep_spare()
         self._sealed = None
 
-    def delete(self) -> None:
+    def delete(self, suffixes: Sequence[str] = SUFFIXES) -> None:
         """See ``SegmentFiles.delete``."""
         self._release()
-        self.files.delete()
+        self.files.delete(suffixes)
 
     def set_aside(self, path: Path) -> None:
         """See ``SegmentFiles.set_aside``."""
         self._release()
         self.files.set_aside(path)
 
-    def rename(self, to_suffix: str) -> None:
+    def rename(self, to_suffix: str, suffixes: Sequence[str] = SUFFIXES) -> None:
         """See ``SegmentFiles.rename``."""
         self._release()
-        self.files.rename(to_suffix)
+        self.files.rename(to_suffix, suffixes)
 
     def _release(self) -> None:
         if self.tail is not None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from kstore.engine.snapshots import Cleanable
 from kstore.engine.writer import LogWriter
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.record.walk import Damage
 from kstore.rules.compact import SegmentFacts, first_uncleanable, is_due, measure_dirt, start_of_dirt
+from kstore.segment import LogSegment
+from kstore.segments.places import START
 from kstore.setting_rules import UNLIMITED
 from kstore.state.compaction_state import remembered_dirt
+from kstore.types import NO_TIMESTAMP
 
 __all__ = ["LogDirt", "look"]
+
+
+# A read for one batch.
+SHORT_CHUNK_BYTES = 1 << 14
 
 
 class LogDirt:
@@ -57,7 +65,7 @@ class LogDirt:
             largest = segment.largest_timestamp(facts.size).timestamp
             facts = facts._replace(largest_timestamp=largest)
         if config.max_compaction_lag_ms < UNLIMITED:
-            facts = facts._replace(first_timestamp=segment.first_timestamp())
+            facts = facts._replace(first_timestamp=_first_timestamp(segment))
         return facts
 
     def sized(self, facts: SegmentFacts) -> SegmentFacts:
@@ -72,6 +80,13 @@ class LogDirt:
                 sizes.append(0)
         mtime_ms = fs.stat(segment.path(LOG_SUFFIX)).mtime_ns // 1_000_000
         return facts._replace(index_size=sizes[0], time_index_size=sizes[1], mtime_ms=mtime_ms)
+
+
+def _first_timestamp(segment: LogSegment) -> int:
+    """The greatest timestamp of the first batch, NO_TIMESTAMP in an empty segment (Kafka rolls by it)."""
+    for item in segment.walk_from(START, segment.size, chunk_bytes=SHORT_CHUNK_BYTES):
+        return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
+    return NO_TIMESTAMP
 
 
 def look(

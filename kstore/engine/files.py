@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,10 +25,11 @@ from kstore.engine.syncs import Syncs
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
-from kstore.files.paths import DELETED_SUFFIX
+from kstore.files.paths import DELETED_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.metrics import LogCounters
 from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment, SegmentContext
+from kstore.segments.files import SUFFIXES
 from kstore.segments.tail import SegmentTail
 from kstore.state.kafka_marks import forget_clean_shutdown
 from kstore.state.leader_epoch import LeaderEpochCache
@@ -38,6 +39,8 @@ from kstore.types import Durability
 __all__ = ["LogFiles"]
 
 logger = logging.getLogger(__name__)
+
+SUFFIXES_WITHOUT_TRANSACTIONS = tuple(suffix for suffix in SUFFIXES if suffix != TXN_INDEX_SUFFIX)
 
 
 class LogFiles:
@@ -78,8 +81,9 @@ class LogFiles:
         # Sealed since the last flush. Their descriptors stay open, because a failed writeback is reported only to
         # those that wrote.
         self.unflushed: list[SegmentTail] = []
-        # Deleted segments under their other name, and the ``monotonic`` time after which they may be removed.
-        self._deleted: deque[tuple[float, LogSegment]] = deque()
+        # Deleted segments under their other name, the ``monotonic`` time after which they may be removed, and the
+        # suffixes of their files.
+        self._deleted: deque[tuple[float, LogSegment, Sequence[str]]] = deque()
         self.closed: Exception | None = None
         self.poisoned: Exception | None = None
         self._parks_under = parks_under
@@ -315,20 +319,29 @@ class LogFiles:
         """Removes segments from the log; with a delay their files are renamed first, and readers continue with them."""
         dropped = list(segments)
         gone = {segment.base_offset for segment in dropped}
+        suffixes = {segment.base_offset: self._suffixes_of(segment) for segment in dropped}
         self.segments.remove(gone)
         self.producers.index_sizes.drop(gone)
         self.unflushed = [tail for tail in self.unflushed if tail.base_offset not in gone]
         due = self.context.clock.monotonic() + delay_ms / 1000
         for segment in dropped:
+            existing = suffixes[segment.base_offset]
             if delay_ms:
-                segment.rename(DELETED_SUFFIX)
+                segment.rename(DELETED_SUFFIX, existing)
                 segment.state = DELETED_SUFFIX
-                self._deleted.append((due, segment))
+                self._deleted.append((due, segment, existing))
             else:
-                segment.delete()
+                segment.delete(existing)
         self.counters.segments_deleted += len(dropped)
         if dropped:
             self.context.fs.sync_dir(self.context.directory)
+
+    def _suffixes_of(self, segment: LogSegment) -> Sequence[str]:
+        """The suffixes of the files that a segment may have: few have a transaction index, and looking for it takes as
+        long as removing a file."""
+        if self.others is not None or segment.base_offset in self.producers.index_sizes:
+            return SUFFIXES
+        return SUFFIXES_WITHOUT_TRANSACTIONS
 
     def remove_deleted(self, *, at_once: bool = False) -> int:
         """Removes the files of segments that were deleted long enough ago; returns how many segments."""
@@ -337,7 +350,8 @@ class LogFiles:
         if self._deleted:
             self.announce()
         while self._deleted and (at_once or self._deleted[0][0] <= now):
-            self._deleted[0][1].delete()
+            _, segment, suffixes = self._deleted[0]
+            segment.delete(suffixes)
             self._deleted.popleft()
             count += 1
         return count

@@ -11,7 +11,7 @@ from kstore.engine.files import LogFiles
 from kstore.engine.roll import Rolls
 from kstore.engine.turn import Turn, changing
 from kstore.errors import KstoreError
-from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count
+from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count, needs_file_time
 from kstore.types import NO_TIMESTAMP, RetentionResult
 
 __all__ = ["Retention"]
@@ -60,7 +60,7 @@ class Retention:
         now_ms = self._files.context.clock.now_ms()
         try:
             is_kept = False
-            for age in self._ages(with_times=True, repair=True):
+            for age in self._ages(now_ms, with_times=True, repair=True):
                 # Retention reads the age of the first segment that it keeps, and of the one after it.
                 if is_kept:
                     return
@@ -74,7 +74,7 @@ class Retention:
         config, ends = files.context.config, files.ends
         segments = tuple(files.segments)
         count = deletable_count(
-            self._ages(with_times=config.retention_ms != NO_LIMIT),
+            self._ages(now_ms, with_times=config.retention_ms != NO_LIMIT),
             config,
             size=sum(segment.size for segment in segments) if config.retention_bytes != NO_LIMIT else 0,
             start_offset=ends.start_offset,
@@ -96,14 +96,15 @@ class Retention:
         files.counters.retained(count, size)
         return RetentionResult(count, size, files.ends.start_offset)
 
-    def _ages(self, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
+    def _ages(self, now_ms: int, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
         """The segments as retention sees them, in order; their times only if requested."""
         files = self._files
         stops = [*files.segments.bases[1:], files.ends.end_offset]
         for segment, stop_offset in zip(files.segments, stops, strict=True):
             largest, mtime_ms, has_damage = NO_TIMESTAMP, 0, False
             if with_times:
-                mtime_ms = segment.mtime_ms()
                 largest = segment.largest_timestamp(segment.size, repair=repair).timestamp
                 has_damage = segment.has_damage
+                if needs_file_time(largest, now_ms, has_damage=has_damage):
+                    mtime_ms = segment.mtime_ms()
             yield SegmentAge(stop_offset, segment.size, largest, mtime_ms, has_damage=has_damage)

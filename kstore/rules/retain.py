@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from kstore.config import NO_LIMIT, LogConfig
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "over_total", "passed_by_all"]
+__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "needs_file_time", "over_total", "passed_by_all"]
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -36,6 +36,7 @@ FUTURE_MS_MAX = 3_600_000
 class SegmentAge(NamedTuple):
     """One segment: offsets below ``stop_offset``, ``size`` in bytes, greatest timestamp and file time in ms.
 
+    The file time may be 0 unless it is needed (``needs_file_time``), because it takes a look at the file.
     ``has_damage``: the greatest timestamp leaves out unreadable batches.
     """
 
@@ -85,11 +86,16 @@ def deletable_count(
     return count
 
 
+def needs_file_time(largest_timestamp: int, now_ms: int, *, has_damage: bool) -> bool:
+    """Whether the age of a segment depends on its file's time."""
+    return has_damage or largest_timestamp == NO_TIMESTAMP or largest_timestamp > now_ms + FUTURE_MS_MAX
+
+
 def _is_expired(segment: SegmentAge, retention_ms: int, now_ms: int) -> bool:
     if retention_ms == NO_LIMIT:
         return False
     written_ms = segment.largest_timestamp
-    if written_ms == NO_TIMESTAMP or written_ms > now_ms + FUTURE_MS_MAX:
+    if needs_file_time(written_ms, now_ms, has_damage=False):
         written_ms = segment.mtime_ms
     elif segment.has_damage:
         written_ms = max(written_ms, segment.mtime_ms)

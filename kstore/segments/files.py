@@ -21,7 +21,7 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_
 from kstore.index import TransactionIndex
 from kstore.types import AbortedTransaction
 
-__all__ = ["SegmentFiles"]
+__all__ = ["SUFFIXES", "SegmentFiles"]
 
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -50,11 +50,14 @@ class SegmentFiles(NamedTuple):
         """``create``, for a caller that continues with the file."""
         return self.fs.open(self.path_text(LOG_SUFFIX), write=True, create=True, mode=self.file_mode)
 
-    def delete(self) -> None:
-        """Unlinks every file, the ``.log`` first: an index without a log is removed at the next open."""
-        for suffix in SUFFIXES:
+    def delete(self, suffixes: Sequence[str] = SUFFIXES) -> None:
+        """Unlinks every file, the ``.log`` first: an index without a log is removed at the next open. ``suffixes``: of
+        those that exist."""
+        name = f"{self.directory}/{segment_name(self.base_offset, '')}"
+        unlink = self.fs.unlink
+        for suffix in suffixes:
             try:
-                self.fs.unlink(self.path_text(suffix))
+                unlink(name + suffix + self.state)
             except FileNotFoundError:
                 pass  # there is rarely a transaction index, and a crash may have left fewer files
 
@@ -63,12 +66,14 @@ class SegmentFiles(NamedTuple):
         self.fs.rename(self.path(LOG_SUFFIX), path)
         self.delete()
 
-    def rename(self, to_suffix: str) -> None:
-        """Renames every file to its name plus ``to_suffix``; not yet durable."""
-        for suffix in SUFFIXES:
-            path = self.path_text(suffix)
+    def rename(self, to_suffix: str, suffixes: Sequence[str] = SUFFIXES) -> None:
+        """Renames every file to its name plus ``to_suffix``; not yet durable. ``suffixes``: of those that exist."""
+        name = f"{self.directory}/{segment_name(self.base_offset, '')}"
+        rename = self.fs.rename
+        for suffix in suffixes:
+            path = name + suffix + self.state
             try:
-                self.fs.rename(path, path + to_suffix)
+                rename(path, path + to_suffix)
             except FileNotFoundError:
                 pass
 

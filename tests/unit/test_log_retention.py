@@ -13,8 +13,8 @@ from kstore.errors import OffsetOutOfRangeError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, Fault
-from tests.log_cases import flip, killed
+from tests.fake_fs import FailingFs, Fault, RecordingFs
+from tests.log_cases import flip, killed, transaction
 
 DAY = 86_400_000
 
@@ -158,6 +158,39 @@ def test_a_torn_tail_that_recovery_has_cut_says_nothing_of_a_segment_s_age(tmp_p
         assert len(log.recovery.cut) == 1
         clock.advance(11 * DAY)
         assert log.apply_retention().segment_count == 1
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_the_age_of_a_small_segment_takes_one_look_at_its_file(codec: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock, compression_type=codec) as log:
+        append(log, clock, 40, step_ms=DAY)
+        assert len(bases(log.path)) > 3
+    fs = RecordingFs(SYSTEM_FS)
+    with opened(tmp_path / "log", clock, fs=fs, retention_ms=2 * DAY) as log:
+        fs.operations.clear()
+        count = log.apply_retention().segment_count
+        assert count >= 3
+        done = [(each.kind, Path(each.path).name) for each in fs.operations]
+        first = [(kind, name[20:]) for kind, name in done if name.startswith("0" * 20)]
+        unlinks = [("unlink", ".log"), ("unlink", ".index"), ("unlink", ".timeindex")]
+        assert first == [("stat", ".log"), ("open", ".log"), ("pread", ".log"), *unlinks]
+
+
+def test_retention_takes_a_transaction_index_along(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock, retention_ms=DAY, file_delete_delay_ms=1000) as log:
+        log.append_batches(transaction(7, 0), assign_offsets=False)
+        log.end_transaction(7, 0, commit=False)
+        log.roll()
+        clock.advance(10 * DAY)
+        log.append(b"x", timestamp=clock.now_ms())
+        assert log.start_offset == 2, "the append after the roll has applied retention"
+        names = {file.name for file in log.path.iterdir() if file.name.startswith("0" * 20)}
+        assert names == {f"{0:020d}.{kind}.deleted" for kind in ("log", "index", "timeindex", "txnindex")}
+        clock.advance(2000)
+        log.apply_retention()
+        assert not [file.name for file in log.path.iterdir() if file.name.startswith("0" * 20)]
 
 
 def test_retention_that_fails_stops_no_append(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from pathlib import Path
@@ -49,7 +50,7 @@ def store(run: Run) -> list[Line]:
 
 
 def retention(run: Run) -> list[Line]:
-    """By time, which must look into every segment; the files are renamed, as in a store, and not yet removed."""
+    """By time, which must look into every segment; the files are renamed, as in a store, and then removed."""
     taken: list[float] = []
     limits: list[float] = []
     with fresh(run.root, "retention") as origin:
@@ -60,23 +61,27 @@ def retention(run: Run) -> list[Line]:
                 taken.append(_retention_seconds(path))
             with fresh(run.root, "renamed") as path:
                 shutil.copytree(origin, path)
-                limits.append(seconds_of(lambda: _rename_all(path / "orders-0")))
+                limits.append(seconds_of(lambda: _rename_and_unlink_all(path / "orders-0")))
     seconds, limit = percentile(taken, 0.5), percentile(limits, 0.25)
     name = f"retention by time of {SEGMENTS:,} segments"
     return [
-        Line(name, f"{seconds:.2f} s", f"renaming their files {limit:.2f} s", f"{seconds / limit:.1f}", "1 s",
-             seconds <= 1)
+        Line(name, f"{seconds:.2f} s", f"renaming and unlinking their files {limit:.2f} s", f"{seconds / limit:.2f}",
+             "at most 1.3 of it", seconds <= 1.3 * limit)
     ]  # fmt: skip
 
 
 def _retention_seconds(path: Path) -> float:
     with kstore.Store(path, background=False, retention_ms=1) as opened:
-        opened.log("orders")
+        log = opened.log("orders")
         started = time.perf_counter()
         assert opened.apply_retention().segment_count >= SEGMENTS
+        log.writer.files.remove_deleted(at_once=True)
         return time.perf_counter() - started
 
 
-def _rename_all(path: Path) -> None:
-    for name in SYSTEM_FS.list(path):
-        SYSTEM_FS.rename(f"{path}/{name}", f"{path}/{name}.deleted")
+def _rename_and_unlink_all(path: Path) -> None:
+    names = [f"{path}/{name}" for name in SYSTEM_FS.list(path)]
+    for name in names:
+        os.rename(name, name + ".deleted")  # noqa: PTH104  # the bare call
+    for name in names:
+        os.unlink(name + ".deleted")  # noqa: PTH108
