@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
-from kstore.cli.places import log_places
+from kstore.cli.places import LogPlace, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -18,6 +20,7 @@ from kstore.cli.verify import finding_line, log_bytes
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, log_stats
+from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["command"]
 
@@ -54,18 +57,25 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
     A path is one partition, or holds partitions, or is a single .log file. Without --deep only batch headers are
     read: this is fast, but misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
 
-    Nothing is written, no lock is taken, and a writer may be at work.
+    With --deep several logs are counted on all cores. Nothing is written, no lock is taken, and a writer may be at
+    work.
     """
     logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter() if form == "text" else _JsonPrinter()
     every = Stats("")
-    with progress("stats", sum(log_bytes(log.path) for log in logs)) as advance:
-        for place in logs:
-            log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance)
+    sizes = [log_bytes(log.path) for log in logs]
+    look = partial(_counted, deep, segments)
+    with progress("stats", sum(sizes)) as advance:
+        # Headers alone are counted before other processes have started.
+        for log in each_log(look, logs, sizes if deep else [0] * len(sizes), advance):
             every.merge(log)
             printer.log(log)
     printer.end(every)
     return OK if every.is_sound else DAMAGED
+
+
+def _counted(deep: bool, segments: bool, place: LogPlace, advance: Advance) -> Stats:
+    return log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance)
 
 
 # --- json -------------------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, log_places
 from kstore.cli.progress import progress
@@ -54,33 +55,40 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     Each finding names the command that repairs it, if one does; for lost records it is the command that lets reads
     continue without them.
 
-    Nothing is written, no lock is taken, and a writer may be at work. Unlike "kstore read" it also checks what is not
-    known to be durable. A half-written batch at the end of a log is damage, unless a writer is at work.
+    Several logs are checked on all cores. Nothing is written, no lock is taken, and a writer may be at work. Unlike
+    "kstore read" it also checks what is not known to be durable. A half-written batch at the end of a log is damage,
+    unless a writer is at work.
     """
     logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
     is_damaged = False
-    with progress("verify", sum(log_bytes(log.path) for log in logs)) as advance:
-        for log in _verifications(directories, logs, advance):
+    sizes = [log_bytes(log.path) for log in logs]
+    with progress("verify", sum(sizes)) as advance:
+        for log in _verifications(directories, logs, sizes, advance):
             is_damaged |= not log.is_sound
             printer.log(log)
     printer.end()
     return DAMAGED if is_damaged else OK
 
 
-def _verifications(directories: Iterable[str], logs: Iterable[LogPlace], advance: Advance) -> Iterable[LogVerification]:
+def _verifications(
+    directories: Iterable[str], logs: Sequence[LogPlace], sizes: Sequence[int], advance: Advance
+) -> Iterable[LogVerification]:
     for directory in directories:
         if Path(directory).is_file():
             continue
         store = verify_store_files(Path(directory))
         if store.findings:
             yield store
-    for log in logs:
-        found = verify_log(log.path, fs=log.fs, advance=advance)
-        if log.is_stray:
-            # Files that a copied file came without do not count as damage.
-            found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
-        yield found
+    yield from each_log(_verified, logs, sizes, advance)
+
+
+def _verified(log: LogPlace, advance: Advance) -> LogVerification:
+    found = verify_log(log.path, fs=log.fs, advance=advance)
+    if log.is_stray:
+        # Files that a copied file came without do not count as damage.
+        found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
+    return found
 
 
 def log_bytes(log: Path) -> int:

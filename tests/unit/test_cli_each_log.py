@@ -1,0 +1,84 @@
+"""The commands that look at several logs with several processes: the same results in the same order, and no remains."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kstore
+from kstore.cli import each_log as module
+from kstore.cli.each_log import each_log
+from kstore.cli.main import main
+from kstore.cli.places import LogPlace, log_places
+from kstore.errors import CorruptFileError
+from kstore.upkeep.verify.findings import Advance
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of three logs, which are worth processes."""
+    monkeypatch.setattr(module, "BYTES_MIN", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    for number in range(3):
+        with kstore.Log(tmp_path / "data" / f"orders-{number}", durability="os") as log:
+            log.append_many([b"v"] * (number + 1))
+    yield tmp_path / "data"
+    assert not multiprocessing.active_children()
+
+
+def seen(place: LogPlace, advance: Advance) -> tuple[str, int]:
+    return place.path.name, os.getpid()
+
+
+def refused(place: LogPlace, advance: Advance) -> int:
+    if place.path.name == "orders-1":
+        raise CorruptFileError("damaged", path=place.path)
+    return 1
+
+
+def ended(place: LogPlace, advance: Advance) -> str:
+    if multiprocessing.parent_process() is not None:
+        os._exit(1)
+    return place.path.name
+
+
+def test_other_processes_look_and_the_results_are_in_order(root: Path) -> None:
+    places = log_places(str(root))
+    steps: list[int] = []
+    results = list(each_log(seen, places, [7, 8, 9], steps.append))
+    assert [name for name, _ in results] == ["orders-0", "orders-1", "orders-2"]
+    assert os.getpid() not in {process for _, process in results}
+    assert steps == [7, 8, 9]
+
+
+def test_an_error_is_that_of_its_log(root: Path) -> None:
+    results = each_log(refused, log_places(str(root)), [1, 1, 1], lambda _: None)
+    assert next(results) == 1
+    with pytest.raises(CorruptFileError, match="damaged"):
+        next(results)
+
+
+def test_processes_that_the_system_ends_are_replaced_by_the_first(root: Path) -> None:
+    results = each_log(ended, log_places(str(root)), [1, 1, 1], lambda _: None)
+    assert list(results) == ["orders-0", "orders-1", "orders-2"]
+
+
+def test_no_process_remains_of_a_look_that_is_given_up(root: Path) -> None:
+    results = each_log(seen, log_places(str(root)), [1, 1, 1], lambda _: None)
+    next(results)
+    results.close()
+
+
+@pytest.mark.parametrize("command", [["verify"], ["stats", "--deep"]])
+def test_the_output_is_that_of_one_process(
+    command: list[str], root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([*command, "--format", "json", str(root)]) == 0
+    found = capsys.readouterr().out
+    monkeypatch.setattr(module, "BYTES_MIN", 1 << 62)
+    assert main([*command, "--format", "json", str(root)]) == 0
+    assert capsys.readouterr().out == found
