@@ -38,6 +38,12 @@ ADDRESS = re.compile(r"hdfs://(?:[^@]*@)?\[?([^\]]+)\]?:(\d+)")
 PASSWORD = re.compile(r":[^@/]*@")
 # Of a URL in a message: it may hold a token.
 QUERY = re.compile(r"(?<=\S)\?\S+")
+# hdfs-native prints Hadoop's messages whole: LocatedBlockProto { b: ExtendedBlockProto { pool_id: "...", ... } ... }
+DUMP = re.compile(r"\b(\w+?)(?:Proto)? \{")
+DUMP_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+BLOCK_ID = re.compile(r"\bblock_id: ([0-9]+)")
+# Of what a library says.
+SAID_MAX = 500
 
 # Defaults for libraries that have time limits of their own.
 TIME_LIMITS: dict[str, dict[str, Any]] = {
@@ -322,10 +328,33 @@ def _typed(error: Exception, url: str, *, writing: bool) -> StorageError:
         # Some libraries put their own numbers there; the system's have a name.
         return storage_error(OSError(number, os.strerror(number)), url, writing=writing)
     code = next((number for kind, number in ERRNO_BY_TYPE if isinstance(error, kind)), errno.EIO)
-    text = QUERY.sub("", str(error).partition("\n")[0])
+    text = plain_sentence(str(error))
     plain = code in (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
     said = os.strerror(code) if plain or not text else f"{type(error).__name__}: {text}"
     return storage_error(OSError(code, said), url, writing=writing)
+
+
+def plain_sentence(text: str) -> str:
+    """The first line of a library's error, without tokens; of each dump only its name and that of its block."""
+    found = []
+    at = 0
+    while (dump := DUMP.search(text, at)) is not None:
+        stop = _dump_stop(text, dump.end())
+        block = BLOCK_ID.search(text, dump.end(), stop)
+        found += [text[at : dump.start()], dump[1], f" of block {block[1]}" if block else ""]
+        at = stop
+    line = QUERY.sub("", ("".join(found) + text[at:]).partition("\n")[0])
+    return line if len(line) <= SAID_MAX else line[:SAID_MAX] + " ..."
+
+
+def _dump_stop(text: str, start: int) -> int:
+    """Where a dump ends whose first brace is before ``start``: after its last brace, or with the text."""
+    depth = 1
+    for part in DUMP_PART.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(part[0], 0)
+        if depth == 0:
+            return part.end()
+    return len(text)
 
 
 def without_password(url: str) -> str:

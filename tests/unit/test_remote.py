@@ -258,6 +258,40 @@ def test_a_token_in_a_librarys_message_is_not_shown() -> None:
     assert "secret" not in str(caught.value)
 
 
+BLOCK = (
+    'LocatedBlockProto { b: ExtendedBlockProto { pool_id: "BP-{1}\\"}", block_id: 1073741825, generation_stamp: 1001,'
+    ' num_bytes: Some(5) }, offset: 0, locs: [DatanodeInfoProto { id: DatanodeIdProto { ip_addr: "127.0.0.1" } }] }'
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("All DataNodes failed: no", "All DataNodes failed: no"),
+        (f"blocks not found for {BLOCK}", "blocks not found for LocatedBlock of block 1073741825"),
+        (
+            f"read of {BLOCK}, then {BLOCK}: gone",
+            "read of LocatedBlock of block 1073741825, then LocatedBlock of block 1073741825: gone",
+        ),
+        ("lost [DatanodeInfoProto { id: 1 }, Other { a: 2 }]", "lost [DatanodeInfo, Other]"),
+        (
+            "pretty LocatedBlockProto {\n    block_id: 7,\n    locs: [],\n}, at once\nmore",
+            "pretty LocatedBlock of block 7, at once",
+        ),
+        ("cut short LocatedBlockProto { b: Extended", "cut short LocatedBlock"),
+        ("fatal RPC error: org.apache.hadoop.X: no\n\tat java.lang.Thread", "fatal RPC error: org.apache.hadoop.X: no"),
+        ("x" * 600, "x" * 500 + " ..."),
+        ("", ""),
+    ],
+)
+def test_a_librarys_error_is_one_sentence_without_dumps(said: str, shown: str) -> None:
+    assert remote_stores.plain_sentence(said) == shown
+
+
+def test_a_long_dump_costs_one_pass() -> None:
+    assert remote_stores.plain_sentence("lost " + "A { " * 50_000) == "lost A"
+
+
 def test_a_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_stores, "READ_SECONDS_MAX", 0.01)
     answer = threading.Event()

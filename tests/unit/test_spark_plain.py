@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -155,6 +156,20 @@ def test_a_task_runs_its_items_and_numbers_the_results() -> None:
     assert [batch["number"].to_pylist() for batch in found] == [[number] for number in range(5)]
     assert [from_json(batch["result"][0].as_py(), list[Segment])[0].size for batch in found] == [1, 11, 21, 31, 41]
     assert [batch["size"][0].as_py() for batch in _Work(rows_of)(sent(Segment, segments))] == [0, 10, 20, 30, 40]
+
+
+def fails(segment: Segment) -> int:
+    try:
+        raise OSError("the library's words")
+    except OSError as error:
+        raise ConfigError("kstore's sentence") from error
+
+
+@pytest.mark.parametrize("run", [_Results, _Work])
+def test_an_error_of_a_task_leaves_it_without_its_causes(run: Any) -> None:
+    with pytest.raises(ConfigError, match="kstore's sentence") as caught:
+        list(run(fails)(sent(Segment, [Segment(0, 1, 1)])))
+    assert "the library's words" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_nothing_of_kstore_unpickles() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from kstore.spark.jobs.plain import from_json, item_type, result_type, to_json
+from kstore.spark.sentences import without_causes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +102,8 @@ class _Work:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _, item in _received(batches, item_type(self._work)):
-            yield from self._work(item)
+            with without_causes():
+                yield from self._work(item)
 
 
 class _Results:
@@ -113,5 +115,6 @@ class _Results:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kind = result_type(self._work)
         for number, item in _received(batches, item_type(self._work)):
-            result = to_json(self._work(item), kind)
+            with without_causes():
+                result = to_json(self._work(item), kind)
             yield pa.record_batch({"number": pa.array([number], pa.int32()), "result": pa.array([result], pa.string())})
