@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -73,8 +74,12 @@ def test_a_delayed_item_comes_when_it_is_due(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as store:
             queue = await store.queue("jobs")
-            await asyncio.gather(queue.put(b"later", delay=0.05), queue.put(b"now"))
-            assert [(await queue.get()).value for _ in range(2)] == [b"now", b"later"]
+            begun = time.monotonic()
+            await asyncio.gather(queue.put(b"in an hour", delay=3600), queue.put(b"soon", delay=0.05))
+            assert (await queue.get()).value == b"soon"
+            assert time.monotonic() - begun >= 0.05
+            await queue.put(b"now")
+            assert (await queue.get()).value == b"now"
 
     run(main())
 

@@ -291,7 +291,7 @@ def _work(spark: SparkSession, checked: _Checked) -> int:
             before = "missing" if each.before < 0 else f"{each.before:,} bytes"
             print(f"{each.log}/{each.file}: {before}, now {max(each.after, 0):,} bytes")
     fields: dict[str, Any] = {
-        "made_anew": sum(each.changed for each in rebuilt),
+        "rebuilt": sum(each.changed for each in rebuilt),
         "as_they_were": sum(not each.changed and not each.problem for each in rebuilt),
         "failed": len(failed),
     }
