@@ -10,9 +10,10 @@ from typing import TypeVar
 import pytest
 
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, segment_name
 from kstore.log import Log
 from kstore.record.batch import Batch
+from kstore.state.producer_snapshot import encode_snapshot
 from kstore.upkeep.verify import partition, verify_log
 from kstore.upkeep.verify.pieces import pieces_of, verify_head, verify_piece
 from tests.fake_clock import ManualClock
@@ -124,3 +125,17 @@ def test_a_piece_that_was_replaced_while_it_was_read_is_no_damage(written: Path,
         pieces = pieces_of(verify_head(path))
         found = verify_piece(pieces[1], fs=CleanedFs(clean(path, MERGED, keeps), at, 3))
         assert found.log.damages == [], at
+
+
+def test_files_that_a_broker_is_about_to_write_are_no_damage(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker creates the indexes of a new segment after its ``.log``, and a snapshot before it writes it."""
+    path = Path(shutil.copytree(written, tmp_path / "t-0"))
+    for suffix in (LOG_SUFFIX, SNAPSHOT_SUFFIX):
+        (path / segment_name(COUNT + 5, suffix)).touch()
+    assert {found.kind for found in verify_log(path).damages} == {"index", "timeindex", "snapshot"}
+    monkeypatch.setattr(partition, "is_live", lambda fs, directory: True)
+    snapshot = path / segment_name(COUNT + 5, SNAPSHOT_SUFFIX)
+    monkeypatch.setattr("time.sleep", lambda seconds: snapshot.write_bytes(encode_snapshot([])))
+    assert verify_log(path).damages == []

@@ -8,10 +8,11 @@ that follows, are others now, what was found says nothing, and the segment is re
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kstore.errors import FileMissingError
+from kstore.errors import CorruptDataError, FileMissingError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
     INDEX_SUFFIX,
@@ -23,7 +24,9 @@ from kstore.files.paths import (
     segment_name,
 )
 
-__all__ = ["TRIES_MAX", "Sight", "look", "settled_bases"]
+__all__ = ["TRIES_MAX", "Sight", "look", "read_settled", "settled_bases"]
+
+Result = TypeVar("Result")
 
 # A segment that is another one at each of this many tries is reported as it was found.
 TRIES_MAX = 10
@@ -63,3 +66,13 @@ def settled_bases(fs: FileSystem, directory: Path, *, is_live: bool) -> list[int
             time.sleep(PAUSE_SECONDS)
             names = classify(fs.list(directory))
     return names.bases[LOG_SUFFIX]
+
+
+def read_settled(read: Callable[[], Result], is_live: bool) -> Result:
+    """What ``read`` returns; of a file that a writer may be writing, once it is whole. Raises: as ``read``."""
+    for _ in range(TRIES_MAX if is_live else 0):
+        try:
+            return read()
+        except CorruptDataError:
+            time.sleep(PAUSE_SECONDS)
+    return read()

@@ -70,54 +70,67 @@ def verify_log(
     Raises: StorageError if the directory cannot be listed or a segment cannot be read.
     """
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    for _ in range(TRIES_MAX):
+        log = _verified(directory, fs, limit, advance, is_final=False)
+        if log is not None:
+            return log
+    log = _verified(directory, fs, limit, advance, is_final=True)
+    assert log is not None
+    return log
+
+
+def _verified(
+    directory: Path, fs: FileSystem, limit: int, advance: Advance, *, is_final: bool
+) -> LogVerification | None:
+    """The result; None if segments that were read before were replaced since, and something contradicts them."""
     head = verify_head(directory, fs=fs)
-    reading = _Reading(head, ProducerCheck(fs, directory, head.snapshots, head.first_base, head.log.start_offset))
+    live = is_live(fs, directory)
+    producers = ProducerCheck(fs, directory, head.snapshots, head.first_base, head.log.start_offset, is_live=live)
+    reading = _Reading(head, producers)
+    seen: list[tuple[int, Sight]] = []
     number = tries = 0
     while number < len(reading.bases):
         base_offset, following = reading.span(number)
         is_last = following == OFFSET_MAX
         before, kept = look(fs, directory, base_offset, following, is_last=is_last), reading.copy()
+        files = SegmentFiles(
+            fs,
+            directory,
+            base_offset,
+            following,
+            is_last,
+            is_last and is_live(fs, directory),
+            limit,
+            head.losses,
+            head.known_end,
+        )
         is_missing = False
         try:
-            reading.read(
-                SegmentFiles(
-                    fs,
-                    directory,
-                    base_offset,
-                    following,
-                    is_last,
-                    is_last and is_live(fs, directory),
-                    limit,
-                    head.losses,
-                    head.known_end,
-                ),
-                advance,
-            )
+            reading.read(files, advance)
         except FileMissingError:
             is_missing = True
         if is_missing or reading.damage_count > kept.damage_count:
             bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
             tries += 1
-            if tries < TRIES_MAX and _has_changed(fs, directory, before, base_offset, bases, is_last=is_last):
+            if tries < TRIES_MAX and _has_changed(fs, directory, before, base_offset, bases):
                 reading, number = kept, kept.go_on(bases)
                 continue
             if is_missing:
-                raise FileMissingError(
-                    errno.ENOENT, "no such segment", f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
-                )
+                raise FileMissingError(errno.ENOENT, "no such segment", files.path(LOG_SUFFIX))
+            if not is_final and any(_has_changed(fs, directory, sight, base, bases) for base, sight in seen):
+                return None
+        seen.append((base_offset, before))
         number, tries = number + 1, 0
     return reading.finish()
 
 
-def _has_changed(
-    fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int], *, is_last: bool
-) -> bool:
+def _has_changed(fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int]) -> bool:
     """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
     at = bisect_right(bases, base_offset)
     if not at or bases[at - 1] != base_offset:
         return True
     following = bases[at] if at < len(bases) else OFFSET_MAX
-    return look(fs, directory, base_offset, following, is_last=is_last) != before
+    return look(fs, directory, base_offset, following, is_last=before.following == OFFSET_MAX) != before
 
 
 class _Reading:

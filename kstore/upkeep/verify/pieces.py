@@ -21,7 +21,7 @@ from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import Sight, look
 from kstore.upkeep.verify.findings import Finding, LogVerification
-from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, no_advance, verify_head
+from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, no_advance, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
@@ -54,7 +54,8 @@ class PieceVerification:
     """The result for a piece: ``log`` covers this segment alone.
 
     ``knows_producers``: whether the producers before it are known. ``epochs``: the leader epoch of its first batch,
-    that batch's offset, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``.
+    that batch's offset, and the greatest epoch. ``open_records`` and ``unlisted``: see ``ProducerCheck``. ``sight``:
+    its files before they were read.
     """
 
     log: LogVerification
@@ -62,6 +63,7 @@ class PieceVerification:
     epochs: tuple[int, int, int]
     open_records: dict[int, int]
     unlisted: list[AbortedTransaction]
+    sight: Sight
 
 
 def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
@@ -105,7 +107,8 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
     open_records: dict[int, int] = {}
     unlisted: list[AbortedTransaction] = []
     try:
-        producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset, piece.start_offset)
+        live = is_live(fs, directory)
+        producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset, piece.start_offset, is_live=live)
 
         def on_batch(batch: Batch) -> None:
             if not first_epoch:
@@ -144,11 +147,24 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
         knows_producers, unstable, open_records, unlisted = False, None, {}, []
     epoch, offset = first_epoch[0] if first_epoch else (-1, NO_OFFSET)
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
-    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted)
+    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted, before)
 
 
 def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
-    return before != look(fs, Path(piece.directory), piece.base_offset, piece.offset_stop, is_last=piece.is_last)
+    directory = Path(piece.directory)
+    after = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
+    return after != before or (after.files[0] is None and is_live(fs, directory))
+
+
+def _have_changed(head: LogHead, pieces: Sequence[PieceVerification], fs: FileSystem) -> bool:
+    """Whether another program has replaced segments since they were read: then their records may be those of different
+    moments, and say nothing about what the indexes of others lack."""
+    directory = Path(head.log.path)
+    return any(
+        look(fs, directory, base_offset, piece.sight.following, is_last=piece.sight.following == OFFSET_MAX)
+        != piece.sight
+        for base_offset, piece in zip(head.bases, pieces, strict=True)
+    )
 
 
 def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
@@ -158,6 +174,7 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
     epochs = EpochOrder(log)
     # As in ``ProducerCheck``, for the pieces so far.
     open_records: dict[int, int] = {}
+    has_changed = any(piece.unlisted for piece in pieces) and _have_changed(head, pieces, fs)
     for piece, base_offset in zip(pieces, head.bases, strict=True):
         epoch, offset, last_epoch = piece.epochs
         epochs.take(epoch, offset)
@@ -174,7 +191,7 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         log.findings += [
             transaction_finding(path, aborted, NOT_LISTED)
             for aborted in piece.unlisted
-            if open_records.get(aborted.producer_id, -1) >= aborted.first_offset
+            if open_records.get(aborted.producer_id, -1) >= aborted.first_offset and not has_changed
         ]
         open_records |= piece.open_records
     if not pieces:

@@ -28,6 +28,7 @@ from kstore.rules.sequence import Producer
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import NO_OFFSET, AbortedTransaction
+from kstore.upkeep.verify.changing import read_settled
 from kstore.upkeep.verify.findings import Finding
 
 __all__ = ["NOT_LISTED", "ProducerCheck", "transaction_finding"]
@@ -64,9 +65,17 @@ class ProducerCheck:
     """Follows the batches of one log in order, and checks snapshots and transaction indexes against them."""
 
     def __init__(
-        self, fs: FileSystem, directory: Path, snapshots: Sequence[int], first_base: int, start_offset: int = 0
+        self,
+        fs: FileSystem,
+        directory: Path,
+        snapshots: Sequence[int],
+        first_base: int,
+        start_offset: int = 0,
+        *,
+        is_live: bool = False,
     ) -> None:
-        """``first_base``: that of the first segment read here. ``start_offset``: the log's, inside it or anywhere."""
+        """``first_base``: that of the first segment read here. ``start_offset``: the log's, inside it or anywhere.
+        ``is_live``: a writer may be writing a snapshot."""
         self._fs = fs
         self._directory = directory
         self._first_base = first_base
@@ -76,7 +85,7 @@ class ProducerCheck:
         for offset in snapshots:
             path = self._path(offset, SNAPSHOT_SUFFIX)
             try:
-                self._snapshots[offset] = decode_snapshot(read_file(fs, path))
+                self._snapshots[offset] = read_settled(lambda path=path: decode_snapshot(read_file(fs, path)), is_live)  # type: ignore[misc]
             except CorruptDataError as error:
                 self.findings.append(Finding("damage", "snapshot", path, str(error.reason)))
             except FileMissingError:

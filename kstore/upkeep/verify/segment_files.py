@@ -143,10 +143,10 @@ def _read(files: SegmentFiles, suffix: str) -> bytes | None:
         return None
 
 
-def _shape(data: bytes | None, entry_size: int) -> Iterator[tuple[Severity, str]]:
-    """The problems shown by the size of an index, and by its end."""
+def _shape(data: bytes | None, entry_size: int, *, is_live: bool) -> Iterator[tuple[Severity, str]]:
+    """The problems shown by the size of an index, and by its end. A broker creates those of a new segment late."""
     if data is None:
-        yield "damage", "is missing"
+        yield "note" if is_live else "damage", "is missing"
         return
     room = len(data) - len(data.rstrip(b"\0"))
     if len(data) % entry_size > room:
@@ -161,7 +161,10 @@ class _OffsetEntries:
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(INDEX_SUFFIX)
         data = _read(files, INDEX_SUFFIX)
-        self._findings = [Finding(severity, "index", self._path, reason) for severity, reason in _shape(data, 8)]
+        self._findings = [
+            Finding(severity, "index", self._path, reason)
+            for severity, reason in _shape(data, 8, is_live=files.is_live)
+        ]
         entries = list(OffsetIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
         previous = OffsetPosition(files.base_offset - 1, -1)
         self._entries: list[OffsetPosition] = []
@@ -226,7 +229,10 @@ class _TimeEntries:
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(TIME_INDEX_SUFFIX)
         data = _read(files, TIME_INDEX_SUFFIX)
-        self._findings = [Finding(severity, "timeindex", self._path, reason) for severity, reason in _shape(data, 12)]
+        self._findings = [
+            Finding(severity, "timeindex", self._path, reason)
+            for severity, reason in _shape(data, 12, is_live=files.is_live)
+        ]
         entries = list(TimeIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
         self._entries: list[TimestampOffset] = []
         previous = TimestampOffset(NO_TIMESTAMP, files.base_offset)
