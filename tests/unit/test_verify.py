@@ -12,8 +12,10 @@ from kstore.files.checkpoint import write_leader_epochs
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
 from kstore.log import Log
+from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
 from kstore.upkeep.verify.partition import is_live
+from tests.log_cases import data, marker, transaction
 
 T = 1_700_000_000_000
 
@@ -159,3 +161,18 @@ def test_a_log_in_a_store_is_not_taken_for_the_one_at_the_same_path_of_this_mach
         location = open_remote(f"memory://{directory}")
         assert is_live(SYSTEM_FS, directory)
         assert not is_live(location.reading, location.path)
+
+
+@pytest.mark.parametrize("is_missing", [True, False], ids=["a gap", "no gap"])
+def test_a_marker_with_the_next_epoch_may_have_been_compacted(tmp_path: Path, is_missing: bool) -> None:
+    with Log(tmp_path / "t-0", durability="os") as log:
+        log.append_batches(transaction(7, 0), assign_offsets=False)
+        log.append_batches(marker(7, 1, commit=True, epoch=1), assign_offsets=False)
+        log.append_batches(data(3 if is_missing else 2), assign_offsets=False)
+        log.roll()
+        log.append(b"x")
+    (path,) = (tmp_path / "t-0").glob("*4.snapshot" if is_missing else "*3.snapshot")
+    (entry,) = decode_snapshot(path.read_bytes())
+    assert (entry.producer_epoch, entry.last_offset) == (1, -1)
+    path.write_bytes(encode_snapshot([entry._replace(producer_epoch=2)]))
+    assert [found.kind for found in verify_log(tmp_path / "t-0").damages] == ([] if is_missing else ["snapshot"])

@@ -271,12 +271,10 @@ def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
     """Whether they differ only by the open transaction, as after compaction has removed its first batches or its
     marker; the last gap in the offsets ends at ``gap_end``."""
     first_offset = entry.current_txn_first_offset
-    if not known.is_in_transaction:
-        return False
     if entry.last_offset == first_offset == NO_OFFSET and entry.producer_epoch > known.producer_epoch:
         # A marker with the next epoch, after which nothing came (KIP-890).
         return gap_end > known.last_offset
-    if known.last_offset != entry.last_offset:
+    if known.last_offset != entry.last_offset or not known.is_in_transaction:
         return False
     if _contradicts(known._replace(current_txn_first_offset=first_offset), entry):
         return False
