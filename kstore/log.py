@@ -349,9 +349,9 @@ class Log:
         """The first offset whose record is at or after ``when``; None if there is none.
 
         ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
-        watermark), "max_timestamp" (the record with the greatest timestamp). Damaged batches are skipped.
+        watermark), "max_timestamp" (the record with the greatest timestamp). Transactions' markers count, as in Kafka.
         """
-        return offset_for_time(self.reads.source, when)
+        return offset_for_time(self.reads.source, self.reads.times, when)
 
     def refresh(self) -> None:
         """Looks for what another process has done to the log; a read that comes to its end does so by itself."""

@@ -5,7 +5,8 @@ opening          directory, opening (believe), recovery, recovery_scan (or check
 appending        append, foreign (batches from elsewhere), pending (one append), group_commit, roll
 durability       durability (when), flush (how), flusher (a thread), syncs (one at a time)
 whose turn       turn, others (processes that share the log), growth, following (waiting for appends)
-reading          reads, reader (a range), lookup (one record), last, fetch, columns (Arrow), times, view (read-only)
+reading          reads, reader (a range), lookup (one record), last, fetch, columns (Arrow), view (read-only)
+by time          times, segment_times (in memory)
 producers        producers (their state), transactions, transaction_rebuild
 removing         retention, cuts (truncate, delete, swap), swap, split
 maintaining      check (find and accept damage), index_repairs, metrics, describe, snapshots (for the store), closing

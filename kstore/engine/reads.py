@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kstore.engine.ends import Ends
+from kstore.engine.segment_times import SegmentTimes
 from kstore.engine.source import LogSource
 from kstore.errors import ClosedError, CorruptIndexError
 from kstore.files.fork import ForkGuard
@@ -31,7 +32,7 @@ class LogReads:
     Methods that use files or the list of segments raise ClosedError after ``close`` and ForkedError in a forked child.
     """
 
-    __slots__ = ("_aborted", "_guard", "_path", "_source", "closed")
+    __slots__ = ("_aborted", "_guard", "_path", "_source", "closed", "times")
 
     def __init__(self, source: LogSource, guard: ForkGuard, path: Path) -> None:
         self._source = source
@@ -39,6 +40,7 @@ class LogReads:
         self._path = path
         self._aborted: Sequence[AbortedTransaction] | None = None
         self.closed: bool = False
+        self.times = SegmentTimes()
 
     @property
     def source(self) -> LogSource:

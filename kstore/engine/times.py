@@ -7,6 +7,7 @@ from typing import Literal
 
 from kstore.engine.ends import Ends
 from kstore.engine.reads import looked_up
+from kstore.engine.segment_times import SegmentTimes
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptDataError
 from kstore.record.walk import Damage
@@ -19,47 +20,42 @@ __all__ = ["TimePoint", "find_offset_by_timestamp", "offset_for_time"]
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 
-def offset_for_time(source: LogSource, when: TimePoint) -> int | None:
-    """See ``Log.offset_for_time``."""
+def offset_for_time(source: LogSource, times: SegmentTimes, when: TimePoint) -> int | None:
+    """See ``Log.offset_for_time``; ``times`` are those of the log."""
     source.refresh()
     if when == "earliest":
         return source.ends.start_offset
     if when == "latest":
         return source.ends.high_watermark
     if when == "max_timestamp":
-        found = looked_up(source, lambda: _latest_record(source, source.ends))
+        found = looked_up(source, lambda: _latest_record(source, times, source.ends))
     else:
         timestamp_ms = milliseconds(when)
-        found = looked_up(source, lambda: _first_at(source, timestamp_ms, source.ends))
+        found = looked_up(source, lambda: _first_at(source, times, timestamp_ms, source.ends))
     return None if found is None else found.offset
 
 
-def _first_at(source: LogSource, timestamp_ms: int, ends: Ends) -> TimestampOffset | None:
+def _first_at(source: LogSource, times: SegmentTimes, timestamp_ms: int, ends: Ends) -> TimestampOffset | None:
     """The first record at or after ``timestamp_ms``, or None. Skips damaged batches."""
-    start_offset = ends.start_offset
-    for segment in source.segments.range(start_offset, ends.high_watermark):
-        limit = ends.limit_of(segment)
-        if segment.largest_timestamp(limit).timestamp >= timestamp_ms:
-            found = find_offset_by_timestamp(segment, timestamp_ms, start_offset, limit)
-            if found is not None:
-                return found if found.offset < ends.high_watermark else None
+    for segment in times.reaching(timestamp_ms, source.segments.snapshot, ends):
+        found = find_offset_by_timestamp(segment, timestamp_ms, ends.start_offset, ends.limit_of(segment))
+        if found is not None:
+            return found if found.offset < ends.high_watermark else None
     return None
 
 
-def _latest_record(source: LogSource, ends: Ends) -> TimestampOffset | None:
+def _latest_record(source: LogSource, times: SegmentTimes, ends: Ends) -> TimestampOffset | None:
     """The first record with the greatest timestamp; None if no record has one."""
     start_offset = ends.start_offset
-    candidates: list[tuple[int, LogSegment, int]] = []
-    for segment in source.segments.range(start_offset, ends.high_watermark):
-        limit = ends.limit_of(segment)
-        candidates.append((segment.largest_timestamp(limit).timestamp, segment, limit))
+    candidates = times.greatest(source.segments.snapshot, ends)
     latest: TimestampOffset | None = None
-    for largest, segment, limit in sorted(candidates, key=lambda candidate: -candidate[0]):
+    for largest, segment in sorted(candidates, key=lambda candidate: -candidate[0]):
         if largest <= (NO_TIMESTAMP if latest is None else latest.timestamp):
             break
+        limit = ends.limit_of(segment)
         found = find_offset_by_timestamp(segment, largest, start_offset, limit)
         if found is None or found.offset >= ends.high_watermark:
-            # That time belongs to a marker, to a deleted record, or to one that may still vanish.
+            # That time belongs to a deleted record, or to one that may still vanish; or the index is wrong.
             found = _latest_record_in(segment, start_offset, ends.high_watermark, limit)
         if found is not None and (latest is None or found.timestamp > latest.timestamp):
             latest = found
@@ -71,7 +67,8 @@ def find_offset_by_timestamp(
 ) -> TimestampOffset | None:
     """The first record at or above ``start_offset`` whose timestamp is at least ``timestamp`` (LogSegment).
 
-    Damaged batches are skipped. None if no record up to position ``stop`` fits.
+    Markers count, as in Kafka: a broker's answers are the same. Damaged batches are skipped. None if no record up to
+    position ``stop`` fits.
     """
     limit = segment.context.config.max_batch_bytes_uncompressed
     located = segment.locate(max(segment.offset_before_time(timestamp, stop), start_offset), stop)
@@ -79,7 +76,7 @@ def find_offset_by_timestamp(
         if isinstance(item, Damage):
             continue
         _, batch = item
-        if batch.max_timestamp < timestamp or batch.last_offset < start_offset or batch.is_control:
+        if batch.max_timestamp < timestamp or batch.last_offset < start_offset:
             continue
         try:
             offsets, timestamps = batch.offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)
@@ -99,7 +96,7 @@ def _latest_record_in(segment: LogSegment, start_offset: int, stop_offset: int, 
     limit = segment.context.config.max_batch_bytes_uncompressed
     latest = TimestampOffset(NO_TIMESTAMP, NO_OFFSET)
     for item in segment.walk_from(segment.locate(start_offset, stop), stop):
-        if isinstance(item, Damage) or item[1].is_control or item[1].max_timestamp <= latest.timestamp:
+        if isinstance(item, Damage) or item[1].max_timestamp <= latest.timestamp:
             continue
         try:
             pairs = item[1].offsets_and_timestamps(first_offset=start_offset, max_bytes_uncompressed=limit)

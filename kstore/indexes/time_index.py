@@ -13,6 +13,7 @@ import struct
 from array import array
 
 from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
+from kstore.files.fs import File
 from kstore.files.paths import TIME_INDEX_SUFFIX
 from kstore.indexes._search import time_entries
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
@@ -42,6 +43,18 @@ class TimeIndex(EntryIndex[TimestampOffset]):
 
     _last_delta: int
     _last_timestamp: int
+
+    @classmethod
+    def last_of(cls, file: File) -> tuple[int, int]:
+        """Timestamp and offset delta of the last entry of a sealed index; (NO_TIMESTAMP, 0) if that entry is missing or
+        does not follow the one before it."""
+        size = file.size()
+        data = file.pread(2 * ENTRY.size, max(size - 2 * ENTRY.size, 0))
+        if size % ENTRY.size or not data or len(data) % ENTRY.size:
+            return NO_TIMESTAMP, 0
+        previous = ENTRY.unpack_from(data) if len(data) > ENTRY.size else (NO_TIMESTAMP, 0)
+        timestamp, delta = ENTRY.unpack_from(data, len(data) - ENTRY.size)
+        return (timestamp, delta) if timestamp > previous[0] and delta >= previous[1] else (NO_TIMESTAMP, 0)
 
     @classmethod
     def _first_disorder(cls, data: bytes) -> int:

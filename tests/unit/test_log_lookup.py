@@ -27,11 +27,12 @@ def test_the_greatest_time_is_that_of_a_record_that_is_left(tmp_path: Path) -> N
         assert log.offset_for_time("max_timestamp") == 2
 
 
-def test_the_greatest_time_is_no_marker_s(tmp_path: Path) -> None:
+def test_the_end_of_a_transaction_counts_as_a_record_as_at_a_broker(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         log.append_batches(transaction(7, 0, 1), assign_offsets=False)
         log.append_batches(marker(7, 2, commit=True), assign_offsets=False)
-        assert log.offset_for_time("max_timestamp") == 1
+        assert log.offset_for_time(TIME + 2) == 2
+        assert log.offset_for_time("max_timestamp") == 2
 
 
 def test_the_first_of_equal_times_counts(tmp_path: Path) -> None:

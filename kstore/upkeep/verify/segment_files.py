@@ -246,12 +246,15 @@ class _TimeEntries:
             previous = entry
         self._at = 0
         self._largest = NO_TIMESTAMP
+        # A sealed index ends with the greatest timestamp; searches by time believe its last entry, if it has one.
+        self._must_be_whole = not (files.is_last or self._findings)
 
     def _add(self, reason: str, number: int) -> None:
         self._findings.append(Finding("damage", "timeindex", self._path, reason, number * 12))
 
     def skip(self, first_offset: int, next_offset: int | None) -> None:
         """Skips entries for damaged batches."""
+        self._must_be_whole = False
         self._entries[self._at :] = [
             entry
             for entry in self._entries[self._at :]
@@ -276,4 +279,8 @@ class _TimeEntries:
         if left:
             more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
             self._add(f"{left[0].timestamp} ms at offset {left[0].offset}, after the last batch{more}", self._at)
+        if self._must_be_whole and self._entries and self._entries[-1].timestamp < self._largest:
+            last = self._entries[-1].timestamp
+            reason = f"ends with {last} ms, but the segment's greatest timestamp is {self._largest}"
+            self._add(reason, len(self._entries) - 1)
         return self._findings
