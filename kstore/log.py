@@ -383,7 +383,7 @@ class Log:
     ) -> ArrowBatches:
         """Like ``to_arrow``, one ``pyarrow.RecordBatch`` after another: for more than fits into memory.
 
-        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (4 MiB) bytes; a larger
+        A record batch has at most ``max_records`` (default 65,536) records and ``max_bytes`` (2 MiB) bytes; a larger
         record has a batch of its own. Besides it, only the current batch of the log is kept in memory.
 
         Raises: as ``to_arrow``; errors of damage or of the disk come during iteration, after the records before them.
