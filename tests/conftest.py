@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +71,21 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
         items[0].config.stash[COLLECTED] += items
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     # Thousands of tests are made, none of which goes: looking for garbage among them would take a fifth of the time.
     gc.disable()
-    if _is_whole(session.config):
-        compile_share(session.config)
+    try:
+        if _is_whole(session.config):
+            compile_share(session.config)
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash.setdefault(COLLECTED, []).extend(session.items)
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
