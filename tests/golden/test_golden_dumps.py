@@ -139,16 +139,16 @@ def test_a_damaged_partition_is_dumped_up_to_the_damage(tree: str, partition: st
 
 
 def decoded_files() -> list[str]:
-    dumped = golden_root() / "decoded.dumped" / "decoded"
-    return sorted(str(path.relative_to(dumped)) for path in dumped.rglob("*.txt"))
+    trees = (golden_root() / "decoded.dumped", golden_root() / "coordinators.dumped")
+    return sorted(str(path.relative_to(tree)) for tree in trees for path in tree.rglob("*.txt"))
 
 
 @pytest.mark.parametrize("name", decoded_files())
 def test_records_of_kafka_s_own_topics_are_decoded_as_kafka_decodes_them(name: str, run: Run) -> None:
     file, option = name.removesuffix(".txt").rsplit(".", 1)
-    status, out, err = run(["dump-log", "--files", f"decoded/{file}", f"--{option}"])
+    status, out, err = run(["dump-log", "--files", file, f"--{option}"])
     assert status == 0
     assert not err
-    expected = (golden_root() / "decoded.dumped" / "decoded" / name).read_bytes()
+    expected = (golden_root() / f"{name.partition('/')[0]}.dumped" / name).read_bytes()
     # What is wrong with a record that cannot be decoded is said in each tool's own words.
     assert ERROR.sub(rb"\1", out) == ERROR.sub(rb"\1", expected)
