@@ -32,6 +32,7 @@ from tools.bench.read_lines import read, read_producers, read_small, read_values
 from tools.bench.report import report
 from tools.bench.spark_lines import spark, spark_growth
 from tools.bench.store_lines import retention, store
+from tools.bench.upkeep_lines import roll, upkeep
 
 LINES: dict[str, Callable[[Run], list[Line]]] = {
     function.__name__: function
@@ -46,6 +47,8 @@ LINES: dict[str, Callable[[Run], list[Line]]] = {
         lookup,
         segments,
         recovery,
+        upkeep,
+        roll,
         store,
         retention,
         durable,

@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import statistics
+from collections import deque
 
 import kstore
-from tools.bench.logs import RECORDS, fill, fresh
-from tools.bench.measure import MILLION, Line, Run, all_in_turn, percentile, rate_line, seconds_of
+from tools.bench.logs import RECORD_BYTES, RECORDS, fill, fresh, values
+from tools.bench.measure import MILLION, Line, Run, all_in_turn, in_turn, percentile, rate_line, seconds_of
 from tools.bench.read_lines import pread_rate
 
 __all__ = ["arrow"]
 
 # What most jobs read, and the least possible: the projection shows the cost of the columns themselves.
+SMALL_RECORDS, LONG_RECORDS = 150_000, 200_000
 COLUMNS = ["key", "value", "offset", "timestamp"]
 
 
 def arrow(run: Run) -> list[Line]:
+    return [*_large(run), _small(run), _long_values(run)]
+
+
+def _small(run: Run) -> Line:
+    with fresh(run.root, "arrow") as path:
+        fill(path, SMALL_RECORDS, 1)
+        with kstore.Log(path, read_only=True) as log:
+            # Of a record alone in its batch there are more bytes.
+            share = SMALL_RECORDS * RECORD_BYTES / sum(file.stat().st_size for file in path.glob("*.log"))
+            rates = in_turn(
+                lambda: SMALL_RECORDS / seconds_of(lambda: _drop(log, None)),
+                lambda: pread_rate(path) * share,
+                rounds=run.rounds,
+            )
+    return rate_line("to_arrow_batches, batches of 1", *rates, "pread of 1 MiB", rate_min=3 * MILLION)
+
+
+def _long_values(run: Run) -> Line:
+    batch = values(500, 1_000)
+    with fresh(run.root, "arrow") as path:
+        with kstore.Log(path, durability="os") as log:
+            for _ in range(LONG_RECORDS // len(batch)):
+                log.append_many(batch)
+        with kstore.Log(path, read_only=True) as log:
+            rates = in_turn(
+                lambda: LONG_RECORDS / seconds_of(lambda: _drop(log, None)),
+                lambda: LONG_RECORDS / seconds_of(lambda: deque(log.read_values(), maxlen=0)),
+                rounds=run.rounds,
+            )
+    return rate_line("to_arrow_batches, values of 1 KB", *rates, "read_values", ratio_min=1.0)
+
+
+def _large(run: Run) -> list[Line]:
     with fresh(run.root, "arrow") as path:
         fill(path, RECORDS)
         with kstore.Log(path, read_only=True) as log:

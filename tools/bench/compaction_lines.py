@@ -35,7 +35,7 @@ WINDOW_SECONDS = 1.0
 # Takes some milliseconds, all of them without the interpreter's lock.
 COMPUTED = bytes(8 * MIB)
 # What appends keep of their rate while another log is compacted.
-SHARES: dict[Durability, float] = {"os": 0.8, "sync": 0.5}
+SHARES: dict[Durability, float] = {"os": 0.7, "sync": 0.5}
 
 
 def compaction(run: Run) -> list[Line]:
