@@ -127,6 +127,14 @@ def test_a_piece_that_was_replaced_while_it_was_read_is_no_damage(written: Path,
         assert found.log.damages == [], at
 
 
+def test_a_piece_that_was_merged_with_others_after_the_listing_is_no_damage(written: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(written, tmp_path / "t-0"))
+    pieces = pieces_of(verify_head(path))
+    for _ in clean(path, MERGED, keeps):
+        pass
+    assert verify_piece(pieces[0]).log.damages == []
+
+
 def test_files_that_a_broker_is_about_to_write_are_no_damage(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ snapshot, producers are not checked in that piece; ``verify_log`` always checks 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, se
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
-from kstore.upkeep.verify.changing import Sight, look
+from kstore.upkeep.verify.changing import Sight, look, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, no_advance, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
@@ -151,9 +152,14 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
 
 
 def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
-    directory = Path(piece.directory)
-    after = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
-    return after != before or (after.files[0] is None and is_live(fs, directory))
+    """Whether another program has replaced the segment of ``piece`` since the log was listed."""
+    directory, live = Path(piece.directory), is_live(fs, Path(piece.directory))
+    bases = settled_bases(fs, directory, is_live=live)
+    at = bisect_right(bases, piece.base_offset)
+    if at and bases[at - 1] == piece.base_offset:
+        following = bases[at] if at < len(bases) else OFFSET_MAX
+        return before != look(fs, directory, piece.base_offset, following, is_last=piece.is_last)
+    return live or before.files[0] is not None
 
 
 def _have_changed(head: LogHead, pieces: Sequence[PieceVerification], fs: FileSystem) -> bool:
