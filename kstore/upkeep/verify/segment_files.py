@@ -14,8 +14,9 @@ from kstore.errors import CorruptDataError, FileMissingError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
@@ -62,7 +63,7 @@ def verify_segment(
     size = file.size()
     next_offset = expected = files.base_offset
     dropped = 0
-    for item in walk(
+    for item in walk_runs(
         file,
         0,
         size,
@@ -77,36 +78,25 @@ def verify_segment(
             offsets.skip(item.position, item.stop)
             times.skip(item.first_offset, item.next_offset)
             continue
-        position, batch = item
-        if position - dropped >= STEP_BYTES:
-            if not files.is_last:
-                # Data that is read once should not evict what others read often.
-                file.advise(dropped, position - dropped, "dontneed")
-            advance(position - dropped)
-            dropped = position
-        try:
-            batch.check(files.max_batch_bytes_uncompressed)
-        except CorruptDataError as error:
-            log.add_loss(
-                Finding(
-                    "damage",
-                    "batch",
-                    files.path(LOG_SUFFIX),
-                    error.reason,
-                    position,
-                    batch.base_offset,
-                    batch.last_offset,
-                ),
-                files.losses,
-            )
-        if batch.base_offset > expected:
-            _add_lost(files, log, expected, batch.base_offset, position)
-        offsets.note(position, batch)
-        times.note(batch)
-        on_batch(batch)
-        log.batch_count += 1
-        log.record_count += batch.record_count
-        next_offset = expected = batch.last_offset + 1
+        # The batches of a run are checked with all their records.
+        is_run = isinstance(item, Run)
+        for position, batch in item.batches() if isinstance(item, Run) else (item,):
+            if position - dropped >= STEP_BYTES:
+                if not files.is_last:
+                    # Data that is read once should not evict what others read often.
+                    file.advise(dropped, position - dropped, "dontneed")
+                advance(position - dropped)
+                dropped = position
+            if not is_run:
+                _check_records(files, log, position, batch)
+            if batch.base_offset > expected:
+                _add_lost(files, log, expected, batch.base_offset, position)
+            offsets.note(position, batch)
+            times.note(batch)
+            on_batch(batch)
+            log.batch_count += 1
+            log.record_count += batch.record_count
+            next_offset = expected = batch.last_offset + 1
     advance(size - dropped)
     _add_lost(files, log, expected, files.offset_stop, size)
     log.findings.extend(offsets.findings(size))
@@ -114,6 +104,15 @@ def verify_segment(
     log.segment_count += 1
     log.size += size
     return next_offset
+
+
+def _check_records(files: SegmentFiles, log: LogVerification, position: int, batch: Batch) -> None:
+    """Adds a batch with records that cannot be read."""
+    try:
+        batch.check(files.max_batch_bytes_uncompressed)
+    except CorruptDataError as error:
+        path, first, last = files.path(LOG_SUFFIX), batch.base_offset, batch.last_offset
+        log.add_loss(Finding("damage", "batch", path, error.reason, position, first, last), files.losses)
 
 
 def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, position: int) -> None:
