@@ -185,7 +185,7 @@ def test_a_million_sends_make_no_new_buffer_and_no_work_for_the_collector(store:
         producer.flush()
         full_collections = gc.get_stats()[2]["collections"] - before
     assert lent > 0
-    assert sum(made) <= (4 << 20) // 16384, "no more than the pool has room for"
+    assert sum(made) <= (4 << 20) // producer.config.batch_size, "no more than the pool has room for"
     assert full_collections <= 1
 
 

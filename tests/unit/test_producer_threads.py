@@ -96,7 +96,7 @@ def test_a_send_that_is_under_way_when_its_transaction_ends_is_in_it_or_refused(
 
         def late() -> None:
             try:
-                producer.send("orders", b"x" * 20_000)
+                producer.send("orders", b"x" * 70_000)
             except kstore.InvalidTransactionStateError as error:
                 errors.append(error)
 
