@@ -181,7 +181,14 @@ def _explain_in_segment(
             )
             continue
         position, batch = item
-        if batch.last_offset < offset or batch.is_control:
+        if batch.last_offset < offset:
+            continue
+        if batch.is_control:
+            explanation.add(
+                "marker",
+                f"offset {batch.base_offset} is a transaction's marker, which no reader gets",
+                offset=batch.base_offset,
+            )
             continue
         explanation.add(
             "scan",

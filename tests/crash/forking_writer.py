@@ -17,6 +17,8 @@ from tests.telling_values import hold_against, telling_value
 __all__ = ["THREADS"]
 
 THREADS = 3
+# The most records of a thread for each fork: without a limit, the log would grow faster than a child opens it.
+RECORDS_PER_FORK = 500
 
 
 def _uses(log: kstore.Log, reader: Iterator[kstore.Record]) -> dict[str, Callable[[], object]]:
@@ -75,11 +77,15 @@ def main(path: str, durability: Any, forks: int) -> None:
     stop = threading.Event()
     order = threading.Lock()
     acknowledged = [0] * THREADS
+    allowed = 0
     failures: list[str] = []
 
     def append(number: int) -> None:
         try:
             while not stop.is_set():
+                if acknowledged[number] >= allowed:
+                    stop.wait(0.001)
+                    continue
                 log.append(b"thread %d: %d" % (number, acknowledged[number]))
                 with order:
                     acknowledged[number] += 1
@@ -90,8 +96,12 @@ def main(path: str, durability: Any, forks: int) -> None:
     for thread in threads:
         thread.start()
     for number in range(forks):
+        allowed += RECORDS_PER_FORK
         reader = iter(log.read())
         next(reader)
+        before = sum(acknowledged)
+        while sum(acknowledged) == before and not failures:
+            pass  # fork in the middle of their work
         before = sum(acknowledged)
         pid = os.fork()
         if pid == 0:
@@ -105,6 +115,7 @@ def main(path: str, durability: Any, forks: int) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code:
             failures.append(f"child {number} ended with {code}")
+        allowed += 1
         while sum(acknowledged) == before and not failures:
             stop.wait(0.001)  # the parent's threads continue
     stop.set()

@@ -18,7 +18,7 @@ from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, RELATIVE_OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
 
 __all__ = ["SegmentFiles", "verify_segment"]
@@ -245,6 +245,7 @@ class _TimeEntries:
             previous = entry
         self._at = 0
         self._largest = NO_TIMESTAMP
+        self._base_offset = files.base_offset
         # A sealed index ends with the greatest timestamp; searches by time believe its last entry, if it has one.
         self._must_be_whole = not (files.is_last or self._findings)
 
@@ -271,6 +272,8 @@ class _TimeEntries:
                 )
             self._at += 1
         self._largest = max(self._largest, batch.max_timestamp)
+        if batch.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            self._must_be_whole = False  # no entry can hold this offset
 
     def findings(self) -> Sequence[Finding]:
         """All findings, after the last batch."""
