@@ -226,6 +226,8 @@ class SlowPath:
         if on_delivery is not None:
             try:
                 on_delivery(unknown_metadata(topic, partition), error)
+            except MemoryError:
+                raise  # perhaps without the call: the caller must hear of it
             except Exception:
                 logger.exception("%s: a callback failed", self._client_id)
         return delivery
