@@ -136,6 +136,7 @@ MATRIX: dict[str, Options] = {
 
 
 @pytest.mark.parametrize("case", MATRIX)
+@pytest.mark.sampled(8)
 def test_a_batch_returns_the_same_rows(both: Both, case: str) -> None:
     options = MATRIX[case]
     theirs, ours = both.kafka(options), both.kstore(options)
@@ -161,6 +162,7 @@ REFUSED: dict[str, Options] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.sampled(2)
 def test_both_refuse(both: Both, case: str) -> None:
     for load in (both.kafka, both.kstore):
         with pytest.raises(Exception, match=r"\S"):
@@ -178,6 +180,7 @@ STREAMS: dict[str, Options] = {
 
 
 @pytest.mark.parametrize("case", STREAMS)
+@pytest.mark.sampled(2)
 def test_a_stream_returns_the_same_rows_and_ends_at_the_same_offsets(both: Both, case: str) -> None:
     theirs = run(both, both.kafka(STREAMS[case], stream=True), "theirs")
     ours = run(both, both.kstore(STREAMS[case], stream=True), "ours")
