@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import IndexFullError, InvalidOffsetError, PoisonedError, StorageError
+from kstore.errors import FileMissingError, IndexFullError, InvalidOffsetError, PoisonedError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -581,6 +581,8 @@ class SegmentTail:
         for index in (self.offset_index, self.time_index):
             try:
                 fs.open(index.path).fdatasync()
+            except FileMissingError:
+                pass  # a truncation has removed the segment meanwhile
             except StorageError as error:
                 logger.warning("%s: not synced: %s", index.path, error)
 

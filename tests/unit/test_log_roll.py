@@ -370,6 +370,20 @@ def test_flush_messages_bounds_what_is_not_on_disk(durability: Durability, tmp_p
         assert ends == [0, 0, 3, 3, 3, 6, 6]
 
 
+def test_the_indexes_of_a_segment_that_was_truncated_away_need_no_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Log(tmp_path / "log", durability="os", clock=ManualClock(TIME)) as log:
+        log.append(b"first")
+        log.roll()
+        log.append(b"second")
+        tail = log.writer.files.tail
+        assert tail is not None
+        log.truncate_to(0)
+        tail.sync_indexes(SYSTEM_FS)  # as a flush does that began before the truncation
+    assert not caplog.records
+
+
 def test_closing_twice_and_without_a_change_writes_nothing(tmp_path: Path) -> None:
     log = Log(tmp_path / "log")
     log.append(b"x")
