@@ -545,10 +545,12 @@ class LogWriter:
         try:
             with suppress(StorageError):
                 self.files.remove_deleted(at_once=True)  # the next open removes what stays
-            self.turn.leave()
         finally:
-            self.files.let_go()
-            self.turn.release()
+            try:
+                self.turn.leave()
+            finally:
+                self.files.let_go()
+                self.turn.release()
 
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"the log {self.context.directory} is closed")

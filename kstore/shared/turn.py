@@ -125,6 +125,7 @@ class SharedTurn:
 
     def release(self) -> None:
         """Releases the directory, the record and the watch."""
+        self._others.has_turn = False  # after an interrupt, ``leave`` must not tell anything without the lock
         self._directory_lock.release()
         self.watch.close()
         self._others.slot.close()

@@ -14,7 +14,7 @@ from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SNAPSHOT_SUFFIX, segmen
 from kstore.log import Log
 from kstore.record.batch import Batch
 from kstore.state.producer_snapshot import encode_snapshot
-from kstore.upkeep.verify import partition, verify_log
+from kstore.upkeep.verify import changing, partition, verify_log
 from kstore.upkeep.verify.pieces import pieces_of, verify_head, verify_piece
 from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation, WatchedFs
@@ -76,7 +76,7 @@ def test_a_cleaner_at_work_is_no_damage(
     for at in range(1, OPERATIONS, OPERATIONS // tries(OPERATIONS, quick=50)):
         path = Path(shutil.copytree(written, tmp_path / f"{at}" / "t-0"))
         fs = CleanedFs(clean(path, MERGED, keeps), at, steps_each)
-        monkeypatch.setattr("time.sleep", lambda seconds, fs=fs: fs.step(1))
+        monkeypatch.setattr(changing, "sleep", lambda seconds, fs=fs: fs.step(1))
         found = verify_log(path, fs=fs)
         assert (found.damages, found.end_offset) == ([], COUNT), at
         if fs.count < at:
@@ -100,7 +100,7 @@ def test_damage_is_found_whatever_a_cleaner_does(
                 data[place] ^= 1
                 log.write_bytes(data)
         fs = CleanedFs(steps, at, 2)
-        monkeypatch.setattr("time.sleep", lambda seconds, fs=fs: fs.step(1))
+        monkeypatch.setattr(changing, "sleep", lambda seconds, fs=fs: fs.step(1))
         assert any(found.first <= offset <= found.last for found in verify_log(path, fs=fs).damages), at
 
 
@@ -145,5 +145,5 @@ def test_files_that_a_broker_is_about_to_write_are_no_damage(
     assert {found.kind for found in verify_log(path).damages} == {"index", "timeindex", "snapshot"}
     monkeypatch.setattr(partition, "is_live", lambda fs, directory: True)
     snapshot = path / segment_name(COUNT + 5, SNAPSHOT_SUFFIX)
-    monkeypatch.setattr("time.sleep", lambda seconds: snapshot.write_bytes(encode_snapshot([])))
+    monkeypatch.setattr(changing, "sleep", lambda seconds: snapshot.write_bytes(encode_snapshot([])))
     assert verify_log(path).damages == []

@@ -7,9 +7,9 @@ that follows, are others now, what was found says nothing, and the segment is re
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from kstore.errors import CorruptDataError, FileMissingError
@@ -61,9 +61,9 @@ def settled_bases(fs: FileSystem, directory: Path, *, is_live: bool) -> list[int
     """The base offsets of the segments; waits until a swap is over if a writer ``is_live``. Raises: StorageError."""
     names = classify(fs.list(directory))
     if is_live:
-        deadline = time.monotonic() + SWAP_SECONDS_MAX
-        while any(name.state == SWAP_SUFFIX for name in names.unfinished) and time.monotonic() < deadline:
-            time.sleep(PAUSE_SECONDS)
+        deadline = monotonic() + SWAP_SECONDS_MAX
+        while any(name.state == SWAP_SUFFIX for name in names.unfinished) and monotonic() < deadline:
+            sleep(PAUSE_SECONDS)
             names = classify(fs.list(directory))
     return names.bases[LOG_SUFFIX]
 
@@ -74,5 +74,5 @@ def read_settled(read: Callable[[], Result], is_live: bool) -> Result:
         try:
             return read()
         except CorruptDataError:
-            time.sleep(PAUSE_SECONDS)
+            sleep(PAUSE_SECONDS)
     return read()
