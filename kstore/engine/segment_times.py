@@ -3,9 +3,9 @@
 Timestamps may fall, so the search is a binary one over the greatest timestamps so far: the first segment at which these
 reach a time is the first that has a record of it. Sealed segments do not change, so the last entry of a time index is
 read once, and believed if it follows the entry before it, is not below the segment before, and covers most of its
-segment. Everything else is checked against the batches. A wrong entry that looks right and is too high is noticed when
-a search in its segment finds nothing; one that is too low hides the segment's later records from a search by time, and
-``verify`` finds it.
+segment. Everything else, and the segment that was sealed last, is checked against the batches. A wrong entry that looks
+right and is too high is noticed when a search in its segment finds nothing; one that is too low hides the segment's
+later records from a search by time, and ``verify`` finds it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SegmentTimes:
     def reaching(self, timestamp: int, snapshot: SegmentSnapshot, ends: Ends) -> Iterator[LogSegment]:
         """The segments that have a record at or after ``timestamp``, in order, as far as is known.
 
-        Who asks for the next one did not find such a record in this one: its time is checked. Raises: StorageError.
+        A caller that asks for the next one has found no such record in this one, whose time is then checked.
+        Raises: StorageError.
         """
         table = self._table_of(snapshot, ends)
         at = bisect_left(table.so_far, timestamp)
@@ -101,7 +102,9 @@ class SegmentTimes:
                 time = found[0]
             else:
                 time = _noted(segment, following)
-                if time < previous or time == NO_TIMESTAMP:
+                # A writer in another process adds the last entry after it has created the next segment.
+                may_be_rolling = segment is sealed[-1]
+                if time < previous or time == NO_TIMESTAMP or may_be_rolling:
                     time = _checked(segment, ends)
             times.append(time)
             previous = time

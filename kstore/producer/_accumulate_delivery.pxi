@@ -141,7 +141,7 @@ cdef class Delivery:
 
 
 cdef bint is_bystander(object callback):
-    """Whether the callback does not belong to the record's sender, who must then still learn of a failure."""
+    """Whether the callback is not that of the record's sender: the sender must still learn of a failure."""
     return getattr(callback, "is_bystander", False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,16 @@ def test_an_empty_log_has_an_empty_slice(tmp_path: Path) -> None:
         log.append(b"x")
         log.roll()
         assert (log.fetch(1).size, log.fetch(1).base_offset) == (0, 1)
+
+
+def test_a_search_by_time_in_a_log_that_is_rolling_finds_the_records_without_an_entry(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", clock=ManualClock(TIME), durability="os", index_interval_bytes=0) as log:
+        for number in range(64):
+            log.append(b"x" * 100, timestamp=TIME + number)
+        log.roll()
+        log.append(b"next", timestamp=TIME + 100)
+        index = log.path / f"{0:020d}.timeindex"
+        # The next segment exists, and the last entry of this one is not written yet.
+        os.truncate(index, index.stat().st_size - 12)
+        with Log(log.path, read_only=True) as view:
+            assert [view.offset_for_time(TIME + number) for number in (62, 63, 64)] == [62, 63, 64]

@@ -158,7 +158,7 @@ STEPS: dict[str, tuple[Callable[[Log], object], bool]] = {
     "refresh": (lambda log: log.refresh(), False),
     "delete": (lambda log: log.delete_records(9), True),
     "truncate": (lambda log: log.truncate_to(30), True),
-    "start anew": (lambda log: log.writer.truncate_fully_and_start_at(500), True),
+    "start at an offset": (lambda log: log.writer.truncate_fully_and_start_at(500), True),
     "retention": (retains, True),
     "idle roll": (lambda log: log.writer.roll_if_idle(), False),
     "close": (lambda log: log.close(), False),
