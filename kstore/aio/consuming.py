@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
-from kstore.aio.threads import Threads, to_the_end
+from kstore.aio.threads import Threads, whole
 from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
@@ -175,7 +175,7 @@ class Consumer:
     async def _call(self, call: Callable[[], Result]) -> Result:
         """Makes another call in a thread, when it is this consumer's turn. If cancelled, even before, it still runs."""
         self._threads.check_fork()
-        return await to_the_end(asyncio.ensure_future(self._called(call)))
+        return await whole(self._called(call))
 
     async def _called(self, call: Callable[[], Result]) -> Result:
         async with self._turn:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kstore.aio.sending import LoopProducer, NoRoomError
-from kstore.aio.threads import Threads, to_the_end
+from kstore.aio.threads import Threads, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery
@@ -174,7 +174,7 @@ class Producer:
         if self._threads.forked:
             self.sync.close()  # all of it is the parent's
         if not self.sync.closed:
-            await to_the_end(asyncio.ensure_future(self._close(timeout)))
+            await whole(self._close(timeout))
 
     async def _close(self, timeout: float | None) -> None:
         try:
@@ -218,7 +218,7 @@ class Producer:
         Raises: as ``kstore.Producer.commit_transaction``.
         """
         self._threads.check_fork()
-        await to_the_end(asyncio.ensure_future(self._commit()))
+        await whole(self._commit())
 
     async def _commit(self) -> None:
         await self._threads.run(self._loop_producer.begin_commit)

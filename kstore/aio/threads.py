@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from kstore.errors import ClosedError, ThreadStartError
 from kstore.files.fork import ForkGuard
 
-__all__ = ["THREADS", "Threads", "ended", "to_the_end"]
+__all__ = ["THREADS", "Threads", "ended", "to_the_end", "whole"]
 
 Result = TypeVar("Result")
 
@@ -108,6 +108,18 @@ async def to_the_end(future: asyncio.Future[Result]) -> Result:
     if not future.cancelled() and (failure := future.exception()) is not None:
         cancelled.add_note(f"it failed: {failure!r}")
     raise cancelled
+
+
+async def whole(work: Coroutine[Any, Any, Result]) -> Result:
+    """Like ``to_the_end``, for several steps. They all run, even if the loop ends and cancels each of its tasks."""
+    return await to_the_end(_Whole(work, loop=asyncio.get_running_loop()))
+
+
+class _Whole(asyncio.Task[Result]):
+    """A task that cannot be cancelled."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
 
 
 def _do(outcome: Future[Result], call: Callable[[], Result]) -> None:

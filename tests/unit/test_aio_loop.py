@@ -201,6 +201,46 @@ def test_what_waits_when_its_loop_ends_is_done_or_not_and_the_store_closes(tmp_p
     assert b"first" not in left
 
 
+def test_a_commit_ends_although_its_loop_ends(tmp_path: Path) -> None:
+    ending = threading.Event()
+
+    async def until_the_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+
+    async def main() -> kstore.aio.Store:
+        store = await kstore.aio.open(tmp_path / "data", durability="os")  # closed below
+        await store.create_topic("orders")
+        # The commit does not wait for its linger time.
+        producer = store.producer(transactional_id="t", linger_ms=3_600_000)
+        loop, is_written = asyncio.get_running_loop(), asyncio.Event()
+
+        def hold(_: object, __: object) -> None:
+            loop.call_soon_threadsafe(is_written.set)
+            ending.wait()
+
+        async def transact() -> None:
+            async with producer.transaction():
+                (await producer.send("orders", b"a")).add_callback(hold)
+
+        tasks.extend(asyncio.ensure_future(work) for work in (transact(), until_the_end()))
+        await is_written.wait()
+        producers.append(producer)
+        return store
+
+    tasks: list[asyncio.Future[None]] = []
+    producers: list[kstore.aio.Producer] = []
+    store = run(main())
+    assert tasks[0].cancelled()
+    assert not producers[0].in_transaction
+    producers[0].sync.close()
+    store.sync.close()
+    with kstore.open(tmp_path / "data", read_only=True) as again:
+        assert list(again.log("orders").read_values(isolation_level="read_committed")) == [b"a"]
+
+
 def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
     async def work(producer: kstore.Producer, number: int) -> None:
         """A result of a store of threads reaches the loop that awaits it."""
