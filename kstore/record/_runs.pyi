@@ -1,5 +1,5 @@
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, final
 
 from typing_extensions import Buffer
@@ -12,11 +12,13 @@ _Producer = tuple[int, int, tuple[tuple[int, int, int, int], ...], int, int, int
 _ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int]
 
 __all__ = [
+    "FoundRecords",
     "IndexNotes",
     "Run",
     "RunCounts",
     "RunRecords",
     "RunValues",
+    "Texts",
     "checksum",
     "epoch_starts",
     "find_batch",
@@ -86,6 +88,53 @@ class RunValues:
     def end(self) -> None: ...
     def __iter__(self) -> RunValues: ...
     def __next__(self) -> bytes | None: ...
+
+@final
+class FoundRecords:
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def given_count(self) -> int: ...
+    @property
+    def has_more(self) -> bool: ...
+    def end(self) -> None: ...
+    def __iter__(self) -> FoundRecords: ...
+    def __next__(self) -> Record: ...
+
+@final
+class Texts:
+    def __init__(
+        self,
+        texts: Iterable[bytes],
+        folds: bool = False,
+        keys: bool = True,
+        values: bool = True,
+        headers: bool = True,
+    ) -> None: ...
+    def find(self, data: bytes, start: int = 0, stop: int = ...) -> int: ...
+    def records_of_run(
+        self,
+        run: Run,
+        first_offset: int,
+        stop_offset: int,
+        tally: array[int],
+        aborted: array[int] | None = None,
+    ) -> FoundRecords: ...
+    def records_of_payload(
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        last_offset_delta: int,
+        is_append_time: bool,
+        append_time: int,
+        leader_epoch: int,
+        first_offset: int,
+        stop_offset: int,
+    ) -> FoundRecords: ...
 
 def walk_run(
     data: bytes,

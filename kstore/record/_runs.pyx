@@ -24,10 +24,11 @@ cimport cython
 from kstore.record._codec cimport ConsumerRecord, Record
 
 from kstore.errors import CorruptRecordError
+from kstore.record._codec import check_records
 from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
-    "IndexNotes", "Run", "RunCounts", "RunRecords", "RunValues", "checksum", "epoch_starts", "find_batch", "follow_producers",
+    "FoundRecords", "IndexNotes", "Run", "RunCounts", "RunRecords", "RunValues", "Texts", "checksum", "epoch_starts", "find_batch", "follow_producers",
     "index_notes", "record_at", "walk_run",
 ]
 
@@ -473,30 +474,31 @@ cdef class RunRecords(RunCursor):
         cdef Record record
         if not self.next_view(&view):
             raise StopIteration
-        record = self.made(&view)
+        record = make_record(self, &view, self.origin)
         self.give(record.offset)
         return record
 
-    cdef inline Record made(self, RecordView* view):
-        """The Record of a ``view`` into the batch that was entered last."""
-        cdef Record record
-        if self.origin is None:
-            record = Record.__new__(Record)
-        else:
-            record = ConsumerRecord.__new__(ConsumerRecord)
-            record.origin = self.origin
-        record.offset = self.base_offset + view.offset_delta
-        record.timestamp_type_index = self.timestamp_type
-        if self.timestamp_type == LOG_APPEND_TIME:
-            record.timestamp = self.append_time
-        else:
-            record.timestamp = timestamp_of(self.base_timestamp, view)
-        record.leader_epoch = self.leader_epoch
-        record.key = field_object(view.key, view.key_size)
-        record.value = field_object(view.value, view.value_size)
-        # Last, since making them may run the garbage collector, and so code that uses the cursor.
-        record.headers = () if view.header_count == 0 else header_objects(view)
-        return record
+
+cdef inline Record make_record(RunCursor cursor, RecordView* view, object origin):
+    """The Record of a ``view`` into the batch that ``cursor`` entered last; a ConsumerRecord with an ``origin``."""
+    cdef Record record
+    if origin is None:
+        record = Record.__new__(Record)
+    else:
+        record = ConsumerRecord.__new__(ConsumerRecord)
+        record.origin = origin
+    record.offset = cursor.base_offset + view.offset_delta
+    record.timestamp_type_index = cursor.timestamp_type
+    if cursor.timestamp_type == LOG_APPEND_TIME:
+        record.timestamp = cursor.append_time
+    else:
+        record.timestamp = timestamp_of(cursor.base_timestamp, view)
+    record.leader_epoch = cursor.leader_epoch
+    record.key = field_object(view.key, view.key_size)
+    record.value = field_object(view.value, view.value_size)
+    # Last, since making them may run the garbage collector, and so code that uses the cursor.
+    record.headers = () if view.header_count == 0 else header_objects(view)
+    return record
 
 
 @cython.final
@@ -514,6 +516,7 @@ cdef class RunValues(RunCursor):
         return value
 
 
+include "_runs_find.pxi"
 include "_runs_lookup.pxi"
 include "_runs_notes.pxi"
 include "_runs_counts.pxi"

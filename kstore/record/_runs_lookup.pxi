@@ -124,7 +124,7 @@ def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array ta
     cursor = RunRecords.__new__(RunRecords)
     cursor.begin(one_batch(data, at, &head), target, target + 1, tally, None)
     cursor.enter_batch()
-    return cursor.made(&view)
+    return make_record(cursor, &view, None)
 
 
 cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):

@@ -1,18 +1,20 @@
 """Searching records: which of a log hold a text, a pattern, bytes, or a text in a field of their JSON.
 
-The bytes of batches are searched before their records are decoded: a run, or a chunk, that cannot hold a match costs a
-read, its CRCs and one ``bytes.find``. Compressed batches are decompressed and decoded. Nothing is written, and a writer
-may be at work.
+Compiled code searches the bytes of batches, and only records that hold the text are decoded: the others cost a read
+and a CRC. For a regular expression it searches a text that every match holds, if there is one. Compressed batches are
+decompressed first. Nothing is written, and a writer may be at work.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from kstore.engine.reader import open_reader
@@ -20,11 +22,10 @@ from kstore.errors import ConfigError
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.log import Log
 from kstore.record._codec import Record
-from kstore.record._runs import Run
-from kstore.record.batch import MAGIC_V2, Batch
-from kstore.record.compression import NO_CODEC
+from kstore.record._runs import Run, Texts
+from kstore.record.batch import Batch, RecordBatch
 from kstore.segment import LogSegment
-from kstore.types import CorruptRange, IsolationLevel
+from kstore.types import LOG_APPEND_TIME, CorruptRange, IsolationLevel
 
 __all__ = ["FIELDS", "Match", "Pattern", "Piece", "pieces", "search"]
 
@@ -33,6 +34,13 @@ FIELDS = ("key", "value", "headers")
 PIECE_BYTES = 16 << 20
 # A text of these characters that is not a number, and that a field contains, is in the JSON unescaped.
 PLAIN = re.compile(rb"[A-Za-z0-9_-]*[A-DF-Za-df-z_][A-Za-z0-9_-]*", re.ASCII)
+# The parts of a regular expression; ``plain`` stands for itself.
+PART = re.compile(
+    rb"\[\^?\]?(?:\\.|[^]\\])*\]"
+    rb"|(?P<plain>\\[^A-Za-z0-9]|[^][\\^$.|?*+(){}])|\\x..|\\[0-9]+|\\."
+    rb"|(?P<quantifier>[*?+]|\{[0-9]*,?[0-9]*\})|.",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +70,48 @@ class Pattern:
         if not self.is_regex and not self.ignore_case:
             text = self.text
             return lambda data: text in data
+        expression = self.text if self.is_regex else re.escape(self.text)
         try:
-            return re.compile(
-                self.text if self.is_regex else re.escape(self.text),
-                re.DOTALL | (re.IGNORECASE if self.ignore_case else 0),
-            ).search
+            with warnings.catch_warnings():
+                # Of what a later Python may take for a set within a set.
+                warnings.simplefilter("ignore", FutureWarning)
+                return re.compile(expression, re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)).search
         except re.error as error:
             raise ConfigError(f"the regular expression {self.text.decode('utf-8', 'replace')!r}: {error}") from None
 
-    @property
-    def needles(self) -> tuple[bytes, ...]:
-        """Bytes of which a record that matches holds at least one; none if that is not known."""
-        if self.is_regex or self.ignore_case or not self.text:
-            return ()
+    def texts(self) -> Texts | None:
+        """Texts of which a record that matches holds at least one, in the fields to search; None if none is known."""
+        text = required_text(self.text) if self.is_regex else self.text
+        texts: tuple[bytes, ...] = (text,)
         if self.json_field:
             # JSON may write any character as an escape.
-            return (self.text, b"\\") if PLAIN.fullmatch(self.text) else ()
-        return (self.text,)
+            texts = (text, b"\\") if PLAIN.fullmatch(text) else ()
+        if not text or not texts:
+            return None
+        wanted = ("value",) if self.json_field else self.fields
+        return Texts(texts, self.ignore_case, *(name in wanted for name in FIELDS))
+
+
+def required_text(expression: bytes) -> bytes:
+    """The longest text that is in everything that a regular expression matches, as far as is easily seen; may be empty.
+
+    Groups and what is optional or repeated are left out. Alternatives and extensions (``(?``) are not examined.
+    """
+    if b"(?" in expression:
+        return b""
+    texts, depth = [b""], 0
+    for match in PART.finditer(expression):
+        part = match[0]
+        if part == b"|" and not depth:
+            return b""
+        depth += (part == b"(") - (part == b")")
+        if match["plain"] and not depth:
+            texts[-1] += part[-1:]
+            continue
+        if match["quantifier"]:
+            texts[-1] = texts[-1][:-1]  # the byte before it; after a group or a class the text is empty
+        texts.append(b"")
+    return max(texts, key=len)
 
 
 class Match(NamedTuple):
@@ -169,38 +202,41 @@ class _Searcher:
 
     def __init__(self, pattern: Pattern, since_ms: int | None, until_ms: int | None) -> None:
         self._find = pattern.finder()
-        self._needles = pattern.needles
+        self._texts = pattern.texts()
         self._fields = pattern.fields
         self._json_field = pattern.json_field
         self._since_ms = since_ms
         self._until_ms = until_ms
-        # Many batches are views of one chunk, which is searched once.
-        self._chunk: object = None
-        self._chunk_may_match = True
 
     def of_run(
         self, run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None
     ) -> Iterable[Match]:
-        if not self._may_match(run.data, run.start, run.stop):
-            return ()
-        return self._matches(run.records(first_offset, stop_offset, tally, aborted))
+        decode = run.records if self._texts is None else partial(self._texts.records_of_run, run)
+        return self._matches(decode(first_offset, stop_offset, tally, aborted))
 
     def of_batch(self, batch: Batch, first_offset: int, stop_offset: int, limit: int) -> Iterable[Match]:
-        if batch.magic == MAGIC_V2 and batch.codec == NO_CODEC and not self._chunk_of(batch.data):
-            return ()
-        return self._matches(batch.records(first_offset, stop_offset, limit))
-
-    def _chunk_of(self, data: memoryview) -> bool:
-        """Whether the chunk that holds ``data`` may hold a match."""
-        chunk = data.obj
-        if chunk is not self._chunk:
-            self._chunk = chunk
-            self._chunk_may_match = not isinstance(chunk, bytes) or self._may_match(chunk, 0, len(chunk))
-        return self._chunk_may_match
-
-    def _may_match(self, data: bytes, start: int, stop: int) -> bool:
-        needles = self._needles
-        return not needles or any(data.find(needle, start, stop) >= 0 for needle in needles)
+        if self._texts is None or not isinstance(batch, RecordBatch):
+            return self._matches(batch.records(first_offset, stop_offset, limit))
+        data, start, stop = batch.payload(limit)
+        if not isinstance(data, bytes):
+            data, start, stop = bytes(memoryview(data)[start:stop]), 0, stop - start
+        header = batch.header
+        return self._matches(
+            self._texts.records_of_payload(
+                data,
+                start,
+                stop,
+                header.record_count,
+                header.base_offset,
+                header.base_timestamp,
+                header.last_offset_delta,
+                batch.timestamp_type == LOG_APPEND_TIME,
+                header.max_timestamp,
+                header.leader_epoch,
+                first_offset,
+                stop_offset,
+            )
+        )
 
     def _matches(self, records: Iterable[Record]) -> Iterator[Match]:
         since_ms, until_ms, where = self._since_ms, self._until_ms, self._where
@@ -231,7 +267,7 @@ class _Searcher:
         return found
 
     def _matches_json(self, value: bytes | None) -> bool:
-        if value is None or not self._may_match(value, 0, len(value)):
+        if value is None:
             return False
         try:
             found: Any = json.loads(value)

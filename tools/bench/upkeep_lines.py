@@ -1,4 +1,4 @@
-"""A roll, and what looks at every byte of a log: verify and a deep count; with small batches and large ones."""
+"""A roll, and what looks at every byte of a log: verify, a deep count, a search; with small batches and large ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kstore
+from kstore.upkeep.search import Pattern, pieces, search
 from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import verify_log
 from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fresh
@@ -69,10 +70,11 @@ def _upkeep(run: Run, count: int, records: int) -> list[Line]:
     with fresh(run.root, "upkeep") as path:
         fill(path, records, count)
         size = sum(file.stat().st_size for file in path.glob("*.log"))
-        verified, counted, limits = all_in_turn(
+        verified, counted, searched, limits = all_in_turn(
             (
                 lambda: size / seconds_of(lambda: verify_log(path)),
                 lambda: size / seconds_of(lambda: log_stats(path, deep=True)),
+                lambda: size / seconds_of(lambda: _search(path)),
                 lambda: pread_rate(path) * RECORD_BYTES,
             ),
             rounds=run.rounds,
@@ -80,8 +82,14 @@ def _upkeep(run: Run, count: int, records: int) -> list[Line]:
     limit = percentile(limits, 0.75)
     return [
         _upkeep_line(f"{name}, batches of {count:,}", percentile(speeds, 0.5), limit, size, records)
-        for name, speeds in (("verify", verified), ("stats --deep", counted))
+        for name, speeds in (("verify", verified), ("stats --deep", counted), ("grep, three bytes", searched))
     ]
+
+
+def _search(path: Path) -> None:
+    with kstore.Log(path, read_only=True) as log:
+        for piece in pieces(log):
+            assert not any(search(log, Pattern(b"\xfe\xff\xfe"), piece))
 
 
 def _upkeep_line(name: str, speed: float, limit: float, size: int, records: int) -> Line:
