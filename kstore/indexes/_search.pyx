@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled loops over an index: its search, and the bytes of many entries. No I/O here.
+"""The compiled loops over an index: its search, and many entries as bytes and as numbers. No I/O here.
 
 Nothing releases the GIL.
 """
@@ -7,16 +7,18 @@ Nothing releases the GIL.
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-__all__ = ["floor_slot", "offset_entries", "time_entries"]
+__all__ = ["floor_slot", "offset_entries", "offset_rows", "time_entries", "time_rows"]
 
 cdef enum:
     # Of rows of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
     ROW_SIZE = 4
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
+
+cdef array.array NUMBERS = array.array("q")
 
 
 def floor_slot(data, Py_ssize_t entries, Py_ssize_t entry_size, bytes key, Py_ssize_t key_at):
@@ -95,3 +97,45 @@ def time_entries(
             at = store_32(at, <uint32_t>relative(row[3], base_offset))
         row += ROW_SIZE
     return bytes(entries[: at - first])
+
+
+cdef inline int64_t load_32(const uint8_t* at) noexcept:
+    return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
+
+
+def offset_rows(const uint8_t[::1] data not None):
+    """An ``array("q")`` of delta and position of each entry of an offset index, up to the first that is out of order."""
+    cdef Py_ssize_t count = data.shape[0] // OFFSET_ENTRY_SIZE, number
+    cdef const uint8_t* at = &data[0] if count else NULL
+    cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
+    cdef long long* row = rows.data.as_longlongs
+    cdef int64_t delta = -1, position = -1
+    for number in range(count):
+        row[0] = load_32(at)
+        row[1] = load_32(at + 4)
+        if row[0] <= delta or row[1] <= position:
+            array.resize(rows, 2 * number)
+            break
+        delta, position = row[0], row[1]
+        row += 2
+        at += OFFSET_ENTRY_SIZE
+    return rows
+
+
+def time_rows(const uint8_t[::1] data not None):
+    """An ``array("q")`` of timestamp and delta of each entry of a time index, up to the first that is out of order."""
+    cdef Py_ssize_t count = data.shape[0] // TIME_ENTRY_SIZE, number
+    cdef const uint8_t* at = &data[0] if count else NULL
+    cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
+    cdef long long* row = rows.data.as_longlongs
+    cdef int64_t timestamp = -1, delta = 0
+    for number in range(count):
+        row[0] = <int64_t>(<uint64_t>load_32(at) << 32 | <uint32_t>load_32(at + 4))
+        row[1] = load_32(at + 8)
+        if row[0] <= timestamp or row[1] < delta:
+            array.resize(rows, 2 * number)
+            break
+        timestamp, delta = row[0], row[1]
+        row += 2
+        at += TIME_ENTRY_SIZE
+    return rows

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
-from kstore.indexes._search import floor_slot, offset_entries
+from kstore.indexes._search import floor_slot, offset_entries, offset_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
@@ -63,13 +63,7 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
 
     @classmethod
     def _first_disorder(cls, data: bytes) -> int:
-        entries = ENTRY.iter_unpack(data)
-        previous_delta = previous_position = -1
-        for slot, (delta, position) in enumerate(entries):
-            if delta <= previous_delta or position <= previous_position:
-                return slot
-            previous_delta, previous_position = delta, position
-        return len(data) // cls.entry_size
+        return len(offset_rows(data)) // 2
 
     def _load_last(self) -> None:
         last = self._entry_bytes(self._count - 1) if self._count else ENTRY.pack(-1, -1)
@@ -99,6 +93,10 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         self._last_delta = delta
         self._last_position = position
         self._count = entries + 1
+
+    def rows(self) -> array[int]:
+        """Delta and position of each entry, one after the other, up to the first that is out of order."""
+        return offset_rows(self._read(0, self.size))
 
     @property
     def room(self) -> int:

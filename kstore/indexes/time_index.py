@@ -15,7 +15,7 @@ from array import array
 from kstore.errors import IndexFullError, InvalidOffsetError, InvalidTimestampError
 from kstore.files.fs import File
 from kstore.files.paths import TIME_INDEX_SUFFIX
-from kstore.indexes._search import time_entries
+from kstore.indexes._search import time_entries, time_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import NO_TIMESTAMP, TIMESTAMP_MAX, TimestampOffset
 
@@ -58,13 +58,7 @@ class TimeIndex(EntryIndex[TimestampOffset]):
 
     @classmethod
     def _first_disorder(cls, data: bytes) -> int:
-        previous_timestamp = -1
-        previous_delta = 0
-        for slot, (timestamp, delta) in enumerate(ENTRY.iter_unpack(data)):
-            if timestamp <= previous_timestamp or delta < previous_delta:
-                return slot
-            previous_timestamp, previous_delta = timestamp, delta
-        return len(data) // cls.entry_size
+        return len(time_rows(data)) // 2
 
     def _load_last(self) -> None:
         last = self._entry_bytes(self._count - 1) if self._count else ENTRY.pack(NO_TIMESTAMP, 0)
@@ -109,6 +103,10 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         self._last_delta = delta
         self._count = entries + 1
         return True
+
+    def rows(self) -> array[int]:
+        """Timestamp and delta of each entry, one after the other, up to the first that is out of order."""
+        return time_rows(self._read(0, self.size))
 
     @property
     def room(self) -> int:

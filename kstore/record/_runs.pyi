@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 
 from kstore.record._codec import Record
 from kstore.record.batch import RecordBatch
+from kstore.record.control import ControlRecordType
 
 # A Producer with its RememberedBatches, and the fields of one.
 _Producer = tuple[int, int, tuple[tuple[int, int, int, int], ...], int, int, int]
@@ -14,16 +15,20 @@ _ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int
 __all__ = [
     "FoundRecords",
     "IndexNotes",
+    "OffsetCheck",
     "Run",
     "RunCounts",
     "RunRecords",
     "RunValues",
     "Texts",
+    "TimeCheck",
     "checksum",
     "epoch_starts",
+    "falling_epoch",
     "find_batch",
     "follow_producers",
     "index_notes",
+    "pass_producers",
     "record_at",
     "walk_run",
 ]
@@ -211,5 +216,44 @@ def index_notes(
 ) -> IndexNotes: ...
 def epoch_starts(run: Run, latest: int) -> list[tuple[int, int]]: ...
 def follow_producers(
-    run: Run, producers: Mapping[int, _Producer], open_transactions: dict[int, int]
+    run: Run,
+    producers: Mapping[int, _Producer],
+    open_transactions: dict[int, int],
+    first: int = -1,
+    last: int = -1,
 ) -> tuple[list[_ProducerFields], list[tuple[int, int, int, int]], list[RecordBatch]]: ...
+
+@final
+class OffsetCheck:
+    def __init__(self, rows: array[int], base_offset: int) -> None: ...
+    @property
+    def position_slot(self) -> int: ...
+    def add(self, position: int, base_offset: int, last_offset: int) -> list[tuple[int, str, int, int]]: ...
+    def add_run(self, run: Run) -> list[tuple[int, str, int, int]]: ...
+    def skip(self, start: int, stop: int) -> list[tuple[int, str, int, int]]: ...
+
+@final
+class TimeCheck:
+    def __init__(self, rows: array[int], base_offset: int) -> None: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
+    @property
+    def is_far(self) -> bool: ...
+    def add(self, base_offset: int, last_offset: int, max_timestamp: int) -> list[tuple[int, str, int]]: ...
+    def add_run(self, run: Run) -> list[tuple[int, str, int]]: ...
+    def replace(self, rows: array[int]) -> None: ...
+
+def falling_epoch(run: Run, latest: int) -> tuple[int, int, int] | None: ...
+def pass_producers(
+    run: Run,
+    start: int,
+    next_offset: int,
+    gap_end: int,
+    snapshot_offset: int,
+    visible_offset: int,
+    open_records: dict[int, int],
+    ends: dict[int, tuple[int, ControlRecordType]],
+    last_ends: dict[int, int],
+) -> tuple[int, int, int]: ...

@@ -28,8 +28,9 @@ from kstore.record._codec import check_records
 from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
-    "FoundRecords", "IndexNotes", "Run", "RunCounts", "RunRecords", "RunValues", "Texts", "checksum", "epoch_starts", "find_batch", "follow_producers",
-    "index_notes", "record_at", "walk_run",
+    "FoundRecords", "IndexNotes", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts", "TimeCheck",
+    "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers", "index_notes", "pass_producers",
+    "record_at", "walk_run",
 ]
 
 cdef extern from *:
@@ -520,3 +521,4 @@ include "_runs_find.pxi"
 include "_runs_lookup.pxi"
 include "_runs_notes.pxi"
 include "_runs_counts.pxi"
+include "_runs_checks.pxi"

@@ -183,12 +183,15 @@ cdef int read_marker(const uint8_t* batch, Head* head, int32_t* coordinator_epoc
     return kind
 
 
-def follow_producers(Run run not None, dict producers not None, dict open_transactions not None):
+def follow_producers(
+    Run run not None, dict producers not None, dict open_transactions not None, Py_ssize_t first=-1, Py_ssize_t last=-1
+):
     """What becomes of producers in a run, by the rules of ``ProducerState.apply``.
 
     Args:
         producers: the Producer of each id before the run.
         open_transactions: the first offset of each open transaction, by producer id; brought up to date.
+        first, last: places in the run's data, for the batches between them alone.
 
     Returns three lists: the fields of the Producers that change, in the order of their first batches; the fields of the
     AbortedTransactions that end; and the control batches whose marker cannot be read, which change nothing.
@@ -205,6 +208,11 @@ def follow_producers(Run run not None, dict producers not None, dict open_transa
     cdef dict changed = {}
     cdef list aborted = []
     cdef list unreadable = []
+    if last >= 0:
+        if not run.start <= first <= last <= run.stop:
+            raise ValueError(f"places {first} to {last}, expected {run.start} to {run.stop}")
+        at = data + first
+        stop = data + last
     while at < stop:
         following = next_head(at, stop, &head)
         producer_id = <int64_t>big_endian_64(at + 43)

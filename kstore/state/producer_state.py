@@ -64,10 +64,15 @@ class ProducerState:
         """
         return None if batch.producer_id < 0 else self.apply(producer_batch(batch))
 
-    def update_run(self, run: Run) -> tuple[list[AbortedTransaction], list[RecordBatch]]:
-        """As ``update`` of every batch of ``run``: the aborted transactions, and the markers that cannot be read."""
+    def update_run(
+        self, run: Run, first: int = -1, last: int = -1
+    ) -> tuple[list[AbortedTransaction], list[RecordBatch]]:
+        """As ``update`` of every batch of ``run``: the aborted transactions, and the markers that cannot be read.
+
+        ``first``, ``last``: places in its data, for the batches between them alone.
+        """
         still_open = dict(self._open)
-        changed, aborted, unreadable = follow_producers(run, self.producers, still_open)
+        changed, aborted, unreadable = follow_producers(run, self.producers, still_open, first, last)
         for producer_id, epoch, batches, timestamp, coordinator_epoch, first_offset in changed:
             remembered_batches = tuple(map(RememberedBatch._make, batches))
             self.producers[producer_id] = Producer(

@@ -31,6 +31,7 @@ from kstore.files.paths import (
     segment_name,
 )
 from kstore.files.remote import RemoteFiles
+from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
@@ -176,7 +177,7 @@ class _Reading:
         """Reads one segment. Raises: FileMissingError, StorageError; then half of it may have been read."""
         log = self._log
         before = lost_batches(log)
-        log.end_offset = verify_segment(files, log, advance, self._note)
+        log.end_offset = verify_segment(files, log, advance, self._note, self._note_run)
         if lost_batches(log) != before:
             self._producers.lose_track()
         self._producers.end_segment(files.base_offset)
@@ -186,6 +187,14 @@ class _Reading:
         if batch.base_offset >= self._done:
             self._producers.note(batch)
             self._epochs.note(batch)
+
+    def _note_run(self, run: Run) -> None:
+        if run.base_offset < self._done:
+            for _, batch in run.batches():
+                self._note(batch)
+            return
+        self._producers.note_run(run)
+        self._epochs.note_run(run)
 
     def finish(self) -> LogVerification:
         """The result, after the last segment."""
@@ -359,8 +368,19 @@ class EpochOrder:
 
     def take(self, epoch: int, offset: int) -> None:
         """Like ``note``, for the batch at ``offset``."""
-        if epoch < self.last and epoch >= 0 and not self._is_reported:
-            self._is_reported = True
-            reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {self.last}"
-            self._log.findings.append(Finding("note", "epochs", f"{self._log.path}/{LEADER_EPOCHS}", reason))
+        if 0 <= epoch < self.last:
+            self._report(epoch, offset, self.last)
         self.last = max(self.last, epoch)
+
+    def note_run(self, run: Run) -> None:
+        """Adds the batches of a run."""
+        falling = None if self._is_reported else falling_epoch(run, self.last)
+        if falling is not None:
+            self._report(*falling)
+        self.last = max(self.last, run.leader_epoch_max)
+
+    def _report(self, epoch: int, offset: int, last: int) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {last}"
+            self._log.findings.append(Finding("note", "epochs", f"{self._log.path}/{LEADER_EPOCHS}", reason))

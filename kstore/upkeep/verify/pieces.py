@@ -17,6 +17,7 @@ from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
@@ -117,6 +118,13 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
             producers.note(batch)
             epochs.note(batch)
 
+        def on_run(run: Run) -> None:
+            if not first_epoch:
+                first = next(run.batches())[1]
+                first_epoch.append((first.leader_epoch, first.base_offset))
+            producers.note_run(run)
+            epochs.note_run(run)
+
         files = SegmentFiles(
             fs,
             directory,
@@ -128,7 +136,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
             piece.losses,
             piece.known_end,
         )
-        log.end_offset = verify_segment(files, log, no_advance, on_batch)
+        log.end_offset = verify_segment(files, log, no_advance, on_batch, on_run)
         if lost_batches(log):
             producers.lose_track()
         producers.end_segment(piece.base_offset)

@@ -22,12 +22,13 @@ from kstore.errors import CorruptDataError, FileMissingError, StorageError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.index import TransactionIndex
-from kstore.record.batch import Batch
+from kstore.record._runs import Run, pass_producers
+from kstore.record.batch import Batch, parse_v2
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
 from kstore.rules.sequence import Producer
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
-from kstore.types import NO_OFFSET, AbortedTransaction
+from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import read_settled
 from kstore.upkeep.verify.findings import Finding
 
@@ -160,6 +161,32 @@ class ProducerCheck:
             self._aborted.append(_Expected(aborted, first_max, stable_max, self._gap_end, previous_end))
         elif aborted is not None:
             self._emptied.append(aborted)
+
+    def note_run(self, run: Run) -> None:
+        """Adds the batches of the next run."""
+        at = run.start
+        while at < run.stop:
+            first = at
+            at, self._next_offset, self._gap_end = pass_producers(
+                run,
+                at,
+                self._next_offset,
+                self._gap_end,
+                next(iter(self._snapshots), OFFSET_MAX),
+                self._start_offset,
+                self.open_records,
+                self._ends,
+                self._last_ends,
+            )
+            if run.has_producers:
+                self._state.update_run(run, first, at)
+                # All of them are visible, or none.
+                if self._visible is not self._state and self._next_offset > self._start_offset:
+                    self._visible.update_run(run, first, at)
+            if at < run.stop:
+                batch = parse_v2(run.data, at)
+                self.note(batch)
+                at += batch.size
 
     def _latest_stable(self, last_offset: int) -> int:
         """The last stable offset after a marker at ``last_offset``, if every transaction has ended that may have."""

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from kstore.errors import CorruptDataError, FileMissingError
-from kstore.files.fs import FileSystem, read_file
+from kstore.files.fs import File, FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex
-from kstore.record._runs import Run
+from kstore.record._runs import OffsetCheck, Run, TimeCheck
 from kstore.record.batch import Batch
+from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, RELATIVE_OFFSET_MAX, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
 
 __all__ = ["SegmentFiles", "verify_segment"]
 
 # Long reads drop what they have read, and report progress, in steps of this size.
 STEP_BYTES = 8 << 20
+# What contradicts an entry (``OffsetCheck``, ``TimeCheck``).
+CONTRADICTIONS = {
+    "no start": ", where no batch starts",
+    "above": ", where the batch of offsets {} to {} starts",
+    "no end": ", but no batch ends there",
+    "earlier": "an earlier record has {}",
+    "other": "its batch has at most {}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +60,14 @@ class SegmentFiles:
 
 
 def verify_segment(
-    files: SegmentFiles, log: LogVerification, advance: Advance, on_batch: Callable[[Batch], None]
+    files: SegmentFiles,
+    log: LogVerification,
+    advance: Advance,
+    on_batch: Callable[[Batch], None],
+    on_run: Callable[[Run], None],
 ) -> int:
-    """Adds the findings to ``log``; passes each whole batch to ``on_batch``. Returns the offset after the last one.
+    """Adds the findings to ``log``; passes every whole batch, in order, to ``on_batch`` or as part of a run to
+    ``on_run``. Returns the offset after the last one.
 
     Raises: StorageError.
     """
@@ -61,8 +76,8 @@ def verify_segment(
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
     size = file.size()
+    progress = _Progress(file, advance, drops=not files.is_last)
     next_offset = expected = files.base_offset
-    dropped = 0
     for item in walk_runs(
         file,
         0,
@@ -71,6 +86,7 @@ def verify_segment(
         offset_stop=files.offset_stop,
         known_end=files.known_end,
         hints=offsets.positions,
+        run_bytes=RUN_BYTES_MAX,
     ):
         if isinstance(item, Damage):
             log.add_loss(_damage(files, item, size), files.losses)
@@ -78,16 +94,20 @@ def verify_segment(
             offsets.skip(item.position, item.stop)
             times.skip(item.first_offset, item.next_offset)
             continue
-        # The batches of a run are checked with all their records.
-        is_run = isinstance(item, Run)
+        # A gap may be a known loss, which is reported in the order of the batches around it.
+        if isinstance(item, Run) and not (item.has_gap and files.losses.lost):
+            progress.reach(item.position + item.start)
+            offsets.note_run(item)
+            times.note_run(item)
+            on_run(item)
+            log.batch_count += item.batch_count
+            log.record_count += item.record_count
+            next_offset = expected = item.next_offset
+            continue
         for position, batch in item.batches() if isinstance(item, Run) else (item,):
-            if position - dropped >= STEP_BYTES:
-                if not files.is_last:
-                    # Data that is read once should not evict what others read often.
-                    file.advise(dropped, position - dropped, "dontneed")
-                advance(position - dropped)
-                dropped = position
-            if not is_run:
+            progress.reach(position)
+            # The records of a run are checked.
+            if not isinstance(item, Run):
                 _check_records(files, log, position, batch)
             if batch.base_offset > expected:
                 _add_lost(files, log, expected, batch.base_offset, position)
@@ -97,13 +117,36 @@ def verify_segment(
             log.batch_count += 1
             log.record_count += batch.record_count
             next_offset = expected = batch.last_offset + 1
-    advance(size - dropped)
+    progress.end(size)
     _add_lost(files, log, expected, files.offset_stop, size)
     log.findings.extend(offsets.findings(size))
     log.findings.extend(times.findings())
     log.segment_count += 1
     log.size += size
     return next_offset
+
+
+class _Progress:
+    """How far a ``.log`` was read, told in steps."""
+
+    def __init__(self, file: File, advance: Advance, *, drops: bool) -> None:
+        """``drops``: what was read is not kept in memory, since data that is read once should not evict what others
+        read often."""
+        self._file = file
+        self._advance = advance
+        self._drops = drops
+        self._told = 0
+
+    def reach(self, position: int) -> None:
+        size = position - self._told
+        if size >= STEP_BYTES:
+            if self._drops:
+                self._file.advise(self._told, size, "dontneed")
+            self._advance(size)
+            self._told = position
+
+    def end(self, size: int) -> None:
+        self._advance(size - self._told)
 
 
 def _check_records(files: SegmentFiles, log: LogVerification, position: int, batch: Batch) -> None:
@@ -159,62 +202,54 @@ class _OffsetEntries:
 
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(INDEX_SUFFIX)
+        self._base_offset = files.base_offset
         data = _read(files, INDEX_SUFFIX)
         self._findings = [
             Finding(severity, "index", self._path, reason)
             for severity, reason in _shape(data, 8, is_live=files.is_live)
         ]
-        entries = list(OffsetIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
-        previous = OffsetPosition(files.base_offset - 1, -1)
-        self._entries: list[OffsetPosition] = []
-        for number, entry in enumerate(entries):
-            if entry.offset <= previous.offset or entry.position <= previous.position:
-                self._add(f"{_place(entry)} does not follow the previous entry", number)
-                break
-            self._entries.append(entry)
-            previous = entry
-        # The slots up to which positions, and offsets, were checked against batches.
-        self._position_slot = self._offset_slot = 0
+        index = OffsetIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True)
+        self._rows = index.rows()
+        self._count = len(self._rows) // 2
+        for entry in islice(index.entries(), self._count, self._count + 1):
+            self._add(f"{_place(entry)} does not follow the previous entry", self._count)
+        self._check = OffsetCheck(self._rows, files.base_offset)
 
     def positions(self) -> Sequence[int]:
         """The positions of batches according to the entries, while these are in order."""
-        return [entry.position for entry in self._entries]
+        return self._rows[1::2]
+
+    def _entry(self, slot: int) -> OffsetPosition:
+        return OffsetPosition(self._base_offset + self._rows[2 * slot], self._rows[2 * slot + 1])
 
     def _add(self, reason: str, slot: int) -> None:
         self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))
 
     def skip(self, start: int, stop: int) -> None:
         """Skips entries that point into damage: nothing can be checked against them."""
-        entries = self._entries
-        while self._position_slot < len(entries) and entries[self._position_slot].position < stop:
-            if entries[self._position_slot].position < start:
-                self._add(f"{_place(entries[self._position_slot])}, where no batch starts", self._position_slot)
-            self._position_slot += 1
-        self._offset_slot = max(self._offset_slot, self._position_slot)
+        self._tell(self._check.skip(start, stop))
 
     def note(self, position: int, batch: Batch) -> None:
-        entries = self._entries
-        while self._position_slot < len(entries) and entries[self._position_slot].position <= position:
-            entry = entries[self._position_slot]
-            if entry.position < position:
-                self._add(f"{_place(entry)}, where no batch starts", self._position_slot)
-            elif batch.base_offset > entry.offset:
-                self._add(
-                    f"{_place(entry)}, where the batch of offsets {batch.base_offset} to {batch.last_offset} starts",
-                    self._position_slot,
-                )
-            self._position_slot += 1
-        while self._offset_slot < len(entries) and entries[self._offset_slot].offset <= batch.last_offset:
-            if entries[self._offset_slot].offset < batch.last_offset and self._offset_slot < self._position_slot:
-                self._add(f"{_place(entries[self._offset_slot])}, but no batch ends there", self._offset_slot)
-            self._offset_slot += 1
+        """Holds the entries against the next batch."""
+        # The first offset of an old compressed batch may be anything up to its last one.
+        base_offset = max(batch.base_offset, self._base_offset)
+        self._tell(self._check.add(position, base_offset, batch.last_offset))
+
+    def note_run(self, run: Run) -> None:
+        """Holds the entries against the batches of a run."""
+        self._tell(self._check.add_run(run))
+
+    def _tell(self, found: Sequence[tuple[int, str, int, int]]) -> None:
+        for slot, what, base_offset, last_offset in found:
+            self._add(f"{_place(self._entry(slot))}{CONTRADICTIONS[what].format(base_offset, last_offset)}", slot)
 
     def findings(self, size: int) -> Sequence[Finding]:
         """All findings, after the last batch."""
-        left = self._entries[self._position_slot :]
+        slot = self._check.position_slot
+        left = self._count - slot
         if left:
-            more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
-            self._add(f"{_place(left[0])}, after the last batch of {size} bytes{more}", self._position_slot)
+            more = f", and {left - 1} more entries" if left > 1 else ""
+            self._add(f"{_place(self._entry(slot))}, after the last batch of {size} bytes{more}", slot)
         return self._findings
 
 
@@ -227,27 +262,23 @@ class _TimeEntries:
 
     def __init__(self, files: SegmentFiles) -> None:
         self._path = files.path(TIME_INDEX_SUFFIX)
+        self._base_offset = files.base_offset
         data = _read(files, TIME_INDEX_SUFFIX)
         self._findings = [
             Finding(severity, "timeindex", self._path, reason)
             for severity, reason in _shape(data, 12, is_live=files.is_live)
         ]
-        entries = list(TimeIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True).entries())
-        self._entries: list[TimestampOffset] = []
-        previous = TimestampOffset(NO_TIMESTAMP, files.base_offset)
-        for number, entry in enumerate(entries):
-            if entry.timestamp <= previous.timestamp or entry.offset < previous.offset:
-                self._add(
-                    f"entry {number} ({entry.timestamp}, {entry.offset}) does not follow the previous one", number
-                )
-                break
-            self._entries.append(entry)
-            previous = entry
-        self._at = 0
-        self._largest = NO_TIMESTAMP
-        self._base_offset = files.base_offset
+        index = TimeIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True)
+        self._rows = index.rows()
+        number = len(self._rows) // 2
+        for entry in islice(index.entries(), number, number + 1):
+            self._add(f"entry {number} ({entry.timestamp}, {entry.offset}) does not follow the previous one", number)
+        self._check = TimeCheck(self._rows, files.base_offset)
         # A sealed index ends with the greatest timestamp; searches by time believe its last entry, if it has one.
         self._must_be_whole = not (files.is_last or self._findings)
+
+    def _entry(self, slot: int) -> TimestampOffset:
+        return TimestampOffset(self._rows[2 * slot], self._base_offset + self._rows[2 * slot + 1])
 
     def _add(self, reason: str, number: int) -> None:
         self._findings.append(Finding("damage", "timeindex", self._path, reason, number * 12))
@@ -255,34 +286,39 @@ class _TimeEntries:
     def skip(self, first_offset: int, next_offset: int | None) -> None:
         """Skips entries for damaged batches."""
         self._must_be_whole = False
-        self._entries[self._at :] = [
-            entry
-            for entry in self._entries[self._at :]
-            if entry.offset < first_offset or (next_offset is not None and entry.offset >= next_offset)
-        ]
+        slot, count = self._check.slot, len(self._rows) // 2
+        kept = self._rows[: 2 * slot]
+        for timestamp, offset in map(self._entry, range(slot, count)):
+            if offset < first_offset or (next_offset is not None and offset >= next_offset):
+                kept.extend((timestamp, offset - self._base_offset))
+        self._rows = kept
+        self._check.replace(kept)
 
     def note(self, batch: Batch) -> None:
-        while self._at < len(self._entries) and self._entries[self._at].offset <= batch.last_offset:
-            timestamp, offset = self._entries[self._at]
-            if self._largest >= timestamp:
-                self._add(f"{timestamp} ms at offset {offset}, but an earlier record has {self._largest}", self._at)
-            elif batch.base_offset <= offset and batch.max_timestamp != timestamp:
-                self._add(
-                    f"{timestamp} ms at offset {offset}, but its batch has at most {batch.max_timestamp}", self._at
-                )
-            self._at += 1
-        self._largest = max(self._largest, batch.max_timestamp)
-        if batch.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
-            self._must_be_whole = False  # no entry can hold this offset
+        """Holds the entries against the next batch."""
+        base_offset = max(batch.base_offset, self._base_offset)
+        self._tell(self._check.add(base_offset, batch.last_offset, batch.max_timestamp))
+
+    def note_run(self, run: Run) -> None:
+        """Holds the entries against the batches of a run."""
+        self._tell(self._check.add_run(run))
+
+    def _tell(self, found: Sequence[tuple[int, str, int]]) -> None:
+        for slot, what, other in found:
+            timestamp, offset = self._entry(slot)
+            self._add(f"{timestamp} ms at offset {offset}, but {CONTRADICTIONS[what].format(other)}", slot)
 
     def findings(self) -> Sequence[Finding]:
         """All findings, after the last batch."""
-        left = self._entries[self._at :]
-        if left:
-            more = f", and {len(left) - 1} more entries" if len(left) > 1 else ""
-            self._add(f"{left[0].timestamp} ms at offset {left[0].offset}, after the last batch{more}", self._at)
-        if self._must_be_whole and self._entries and self._entries[-1].timestamp < self._largest:
-            last = self._entries[-1].timestamp
-            reason = f"ends with {last} ms, but the segment's greatest timestamp is {self._largest}"
-            self._add(reason, len(self._entries) - 1)
+        slot, count = self._check.slot, len(self._rows) // 2
+        if slot < count:
+            more = f", and {count - slot - 1} more entries" if count - slot > 1 else ""
+            timestamp, offset = self._entry(slot)
+            self._add(f"{timestamp} ms at offset {offset}, after the last batch{more}", slot)
+        largest = self._check.max_timestamp
+        # An entry cannot hold an offset far from the base.
+        if self._must_be_whole and not self._check.is_far and count and self._entry(count - 1).timestamp < largest:
+            last = self._entry(count - 1).timestamp
+            reason = f"ends with {last} ms, but the segment's greatest timestamp is {largest}"
+            self._add(reason, count - 1)
         return self._findings

@@ -1,0 +1,224 @@
+"""What a verification holds against the batches of a run, beyond the batches themselves. Part of _runs.pyx."""
+
+from kstore.record.control import ControlRecordType as _ControlRecordType
+
+cdef object COMMIT_TYPE = _ControlRecordType.COMMIT
+
+
+@cython.final
+cdef class OffsetCheck:
+    """The entries of an offset index, held against the batches of its segment as these pass. Not thread-safe.
+
+    ``rows`` (``OffsetIndex.rows``) are delta and position of each, both rising; ``base_offset`` is the segment's.
+    What contradicts is told as (slot, what, base offset, last offset): "no start" where no batch starts at an entry's
+    position, "above" where the batch there begins above the entry's offset, "no end" where none ends with that offset.
+    """
+
+    cdef const int64_t[::1] rows
+    cdef int64_t base_offset
+    cdef Py_ssize_t count
+    # The slots up to which positions, and offsets, were held against batches.
+    cdef readonly Py_ssize_t position_slot
+    cdef Py_ssize_t offset_slot
+
+    def __cinit__(self, const int64_t[::1] rows not None, int64_t base_offset):
+        self.rows = rows
+        self.base_offset = base_offset
+        self.count = rows.shape[0] // 2
+
+    cdef int note(self, int64_t position, int64_t base_delta, int64_t last_delta, list found) except -1:
+        cdef const int64_t* rows = &self.rows[0] if self.count else NULL
+        cdef Py_ssize_t slot
+        while self.position_slot < self.count and rows[2 * self.position_slot + 1] <= position:
+            slot = self.position_slot
+            self.position_slot += 1
+            if rows[2 * slot + 1] < position:
+                found.append((slot, "no start", 0, 0))
+            elif base_delta > rows[2 * slot]:
+                found.append((slot, "above", self.base_offset + base_delta, self.base_offset + last_delta))
+        while self.offset_slot < self.count and rows[2 * self.offset_slot] <= last_delta:
+            slot = self.offset_slot
+            self.offset_slot += 1
+            if rows[2 * slot] < last_delta and slot < self.position_slot:
+                found.append((slot, "no end", 0, 0))
+        return 0
+
+    def add(self, int64_t position, int64_t base_offset, int64_t last_offset):
+        """What a batch contradicts; no later one begins before it."""
+        cdef list found = []
+        # The first offset of an old compressed batch may be anything up to its last one.
+        self.note(position, max(base_offset, self.base_offset) - self.base_offset, last_offset - self.base_offset, found)
+        return found
+
+    def add_run(self, Run run not None):
+        """What the batches of a run contradict, in order."""
+        cdef Head head
+        cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(run.data)
+        cdef const uint8_t* at = data + run.start
+        cdef const uint8_t* stop = data + run.stop
+        cdef const uint8_t* following
+        cdef list found = []
+        while at < stop:
+            following = next_head(at, stop, &head)
+            self.note(
+                run.position + (at - data), head.base_offset - self.base_offset, head.last_offset - self.base_offset, found
+            )
+            at = following
+        return found
+
+    def skip(self, int64_t start, int64_t stop):
+        """Passes over the entries that point below ``stop``, of which those from ``start`` on cannot be held against
+        anything; what those before it contradict."""
+        cdef list found = []
+        while self.position_slot < self.count and self.rows[2 * self.position_slot + 1] < stop:
+            if self.rows[2 * self.position_slot + 1] < start:
+                found.append((self.position_slot, "no start", 0, 0))
+            self.position_slot += 1
+        self.offset_slot = max(self.offset_slot, self.position_slot)
+        return found
+
+
+@cython.final
+cdef class TimeCheck:
+    """The entries of a time index, held against the batches of its segment as these pass. Not thread-safe.
+
+    ``rows`` (``TimeIndex.rows``) are timestamp and delta of each. What contradicts is told as (slot, what, timestamp):
+    "earlier" where a batch before the entry's has a timestamp that is not below the entry's, "other" where the greatest
+    timestamp of its batch is another one.
+    """
+
+    cdef const int64_t[::1] rows
+    cdef int64_t base_offset
+    cdef Py_ssize_t count
+    # How many were held against batches.
+    cdef readonly Py_ssize_t slot
+    # Of all batches that passed: the greatest timestamp, -1 without any, and whether no entry can hold an offset.
+    cdef readonly int64_t max_timestamp
+    cdef readonly bint is_far
+
+    def __cinit__(self, const int64_t[::1] rows not None, int64_t base_offset):
+        self.rows = rows
+        self.base_offset = base_offset
+        self.count = rows.shape[0] // 2
+        self.max_timestamp = -1
+
+    cdef int note(self, int64_t base_delta, int64_t last_delta, int64_t timestamp, list found) except -1:
+        cdef const int64_t* rows = &self.rows[0] if self.count else NULL
+        cdef Py_ssize_t slot
+        while self.slot < self.count and rows[2 * self.slot + 1] <= last_delta:
+            slot = self.slot
+            self.slot += 1
+            if self.max_timestamp >= rows[2 * slot]:
+                found.append((slot, "earlier", self.max_timestamp))
+            elif base_delta <= rows[2 * slot + 1] and timestamp != rows[2 * slot]:
+                found.append((slot, "other", timestamp))
+        self.max_timestamp = max(self.max_timestamp, timestamp)
+        self.is_far |= last_delta > INT32_MAX
+        return 0
+
+    def add(self, int64_t base_offset, int64_t last_offset, int64_t max_timestamp):
+        """What a batch contradicts."""
+        cdef list found = []
+        self.note(
+            max(base_offset, self.base_offset) - self.base_offset, last_offset - self.base_offset, max_timestamp, found
+        )
+        return found
+
+    def add_run(self, Run run not None):
+        """What the batches of a run contradict, in order."""
+        cdef Head head
+        cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.start
+        cdef const uint8_t* stop = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.stop
+        cdef const uint8_t* following
+        cdef list found = []
+        while at < stop:
+            following = next_head(at, stop, &head)
+            self.note(
+                head.base_offset - self.base_offset, head.last_offset - self.base_offset,
+                <int64_t>big_endian_64(at + 35), found,
+            )
+            at = following
+        return found
+
+    def replace(self, const int64_t[::1] rows not None):
+        """Takes other entries for those that no batch has come to."""
+        if rows.shape[0] // 2 < self.slot:
+            raise ValueError(f"{rows.shape[0] // 2} entries, expected at least {self.slot}")
+        self.rows = rows
+        self.count = rows.shape[0] // 2
+
+
+def falling_epoch(Run run not None, int64_t latest):
+    """(leader epoch, base offset, greatest epoch before it) of the first batch of a run whose epoch is below that of one
+    before; None if there is none. ``latest``: the greatest one before the run. Negative epochs do not count."""
+    cdef Head head
+    cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.start
+    cdef const uint8_t* stop = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.stop
+    cdef const uint8_t* following
+    cdef int64_t epoch
+    while at < stop:
+        following = next_head(at, stop, &head)
+        epoch = <int32_t>big_endian_32(at + 12)
+        if 0 <= epoch < latest:
+            return epoch, head.base_offset, latest
+        latest = max(latest, epoch)
+        at = following
+    return None
+
+
+def pass_producers(
+    Run run not None,
+    Py_ssize_t start,
+    int64_t next_offset,
+    int64_t gap_end,
+    int64_t snapshot_offset,
+    int64_t visible_offset,
+    dict open_records not None,
+    dict ends not None,
+    dict last_ends not None,
+):
+    """Passes batches of a run from place ``start`` in its data on, by the rules of ``ProducerCheck.note``.
+
+    Stops before a batch that needs more: an abort marker, a producer's batch at or above ``snapshot_offset``, and one
+    that ends at or above ``visible_offset`` after others did not. Returns its place, and ``next_offset`` and
+    ``gap_end`` there. What the batches of producers change is told to the three dicts; ``follow_producers`` has the rest.
+    """
+    cdef Head head
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(run.data)
+    cdef const uint8_t* at = data + start
+    cdef const uint8_t* stop = data + run.stop
+    cdef const uint8_t* following
+    cdef int64_t producer_id
+    cdef int32_t coordinator_epoch = 0
+    cdef int kind
+    cdef bint is_visible, was_visible = False
+    if not run.start <= start <= run.stop:
+        raise ValueError(f"start {start}, expected {run.start} to {run.stop}")
+    while at < stop:
+        following = next_head(at, stop, &head)
+        is_visible = head.last_offset >= visible_offset
+        if at == data + start:
+            was_visible = is_visible
+        producer_id = <int64_t>big_endian_64(at + 43)
+        kind = NO_MARKER
+        if producer_id >= 0:
+            if head.attributes & ATTRIBUTE_CONTROL:
+                kind = read_marker(at, &head, &coordinator_epoch)
+            if kind == ABORT or head.base_offset >= snapshot_offset or is_visible != was_visible:
+                break
+        if head.base_offset > next_offset or head.record_count == 0:
+            gap_end = head.last_offset
+        next_offset = head.last_offset + 1
+        if producer_id >= 0:
+            if kind == COMMIT:
+                ends[head.last_offset] = (producer_id, COMMIT_TYPE)
+                open_records.pop(producer_id, None)
+                last_ends[producer_id] = head.last_offset
+            elif (
+                is_visible
+                and head.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL) == ATTRIBUTE_TRANSACTIONAL
+                and head.record_count
+            ):
+                open_records[producer_id] = head.last_offset
+        at = following
+    return at - data, next_offset, gap_end
