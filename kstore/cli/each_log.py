@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from kstore.cli.places import LogPlace, log_places
-from kstore.errors import KstoreError
+from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.files.local import SYSTEM_FS
 from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["each_log"]
 
 Result = TypeVar("Result")
-
-# Starting the processes takes as long as checking this many bytes.
-BYTES_MIN = 128 << 20
 
 
 def each_log(
@@ -34,49 +27,26 @@ def each_log(
 
     Raises: what ``look`` raises.
     """
-    count = min(len(places), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = min(len(places), processor_count())
     if count < 2 or sum(sizes) - max(sizes) < BYTES_MIN:
         for place in places:
             yield look(place, advance)
         return
-    # A fork is quick, but copies only the thread that calls it.
-    can_fork = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if can_fork else "spawn")
-    pool = ProcessPoolExecutor(count, context, initializer=_die_on_interrupts)
-    is_done = False
-    try:
-        futures = [pool.submit(_look, look, str(place.path), place.is_stray) for place in places]
-        for place, size, future in zip(places, sizes, futures, strict=True):
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                result = None  # the system has ended a process, for want of memory perhaps
-            if result is None:
+    # A log that takes long must not leave the other processes without work, and a result is small.
+    tasks = [(str(place.path), place.is_stray) for place in places]
+    with closing(in_order(partial(_look, look), tasks, count, ahead=len(tasks))) as results:
+        for place, size, (_, done) in zip(places, sizes, results, strict=True):
+            if done is None:
                 yield look(place, advance)
             else:
                 advance(size)
-                yield result[0]
-        is_done = True
-    finally:
-        if not is_done:
-            # An interrupt, or the output was closed: what they are doing is no longer wanted.
-            for process in multiprocessing.active_children():
-                process.terminate()
-        pool.shutdown(cancel_futures=True)
+                yield done[0]
 
 
-def _die_on_interrupts() -> None:
-    # Ctrl-C goes to every process of the terminal.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _look(look: Callable[[LogPlace, Advance], Result], path: str, is_stray: bool) -> tuple[Result] | None:
-    """In another process. None for an error: the first process meets it again, and reports it."""
-    place = log_places(path)[0] if is_stray else LogPlace(Path(path), SYSTEM_FS)
-    try:
-        return (look(place, _no_advance),)
-    except KstoreError:
-        return None
+def _look(look: Callable[[LogPlace, Advance], Result], task: tuple[str, bool]) -> Result:
+    """In another process."""
+    path, is_stray = task
+    return look(log_places(path)[0] if is_stray else LogPlace(Path(path), SYSTEM_FS), _no_advance)
 
 
 def _no_advance(size: int) -> None:

@@ -70,7 +70,13 @@ Exit status:
 )
 @click.option("--count", "-c", is_flag=True, help="Print only the number of matching records of each log.")
 @click.option("--max-count", "-m", type=click.IntRange(1), metavar="N", help="Stop after N matching records in all.")
-@click.option("--jobs", "-j", type=click.IntRange(1), metavar="N", help="Processes. Default: one a core.")
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes. Default: one a core, if there is much to search.",
+)
 @format_option('text: see below. json: the fields of "kstore read", with "log" and "matched".')
 @ISOLATION_LEVEL
 @RAW
@@ -111,7 +117,7 @@ def command(
         looked_for.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logs = [log.path for path in paths for log in log_places(path)]
+    logs = list(dict.fromkeys(log.path for path in paths for log in log_places(path)))
     want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
     with searched(Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)) as results:
         outcome = _print_counts(results, logs, form) if count else _print_lines(results)

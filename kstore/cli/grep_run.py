@@ -6,20 +6,16 @@ grow with the logs.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.cli.places import log_places, open_place
+from kstore.cli.places import log_bytes, log_places, open_place
+from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.terminal import escaped, escaped_bytes
 from kstore.errors import OffsetOutOfRangeError
@@ -33,6 +29,8 @@ __all__ = ["Found", "Job", "Task", "Want", "searched"]
 # Pieces that are searched or wait for a process, for each process.
 PIECES_AHEAD = 2
 OPEN_LOGS_MAX = 8
+# Searching takes about so much longer if every record is decoded.
+DECODING_FACTOR = 8
 
 
 class Want(NamedTuple):
@@ -48,7 +46,7 @@ class Want(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of the command; ``jobs`` processes, by default one a core."""
+    """One run of the command; ``jobs`` processes, by default one a processor if there is enough to search."""
 
     logs: list[Path]
     want: Want
@@ -84,34 +82,22 @@ class Found:
 @contextmanager
 def searched(job: Job) -> Iterator[Iterator[tuple[Task, Found]]]:
     """The results of ``job``, piece by piece in the order of the logs; no process remains at the end."""
-    tasks = _tasks(job)
-    count = job.jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    first, second = next(tasks, None), next(tasks, None)
-    waiting = [task for task in (first, second) if task is not None]
+    tasks, count = _tasks(job), job.jobs or _process_count(job)
     try:
-        if count == 1 or len(waiting) < 2:
-            yield _limited(job, ((task, search_piece(task)) for task in _chain(waiting, tasks)))
+        if count == 1:
+            yield _limited(job, ((task, search_piece(task)) for task in tasks))
             return
-        # A fork is quick, but copies only the thread that calls it.
-        can_fork = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("fork" if can_fork else "spawn")
-        pool = ProcessPoolExecutor(count, context, initializer=_ignore_interrupts)
-        try:
-            yield _limited(job, _results(pool, _chain(waiting, tasks), count))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with closing(in_order(search_piece, tasks, count, ahead=PIECES_AHEAD * count)) as results:
+            yield _limited(job, ((task, search_piece(task) if done is None else done[0]) for task, done in results))
     finally:
         _opened.cache_clear()
 
 
-def _ignore_interrupts() -> None:
-    # Ctrl-C goes to every process of the terminal; the first one ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _chain(waiting: list[Task], tasks: Iterator[Task]) -> Iterator[Task]:
-    yield from waiting
-    yield from tasks
+def _process_count(job: Job) -> int:
+    """One a processor, if starting them takes less time than they save."""
+    # Without a text to search first every record is decoded.
+    bytes_min = BYTES_MIN if job.want.pattern.texts() is not None else BYTES_MIN // DECODING_FACTOR
+    return 1 if sum(map(log_bytes, job.logs)) < bytes_min else processor_count()
 
 
 def _tasks(job: Job) -> Iterator[Task]:
@@ -120,18 +106,6 @@ def _tasks(job: Job) -> Iterator[Task]:
             found = pieces(log, since_ms=job.want.since_ms)
         for piece in found:
             yield Task(str(path), piece, job.want, job.with_lines, job.context, job.max_count)
-
-
-def _results(pool: ProcessPoolExecutor, tasks: Iterator[Task], count: int) -> Iterator[tuple[Task, Found]]:
-    ahead: deque[tuple[Task, Future[Found]]] = deque()
-    for task in tasks:
-        ahead.append((task, pool.submit(search_piece, task)))
-        if len(ahead) > PIECES_AHEAD * count:
-            task, future = ahead.popleft()
-            yield task, future.result()
-    while ahead:
-        task, future = ahead.popleft()
-        yield task, future.result()
 
 
 def _limited(job: Job, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 from kstore.errors import FileMissingError, LogNotFoundError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import LOG_SUFFIX
 from kstore.files.stray import StrayFs
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
-__all__ = ["LogPlace", "log_places", "open_place"]
+__all__ = ["LogPlace", "log_bytes", "log_places", "open_place"]
 
 
 class LogPlace(NamedTuple):
@@ -47,3 +48,14 @@ def log_places(path: str) -> list[LogPlace]:
 def open_place(place: LogPlace) -> Log:
     """The log for reading. Raises: as ``Log``."""
     return Log(place.path, read_only=True, fs=place.fs)
+
+
+def log_bytes(log: Path) -> int:
+    """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
+    size = 0
+    for path in [log] if log.is_file() else log.glob(f"*{LOG_SUFFIX}"):
+        try:
+            size += path.stat().st_size
+        except FileNotFoundError:
+            pass
+    return size

@@ -10,11 +10,11 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
+from kstore.cli.places import log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
-from kstore.cli.verify import log_bytes
 from kstore.config import LogConfig
 from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.losses import UNCONFIRMED

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.places import log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.verify import log_bytes
 from kstore.reports.gathering import logs_of
 from kstore.reports.report import report
 

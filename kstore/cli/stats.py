@@ -11,12 +11,12 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
-from kstore.cli.places import LogPlace, log_places
+from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
-from kstore.cli.verify import finding_line, log_bytes
+from kstore.cli.verify import finding_line
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, log_stats

@@ -11,7 +11,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
-from kstore.cli.places import LogPlace, log_places
+from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -21,7 +21,7 @@ from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 
-__all__ = ["command", "finding_line", "log_bytes"]
+__all__ = ["command", "finding_line"]
 
 EXAMPLES = """
 \b
@@ -89,17 +89,6 @@ def _verified(log: LogPlace, advance: Advance) -> LogVerification:
         # Files that a copied file came without do not count as damage.
         found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
     return found
-
-
-def log_bytes(log: Path) -> int:
-    """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
-    size = 0
-    for path in [log] if log.is_file() else log.glob(f"*{LOG_SUFFIX}"):
-        try:
-            size += path.stat().st_size
-        except FileNotFoundError:
-            pass
-    return size
 
 
 def _fields(log: LogVerification) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kstore.cli import grep_run
+from kstore.cli.grep_run import Found, Task
 from kstore.cli.main import main
 from kstore.config import CompressionType
 from kstore.log import Log
@@ -37,9 +40,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def grep(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
-    # Other processes take a second to start: one test is about them.
-    jobs = () if "--jobs" in arguments else ("--jobs", "1")
-    status = main(["grep", *jobs, *arguments])
+    status = main(["grep", *arguments])
     return status, capfd.readouterr().out.splitlines()
 
 
@@ -82,6 +83,32 @@ def test_several_processes_find_the_same_in_the_same_order(orders: Path, capfd: 
     alone = grep(capfd, "--jobs", "1", "user", ".")
     assert len(alone[1]) == 40
     assert grep(capfd, "--jobs", "3", "user", ".") == alone
+
+
+def test_what_is_searched_quickly_starts_no_process(
+    orders: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def noted(work: Callable[[Task], Found], tasks: Iterable[Task], count: int, *, ahead: int) -> Iterator[object]:
+        counts.append(count)
+        yield from ((task, None) for task in tasks)
+
+    monkeypatch.setattr(grep_run, "in_order", noted)
+    monkeypatch.setattr(grep_run, "processor_count", lambda: 7)
+    assert len(grep(capfd, "user", ".")[1]) == 40
+    assert counts == []
+    # The first process does what another one could not do.
+    monkeypatch.setattr(grep_run, "BYTES_MIN", grep_run.DECODING_FACTOR * 1000)
+    assert len(grep(capfd, "user", ".")[1]) == 40
+    assert counts == []
+    assert len(grep(capfd, "-E", "[u]", ".")[1]) == 40
+    assert len(grep(capfd, "--jobs", "2", "user", ".")[1]) == 40
+    assert counts == [7, 2]
+
+
+def test_a_log_that_is_named_twice_is_searched_once(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert grep(capfd, "--count", "u1", "orders-0", ".", "orders-0") == (0, ["orders-0:11"])
 
 
 def test_a_line_shows_where_it_matches(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
