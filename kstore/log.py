@@ -1,8 +1,7 @@
 """``Log``: one partition, an append-only sequence of records in a directory of segments.
 
-A ``Log`` has a writer, or a read-only view, and an object that reads from either (``reads``). Its methods delegate to
-them and to the other parts in ``engine/``, whose ``__init__`` maps them.
-Parts that only some programs use (columns, compaction, logs that several processes share) are loaded on first use.
+A ``Log`` has a writer, or a read-only view, and an object that reads from either. Its methods delegate to them and to
+the other parts in ``engine/``, whose ``__init__`` maps them; columns, compaction and shared logs load on first use.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
 from kstore.record._runs import Run
 from kstore.rules.arguments import offset_number, one_of
+from kstore.rules.deprecated import Deprecated
 from kstore.segment import SegmentContext
 from kstore.types import (
     DURABILITIES,
@@ -127,21 +127,12 @@ class Log:
         else:
             self._source = self._writer = open_writer(context, durability, _ties)
         try:
-            self.reads: LogReads = LogReads(self._source, self._guard, self.path)  # for kstore's own use
+            self._reads = LogReads(self._source, self._guard, self.path)
             repairs.serve(self._source)
         except BaseException:
             self._source.close()  # or its lock would last as long as the exception
             raise
         self._closed = False
-
-    @property
-    def writer(self) -> LogWriter:
-        """For kstore's own use. Raises: ReadOnlyError, ClosedError, ForkedError."""
-        writer = self._writer
-        if writer is None or self._closed or self._guard.forked:
-            self.reads.source  # noqa: B018  # raises if the log is closed, or another process's
-            raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(self.path))
-        return writer
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -161,22 +152,22 @@ class Log:
     @property
     def start_offset(self) -> int:
         """The first offset that can be read."""
-        return self.reads.source.ends.start_offset
+        return self._reads.source.ends.start_offset
 
     @property
     def end_offset(self) -> int:
         """The offset that the next record gets."""
-        return self.reads.refreshed().ends.end_offset
+        return self._reads.refreshed().ends.end_offset
 
     @property
     def high_watermark(self) -> int:
         """Where reads stop: records that may still vanish are not read."""
-        return self.reads.refreshed().ends.high_watermark
+        return self._reads.refreshed().ends.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Where "read_committed" stops: the first offset of the oldest open transaction, or the high watermark."""
-        return self.reads.refreshed().last_stable_offset()
+        return self._reads.refreshed().last_stable_offset()
 
     def __repr__(self) -> str:
         return described(getattr(self, "_source", None), str(self.path), closed=self._closed)
@@ -199,7 +190,7 @@ class Log:
         ``headers`` are a mapping or pairs of str to bytes or None; ``timestamp`` is ms since the epoch or an aware
         datetime, now by default. Raises: as ``append_many``.
         """
-        appends = self.writer.appends
+        appends = writer_of(self).appends
         if timestamp is None and not headers:
             single = appends.append_single(value, key)
             if single is not None:
@@ -225,7 +216,7 @@ class Log:
         InvalidRecordError (a compacted log needs keys), DiskFullError, PoisonedError, ClosedError, ReadOnlyError,
         ForkedError, StorageError.
         """
-        return self.writer.appends.append_many(values, keys, timestamps, headers)
+        return writer_of(self).appends.append_many(values, keys, timestamps, headers)
 
     def append_batches(self, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True) -> AppendInfo:
         """Appends foreign batches: validated as Kafka's LogValidator does, v0 and v1 rebuilt as v2.
@@ -244,7 +235,7 @@ class Log:
         InvalidOffsetError, RecordTooLargeError, UnsupportedCodecError; OutOfOrderSequenceError,
         DuplicateSequenceError, InvalidProducerEpochError, InvalidTransactionStateError; and as ``append_many``.
         """
-        return append_batches(self.writer, buffer, assign_offsets=assign_offsets)
+        return append_batches(writer_of(self), buffer, assign_offsets=assign_offsets)
 
     def append_arrow(self, data: Any) -> AppendInfo:
         """Appends the rows of ``data``: a ``pyarrow.RecordBatch`` or ``Table``, or an object with Arrow's C interface.
@@ -257,7 +248,7 @@ class Log:
         """
         from kstore.engine.columns import rows_of
 
-        rows = rows_of(data, self.reads.source.context.clock.now_ms)
+        rows = rows_of(data, self._reads.source.context.clock.now_ms)
         return self.append_many(rows.values, keys=rows.keys, timestamps=rows.timestamps, headers=rows.headers)
 
     # --- read -------------------------------------------------------------------------------------------------------
@@ -286,7 +277,7 @@ class Log:
         Raises: OffsetOutOfRangeError at once; CorruptBatchError, StorageError while it runs.
         """
         return open_reader(
-            self.reads, records_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.records
+            self._reads, records_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.records
         )
 
     def read_values(
@@ -301,7 +292,7 @@ class Log:
     ) -> LogReader[bytes | None]:
         """Like ``read``, for the values only: the fast path for payloads."""
         return open_reader(
-            self.reads, values_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.values
+            self._reads, values_of, start, stop, isolation_level, on_corrupt, follow, timeout, decode_run=Run.values
         )
 
     def get(self, offset: int) -> Record | None:
@@ -316,7 +307,7 @@ class Log:
         damaged, or the disk has lost it; ClosedError, ForkedError, StorageError.
         """
         offset = offset_number("offset", offset)
-        record = record_of(self.reads, offset)
+        record = record_of(self._reads, offset)
         return record if record is not None else next(self.read(offset, offset + 1), None)
 
     def __getitem__(self, offset: int) -> Record | None:
@@ -331,7 +322,7 @@ class Log:
 
     def tail(self, count: int = 10, *, isolation_level: IsolationLevel = "read_uncommitted") -> list[Record]:
         """The last ``count`` records, or all if there are fewer; it reads little more. See ``read``."""
-        return last_records(self.reads, count, isolation_level)
+        return last_records(self._reads, count, isolation_level)
 
     def fetch(
         self, offset: int, max_bytes: int = FETCH_BYTES, *, isolation_level: IsolationLevel = "read_uncommitted"
@@ -343,7 +334,7 @@ class Log:
         Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
         accepted; StorageError.
         """
-        return fetch(self.reads, offset_number("offset", offset), max_bytes, isolation_level)
+        return fetch(self._reads, offset_number("offset", offset), max_bytes, isolation_level)
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None if there is none.
@@ -351,11 +342,11 @@ class Log:
         ``when`` is ms since the epoch, an aware ``datetime``, or "earliest" (the log's start), "latest" (the high
         watermark), "max_timestamp" (the record with the greatest timestamp). Transactions' markers count, as in Kafka.
         """
-        return offset_for_time(self.reads.source, self.reads.times, when)
+        return offset_for_time(self._reads.source, self._reads.times, when)
 
     def refresh(self) -> None:
         """Looks for what another process has done to the log; a read that comes to its end does so by itself."""
-        self.reads.refreshed()
+        self._reads.refreshed()
 
     # --- read as columns: pyarrow is loaded by the first call -------------------------------------------------------
 
@@ -376,7 +367,7 @@ class Log:
         """
         from kstore.engine.columns import arrow_table
 
-        return arrow_table(self.reads, start, stop, options)
+        return arrow_table(self._reads, start, stop, options)
 
     def to_arrow_batches(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ArrowOptions]
@@ -390,7 +381,7 @@ class Log:
         """
         from kstore.engine.columns import arrow_batches
 
-        return arrow_batches(self.reads, start, stop, options)
+        return arrow_batches(self._reads, start, stop, options)
 
     def to_pandas(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
@@ -398,7 +389,7 @@ class Log:
         """``to_arrow`` as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
         from kstore.engine.columns import to_pandas
 
-        return to_pandas(self.reads, start, stop, options)
+        return to_pandas(self._reads, start, stop, options)
 
     def to_polars(
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
@@ -406,7 +397,7 @@ class Log:
         """``to_arrow`` as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
         from kstore.engine.columns import to_polars
 
-        return to_polars(self.reads, start, stop, options)
+        return to_polars(self._reads, start, stop, options)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The whole log as a stream of Arrow columns, for ``polars.DataFrame(log)``, DuckDB, pyarrow and others."""
@@ -416,11 +407,11 @@ class Log:
 
     def flush(self) -> None:
         """Puts everything appended so far on disk. Raises: SyncFailedError, after which the log is poisoned."""
-        self.writer.flush()
+        writer_of(self).flush()
 
     def roll(self) -> int:
         """Begins a new segment, if the active one holds anything; returns the active segment's base offset."""
-        return self.writer.roll()
+        return writer_of(self).roll()
 
     def truncate_to(self, offset: int) -> None:
         """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
@@ -431,18 +422,14 @@ class Log:
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """
-        self.writer.truncate_to(offset_number("offset", offset))
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
-        self.writer.truncate_fully_and_start_at(offset)
+        writer_of(self).truncate_to(offset_number("offset", offset))
 
     def delete_records(self, before: int) -> int:
         """Raises the log's start to ``before``, durably, and removes the segments that are entirely below it.
 
         Returns the new start. Raises: OffsetOutOfRangeError (above the high watermark), and as ``append_many``.
         """
-        return self.writer.delete_records(offset_number("before", before))
+        return writer_of(self).delete_records(offset_number("before", before))
 
     def accept_loss(self, first: int, last: int) -> None:
         """Lets reads skip offsets ``first`` to ``last`` (both inclusive), which are damaged or lost.
@@ -455,7 +442,7 @@ class Log:
         Raises: NotLostError, if a record, or an offset that was never assigned, is among them; InvalidOffsetError;
         LossLimitError; and as ``append_many``. Thread-safe.
         """
-        accept_loss(self.writer, offset_number("first", first), offset_number("last", last))
+        accept_loss(writer_of(self), offset_number("first", first), offset_number("last", last))
 
     def compact(
         self,
@@ -483,8 +470,9 @@ class Log:
         """
         from kstore.compaction.cleaner import compact
 
+        writer = writer_of(self)
         return compact(
-            self.writer, whole=whole, keep_keyless=keep_keyless, map_bytes=map_bytes, bytes_per_second=bytes_per_second
+            writer, whole=whole, keep_keyless=keep_keyless, map_bytes=map_bytes, bytes_per_second=bytes_per_second
         )
 
     def apply_retention(self) -> RetentionResult:
@@ -493,7 +481,7 @@ class Log:
         A log with such settings does this by itself when it rolls. Nothing above the high watermark is deleted, and a
         clock that jumps ahead while the log is open deletes nothing early. Raises: as ``append_many``.
         """
-        return self.writer.apply_retention()
+        return writer_of(self).apply_retention()
 
     # --- producers and transactions ---------------------------------------------------------------------------------
 
@@ -517,7 +505,7 @@ class Log:
         ``append_many``.
         """
         return end_transaction(
-            self.writer,
+            writer_of(self),
             producer_id,
             producer_epoch,
             commit=commit,
@@ -527,14 +515,14 @@ class Log:
 
     def producers(self) -> list[ProducerInfo]:
         """What the log knows of each producer that it has not forgotten, ordered by id. Raises: StorageError."""
-        return producers(self.reads.source)
+        return producers(self._reads.source)
 
     def transactions(self, *, hanging_ms: int = 0) -> list[OpenTransaction]:
         """The open transactions, oldest first; with ``hanging_ms`` those whose producer has been silent for that long.
 
         Readers of committed records wait for the oldest one; ``abort_transaction`` ends it. Raises: StorageError.
         """
-        return open_transactions(self.reads.source, hanging_ms)
+        return open_transactions(self._reads.source, hanging_ms)
 
     def abort_transaction(self, producer_id: int, *, hanging_ms: int = 0) -> int:
         """Ends a transaction that its producer has left open; returns the offset of its end marker.
@@ -542,15 +530,7 @@ class Log:
         Raises: InvalidTransactionStateError if the producer has none open, or has been silent for less than
         ``hanging_ms``; and as ``end_transaction``.
         """
-        return abort_transaction(self.writer, producer_id, hanging_ms)
-
-    def expire_producers(self) -> int:
-        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many.
-
-        Appends of producers do so too, every ten minutes. A producer with an open transaction is kept. Raises: as
-        ``append_many``.
-        """
-        return self.writer.expire_producers()
+        return abort_transaction(writer_of(self), producer_id, hanging_ms)
 
     # --- maintenance ----------------------------------------------------------------------------------------------
 
@@ -559,7 +539,7 @@ class Log:
 
         A log that is open for reading does not know its writer's. Raises: StorageError.
         """
-        source, writer = self.reads.source, self._writer
+        source, writer = self._reads.source, self._writer
         gauges = {} if writer is None else writer.gauges()
         if writer is not None and writer.is_compacted:
             from kstore.compaction.cleaner import dirt_gauges
@@ -569,11 +549,11 @@ class Log:
 
     def verify(self) -> RecoveryReport:
         """Reads every batch and record, and reports what is damaged; changes nothing. Raises: StorageError."""
-        return check_batches(self.reads.refreshed())
+        return check_batches(self._reads.refreshed())
 
     def check(self) -> None:
         """Asserts the invariants of the log, its segments and indexes. For tests and diagnosis."""
-        check_invariants(self.reads.source)
+        check_invariants(self._reads.source)
 
     def close(self) -> None:
         """Flushes and closes cleanly, so that the next open scans nothing. A second close does nothing.
@@ -581,7 +561,7 @@ class Log:
         Raises: SyncFailedError, StorageError: the log is closed nevertheless, and recovers when it is next opened.
         """
         self._closed = True
-        self.reads.close()
+        self._reads.close()
         if self._guard.forked:
             return  # the files belong to the parent
         # Even if it was closed: an interrupt may have come before its files were.
@@ -598,3 +578,21 @@ class Log:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
+
+    if not TYPE_CHECKING:
+        truncate_fully_and_start_at = Deprecated(lambda log: writer_of(log).truncate_fully_and_start_at)
+        expire_producers = Deprecated(lambda log: writer_of(log).expire_producers)
+
+
+def writer_of(log: Log) -> LogWriter:
+    """What changes the log, for kstore's own use. Raises: ReadOnlyError, ClosedError, ForkedError."""
+    writer = log._writer
+    if writer is None or log._closed or log._guard.forked:
+        log._reads.source  # noqa: B018  # raises if the log is closed, or another process's
+        raise ReadOnlyError(errno.EROFS, "the log is open for reading", str(log.path))
+    return writer
+
+
+def reads_of(log: Log) -> LogReads:
+    """What reads the log, for kstore's own use."""
+    return log._reads

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
-from kstore.consumer.consumer import Consumer
+from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
@@ -41,6 +41,7 @@ from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
+from kstore.rules.deprecated import Deprecated
 from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
@@ -54,12 +55,10 @@ if TYPE_CHECKING:
 __all__ = [
     "PartitionDescription",
     "Store",
-    "StoreParts",
     "StoreStatus",
     "TopicDescription",
     "TopicSummary",
     "open",
-    "parts_of",
 ]
 
 # Differences from a lone log: readers get a minute with removed segments, and each log has fewer open files.
@@ -371,11 +370,6 @@ class Store:
         self._topics.check_writable()
         return self._queues.get(name, dict(settings))
 
-    @property
-    def coordinator(self) -> TransactionCoordinator:
-        """Producer ids, transactions, committed offsets. Raises: StorageError, on first use."""
-        return self._coordinator.get()
-
     # --- work -------------------------------------------------------------------------------------------------------
 
     def run_due_tasks(self) -> int:
@@ -477,7 +471,7 @@ class Store:
             # Running tasks continue: a compaction ends when its log is closed, and the rest finds no more logs.
             self._scheduler.end()
             for consumer in self._consumers.open().values():
-                attempt(consumer.abandon)
+                attempt(partial(abandon, consumer))
             attempt(self._queues.close)
             attempt(self._coordinator.close)
             owners = topics.logs.shut()
@@ -521,6 +515,17 @@ class Store:
         topics = getattr(self, "_topics", None)  # None if the directory could not be opened
         if topics is not None and not (topics.life.closed or topics.read_only or topics.life.forked):
             warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
+
+    if not TYPE_CHECKING:
+        coordinator = Deprecated(lambda store: coordinator_of(store))
+
+
+# --- for kstore's own use ---------------------------------------------------------------------------------------------
+
+
+def coordinator_of(store: Store) -> TransactionCoordinator:
+    """Producer ids, transactions, committed offsets. Raises: StorageError, on first use."""
+    return store._coordinator.get()
 
 
 def parts_of(store: Store) -> StoreParts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
@@ -40,8 +40,8 @@ FIRST = f"{0:020d}.log"
 
 def park(log: Log) -> None:
     """Closes the tail of an unused log, once its background flush is done."""
-    while not log.writer.files.park():
-        with log.writer.files.syncs.lock:
+    while not writer_of(log).files.park():
+        with writer_of(log).files.syncs.lock:
             pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from tests.log_cases import data, offsets
 from tests.log_helpers import TIME
 
@@ -26,7 +26,7 @@ def overflowing_log(path: Path, fs: FileSystem, *, last: bool = False, size: int
         if not last:
             log.append(b"last")
         wanted = offsets(log)
-        first, second = log.writer.segments.bases[:2]
+        first, second = writer_of(log).segments.bases[:2]
     file = fs.open(path / segment_name(first, LOG_SUFFIX), write=True)
     file.write_all([read_file(fs, path / segment_name(second, LOG_SUFFIX))], file.size())
     file.close()

@@ -103,7 +103,7 @@ class Unthreaded:
         return producer_of(self.store, is_threaded=False, **{"max_block_ms": 0, **settings})
 
     def round(self) -> float:
-        return self.producer.sender.run_once()
+        return self.producer._outbox.sender.run_once()
 
     def linger(self) -> float:
         """Makes the open batches due, and writes them."""

@@ -11,7 +11,7 @@ import pytest
 
 from kstore.engine.others import Others
 from kstore.errors import DiskFullError
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.segments.tail import SegmentTail
 from kstore.shared.turn import SharedTurn
 from kstore.types import Durability
@@ -20,13 +20,13 @@ __all__ = ["DURABILITIES", "Result", "drop_tail", "fails", "others_of", "shared"
 
 
 def others_of(log: Log) -> Others:
-    others = log.writer.files.others
+    others = writer_of(log).files.others
     assert others is not None
     return others
 
 
 def turn_of(log: Log) -> SharedTurn:
-    turn = log.writer.turn
+    turn = writer_of(log).turn
     assert isinstance(turn, SharedTurn)
     return turn
 
@@ -34,7 +34,7 @@ def turn_of(log: Log) -> SharedTurn:
 def drop_tail(log: Log) -> None:
     """As a process does that has too many files open; the next append opens them again."""
     with turn_of(log).lock:
-        log.writer.files.drop_tail()
+        writer_of(log).files.drop_tail()
 
 
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ def values(log: Log) -> list[bytes | None]:
 
 def fails(log: Log) -> None:
     """An append of two batches that rolls, and then meets a full disk."""
-    fs = log.writer.context.fs
+    fs = writer_of(log).context.fs
     before, count = SegmentTail.write, 0
 
     def write(self: SegmentTail, *arguments: Any, **options: Any) -> None:

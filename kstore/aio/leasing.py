@@ -14,7 +14,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import ClosedError, Empty, KstoreError
 from kstore.queue.config import seconds_of
 from kstore.queue.job import Job
-from kstore.queue.queue import LOOK_SECONDS, Queue
+from kstore.queue.queue import LOOK_SECONDS, Queue, core_of, give_back
 
 __all__ = ["Getters", "deadline_of"]
 
@@ -146,18 +146,18 @@ class Getters:
         queue = self._queue
         if not self._is_listening:
             self._is_listening = True
-            self.waiter.listen([queue.items])
+            self.waiter.listen([core_of(queue).items])
         # Before the look, so that later changes cause a wake-up.
         wait_seconds = self.waiter.arm(lambda: False)
         try:
             return queue.get_many(count, False, lease_seconds=seconds), 0.0
         except Empty:
-            due = queue.wait_seconds()
+            due = core_of(queue).wait_seconds()
             return [], wait_seconds if due is None else min(wait_seconds, due)
 
     async def _give_back(self, jobs: list[Job]) -> None:
         try:
-            await self._threads.run(partial(self._queue.give_back, jobs))
+            await self._threads.run(partial(give_back, self._queue, jobs))
         except ClosedError:
             pass  # and with it their leases
         except KstoreError as failure:

@@ -12,7 +12,7 @@ from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.reader import LogReader, RunDecoder, open_reader
 from kstore.errors import ClosedError
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
@@ -209,7 +209,7 @@ class _ReadPosition:
             return False
         self._end = end = max(end, self._position)
         self._runs = open_reader(
-            self._log.reads,
+            reads_of(self._log),
             self._decode,
             self._position,
             end,

@@ -154,7 +154,7 @@ class LoopProducer:
     def is_simple(self, topic: str) -> bool:
         """Whether the records of a topic need exactly the memory of their sizes: nothing transforms them first."""
         found = self._parts.metadata.topics.get(topic)
-        return self.sync.is_plain and found is not None and found.codec == "none"
+        return self._parts.slow_path.is_plain and found is not None and found.codec == "none"
 
     def room_max(self, topic: str, size: int) -> int:
         """The most memory that records of ``size`` bytes in total need in a simple topic.
@@ -165,7 +165,7 @@ class LoopProducer:
         return (
             3 * size
             + self._parts.metadata.topics[topic].partition_count * self._parts.config.batch_size
-            + self.sync.run_bytes_max
+            + self._outbox.accumulator.run_bytes_max
         )
 
     def freed(self) -> _Signal:

@@ -29,7 +29,7 @@ from kstore.files.paths import (
     classify,
 )
 from kstore.files.threads import start_thread
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.logs.topics import Topics
 from kstore.rules.losses import LossRanges
 from kstore.rules.topics import TopicEntry
@@ -95,7 +95,7 @@ class BorrowedLogs:
             for owner in owners:
                 if owner not in self._logs or self._logs[owner].closed:
                     self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
-            return {owner: self._logs[owner].writer for owner in owners}
+            return {owner: writer_of(self._logs[owner]) for owner in owners}
 
     def at_once(self, copied: Mapping[TopicPartition, Mapping[int, object]]) -> Moment:
         """The store at one instant. ``copied``: by base offset, the sealed segments whose files are not needed.

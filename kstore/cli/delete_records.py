@@ -10,6 +10,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.engine.reads import segment_count_and_size
 from kstore.files.paths import topic_partition
+from kstore.log import reads_of
 from kstore.store import Store
 
 __all__ = ["command"]
@@ -45,9 +46,9 @@ def command(directory: str, partition: str, before: int, form: str) -> int:
         raise click.UsageError("--before: expected an offset, or -1 for the high watermark")
     with Store(directory, create=False, background=False, file_delete_delay_ms=0) as store:
         log = store.log(*owner)
-        size_before = segment_count_and_size(log.reads.source)[1]
+        size_before = segment_count_and_size(reads_of(log).source)[1]
         low_watermark = log.delete_records(log.high_watermark if before == -1 else before)
-        freed = size_before - segment_count_and_size(log.reads.source)[1]
+        freed = size_before - segment_count_and_size(reads_of(log).source)[1]
     if form == "json":
         print(compact({"partition": partition, "low_watermark": low_watermark, "bytes_removed": freed}))
     else:

@@ -10,7 +10,7 @@ from kstore.engine.times import TimePoint
 from kstore.errors import ConsumerStateError, KstoreError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 
 __all__ = ["GroupOffset", "Reset", "describe_group", "planned_reset", "reset_offsets", "target_offset"]
 
@@ -105,7 +105,7 @@ def reset_offsets(store: Store, group: str, planned: Collection[Reset]) -> None:
     if members := sorted(set(store.group_members(group).values())):
         raise ConsumerStateError(f"group {group!r} has members: {', '.join(members)}; stop them first")
     if planned:
-        store.coordinator.commit_offsets(group, {reset.owner: reset.after for reset in planned})
+        coordinator_of(store).commit_offsets(group, {reset.owner: reset.after for reset in planned})
 
 
 def target_offset(

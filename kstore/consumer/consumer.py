@@ -375,6 +375,7 @@ class Consumer:
 
     @property
     def store_path(self) -> Path:
+        """The directory of its store."""
         return self._topics.path
 
     def metrics(self) -> dict[str, float]:
@@ -427,13 +428,6 @@ class Consumer:
         self._positions.close()
         self._waiter.close()
 
-    def abandon(self) -> None:
-        """The store is closed, or this object was dropped: it reads nothing, and its place in the group is free."""
-        self._life.closed = True
-        self._sharing.end()
-        self._place.abandon()
-        self._waiter.wake()
-
     def __enter__(self) -> Self:
         return self
 
@@ -454,8 +448,16 @@ class Consumer:
         life = getattr(self, "_life", None)
         if life is not None and not life.closed and not life.forked:
             message = f"unclosed {self!r}"
-            self.abandon()
+            abandon(self)
             warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
+def abandon(consumer: Consumer) -> None:
+    """The store is closed, or the object was dropped: it reads nothing, and its place in the group is free."""
+    consumer._life.closed = True
+    consumer._sharing.end()
+    consumer._place.abandon()
+    consumer._waiter.wake()
 
 
 def _count(max_records: int) -> int:

@@ -16,7 +16,7 @@ from kstore.consumer.reading_counters import ReadingCounters
 from kstore.engine.reader import open_reader
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record._codec import ConsumerRecord, Record, RecordCursor
 from kstore.record._runs import Run, RunRecords, RunValues
 from kstore.record.batch import Batch, RecordBatch
@@ -297,7 +297,7 @@ class PartitionReader:
                 if self.position == self._end:
                     return None
                 self._parts = open_reader(
-                    self.log.reads,
+                    reads_of(self.log),
                     decode,
                     self.position,
                     self._end,

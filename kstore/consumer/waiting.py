@@ -10,7 +10,7 @@ from kstore.engine.following import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POL
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 
 __all__ = ["LogWaiter"]
 
@@ -49,7 +49,7 @@ class LogWaiter:
             if writer is not None:
                 writer.unwatch_growth(self.wake)
         for log in wanted - self._heard.keys():
-            writer = None if log.read_only else log.writer
+            writer = None if log.read_only else writer_of(log)
             is_foreign = writer is None or writer.is_shared
             self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_foreign else None
             if writer is not None:
@@ -96,7 +96,9 @@ class LogWaiter:
 
     def _is_lagging(self) -> bool:
         """Whether some records are not known to be durable yet: no signal comes when they are."""
-        bounds = (log.reads.read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None)
+        bounds = (
+            reads_of(log).read_bound(committed=False) for log, (_, watch) in self._heard.items() if watch is not None
+        )
         return any(bound.end_offset > bound.high_watermark for bound in bounds)
 
     def close(self) -> None:

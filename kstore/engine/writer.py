@@ -235,7 +235,7 @@ class LogWriter:
                 self._cuts.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """See ``Log.truncate_fully_and_start_at``."""
+        """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
         if offset < 0:
             raise InvalidOffsetError(f"cannot start at offset {offset}, expected at least 0")
         with changing(self.turn, self.files):
@@ -409,7 +409,8 @@ class LogWriter:
             return self.producers.known(self.ends.end_offset, self.ends.position)
 
     def expire_producers(self) -> int:
-        """Drops producers that have written nothing for ``producer_id_expiration_ms``; returns their number."""
+        """Forgets producers that have written nothing for ``producer_id_expiration_ms``; returns how many. One with an
+        open transaction is kept. Appends of producers do so too, every ten minutes."""
         self.turn.read_producers_ahead()
         with self._lock:
             self.files.ensure_writable()

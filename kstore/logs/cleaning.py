@@ -15,7 +15,7 @@ from kstore.compaction.cleaner import CompactionReport, compact, dirt_of
 from kstore.config import StoreConfig
 from kstore.errors import ClosedError, KstoreError, TopicNotFoundError
 from kstore.files.paths import CLEANER_OFFSETS, TopicPartition
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.logs.directory import LogDirectory
 from kstore.logs.topics import Topics
 from kstore.rules.compact import Dirt, filthiest
@@ -52,7 +52,7 @@ class StoreCleaner:
 
         def measure(owner: TopicPartition, log: Log) -> None:
             self._looked_at[owner] = self._clock.monotonic()
-            found, is_due = dirt_of(log.writer)
+            found, is_due = dirt_of(writer_of(log))
             if is_due:
                 dirt[owner] = found
 
@@ -104,7 +104,9 @@ class StoreCleaner:
             failures.append(error)
 
     def _clean(self, owner: TopicPartition, log: Log) -> CompactionReport:
-        report = compact(log.writer, if_due=True, map_bytes=self._map_bytes, bytes_per_second=self._bytes_per_second)
+        report = compact(
+            writer_of(log), if_due=True, map_bytes=self._map_bytes, bytes_per_second=self._bytes_per_second
+        )
         self._failed.pop(owner, None)
         if report.stop_offset > report.first_dirty and self._directory.numbers(owner.topic):
             self._directory.write_checkpoints({CLEANER_OFFSETS: {owner: first_dirty(self._directory, owner)}})

@@ -20,7 +20,7 @@ from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
 from kstore.files.paths import TopicPartition
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.logs.directory import LogDirectory
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
@@ -172,7 +172,7 @@ class OpenLogs:
         if entry.log is None or entry.log.closed:
             entry.is_kept = False  # its user has closed it
             entry.log = self._open(owner, config, durability, entry.counters)
-            entry.writer = None if self._directory.read_only else entry.log.writer
+            entry.writer = None if self._directory.read_only else writer_of(entry.log)
         return entry.log
 
     def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:

@@ -15,7 +15,7 @@ from kstore.files.paths import (
     REPLICATION_OFFSETS,
     TopicPartition,
 )
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.logs.cleaning import StoreCleaner, first_dirty
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topics import Topics
@@ -98,7 +98,7 @@ class StoreTasks:
     def _retain(self, owner: TopicPartition, log: Log) -> RetentionResult:
         groups = self._settings.of(owner)[0].retention_groups
         if groups:
-            log.writer.passed_by_groups = self._passed(owner, groups)
+            writer_of(log).passed_by_groups = self._passed(owner, groups)
         return log.apply_retention()
 
     def _passed(self, owner: TopicPartition, groups: Iterable[str]) -> int:
@@ -179,7 +179,7 @@ class StoreTasks:
 
     def roll_idle(self) -> None:
         """Rolls active segments without an append for ``segment_ms``."""
-        self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.roll_if_idle())
+        self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: writer_of(log).roll_if_idle())
 
     def remove_deleted(self) -> None:
         """Continues interrupted deletions of topics, then removes the files of segments and topics that were deleted
@@ -190,7 +190,9 @@ class StoreTasks:
                     self._directory.finish_deletions()
         finally:
             try:
-                self._each([owner for owner, _ in self._logs.open_now()], lambda _, log: log.writer.remove_deleted())
+                self._each(
+                    [owner for owner, _ in self._logs.open_now()], lambda _, log: writer_of(log).remove_deleted()
+                )
             finally:
                 self._directory.remove_deleted()
 
@@ -202,8 +204,8 @@ class StoreTasks:
         """Forgets producers that have written nothing for ``producer_id_expiration_ms``."""
 
         def expire(_: TopicPartition, log: Log) -> None:
-            if log.writer.producers.in_use:
-                log.writer.expire_producers()
+            if writer_of(log).producers.in_use:
+                writer_of(log).expire_producers()
 
         self._each([owner for owner, _ in self._logs.open_now()], expire)
 

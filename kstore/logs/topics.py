@@ -36,7 +36,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.lifetime import Lifetime
 from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.files.threads import side_by_side
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.logs.directory import LogDirectory
 from kstore.logs.open_logs import Flushes, OpenLogs
 from kstore.logs.scheduler import Scheduler
@@ -209,7 +209,7 @@ class Topics:
     def _describe(self, owner: TopicPartition) -> PartitionDescription:
         try:
             with self.logs.borrowed(owner) as log:
-                segment_count, size = segment_count_and_size(log.reads.source)
+                segment_count, size = segment_count_and_size(reads_of(log).source)
                 return PartitionDescription(
                     owner.partition, log.start_offset, log.high_watermark, log.end_offset, segment_count, size
                 )

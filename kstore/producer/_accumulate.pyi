@@ -163,8 +163,8 @@ class TopicQueues:
     ) -> None: ...
 
 class SendPath:
-    is_plain: bool
-    run_bytes_max: int
+    _is_plain: bool
+    _run_bytes_max: int
     def __init__(
         self, topic_queues: dict[str, Any], slow_path: Any, now_ms: Callable[[], int] | None = None
     ) -> None: ...

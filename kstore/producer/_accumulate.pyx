@@ -142,15 +142,15 @@ cdef class SendPath:
     """``send`` and ``send_many``; the rest is left to ``slow_path``: its ``send_next``, ``send_slowly`` and
     ``refused``.
 
-    ``is_plain``: a record needs no lookup and no call: no interceptors, serializers or partitioner, no transaction, not
+    ``_is_plain``: a record needs no lookup and no call: no interceptors, serializers or partitioner, no transaction, not
     closed, not forked.
     """
 
     cdef dict topic_queues
     cdef object slow_path
-    cdef public bint is_plain
+    cdef public bint _is_plain
     # The bytes of one ``send_many`` that go into one batch, if that is more than a batch's size.
-    cdef public Py_ssize_t run_bytes_max
+    cdef public Py_ssize_t _run_bytes_max
     # ``now_ms()``; None for the machine's clock.
     cdef object now_ms
 
@@ -190,7 +190,7 @@ cdef class SendPath:
         cdef int64_t now
         cdef tuple pairs = ()
         cdef object callback
-        if not self.is_plain or timestamp is not None or type(topic) is not str:
+        if not self._is_plain or timestamp is not None or type(topic) is not str:
             return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if (value is not None and not PyBytes_CheckExact(value)) or (key is not None and not PyBytes_CheckExact(key)):
             try:
@@ -262,7 +262,7 @@ cdef class SendPath:
                     None if headers is None else headers[i],
                     partition,
                     now,
-                    bytes_of_run(values, i, self.run_bytes_max) if in_runs else 0,
+                    bytes_of_run(values, i, self._run_bytes_max) if in_runs else 0,
                 )
                 if delivery is not None and self.now_ms is None:
                     now = wall_clock_ms()

@@ -34,11 +34,9 @@ from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer._accumulate import Deliveries, SendPath
 from kstore.producer.config import ProducerConfig
-from kstore.producer.counters import ProducerCounters
 from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
 from kstore.producer.records import Headers
-from kstore.producer.sender import Sender
 from kstore.producer.slow_path import DELIVERED_ERRORS
 from kstore.rules.arguments import as_columns
 
@@ -66,27 +64,27 @@ class Producer(SendPath):
         self._life = parts.life
         self.config: ProducerConfig = parts.config
         self.client_id: str = parts.client_id
-        self.counters: ProducerCounters = parts.counters
+        self._counters = parts.counters
         self._topics = parts.topics
         self._clock = parts.clock
         self._metadata = parts.metadata
         self._transactions = parts.transactions
         self._outbox = parts.outbox
         self._slow_path = parts.slow_path
-        self.sender: Sender = parts.outbox.sender
+        self._sender = parts.outbox.sender
         now_ms = None if isinstance(self._clock, SystemClock) else self._clock.now_ms
         super().__init__(self._metadata.topics, self._slow_path, now_ms)
-        self.run_bytes_max: int = self._outbox.accumulator.run_bytes_max
+        self._run_bytes_max = self._outbox.accumulator.run_bytes_max
         self._closing = threading.Lock()
         self._topics.watch(self._metadata.note_change)
         try:
             if self._outbox.is_threaded:
-                self.sender.start()
+                self._sender.start()
         except BaseException:
             self._topics.unwatch(self._metadata.note_change)
             raise
         self._life.closed = False
-        self.is_plain: bool = self._slow_path.is_plain
+        self._is_plain = self._slow_path.is_plain
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -101,6 +99,7 @@ class Producer(SendPath):
 
     @property
     def store_path(self) -> Path:
+        """The directory of its store."""
         return self._topics.path
 
     # --- send -------------------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ class Producer(SendPath):
         values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
         self._slow_path.check_open()
         self._transactions.check_send()
-        if self.is_plain and values:
+        if self._is_plain and values:
             found = self._metadata.topics.get(topic)
             if found is None or self._metadata.has_news(topic):
                 try:
@@ -192,14 +191,14 @@ class Producer(SendPath):
         ``transaction`` calls it by itself. Raises: InvalidTransactionStateError, StorageError.
         """
         self._slow_path.check_open()
-        with self.counters.transaction_call("init", self._clock):
+        with self._counters.transaction_call("init", self._clock):
             self._transactions.init()
 
     def begin_transaction(self) -> None:
         """Makes the following records part of a transaction. Raises: InvalidTransactionStateError,
         ProducerFencedError."""
         self._slow_path.check_open()
-        with self.counters.transaction_call("begin", self._clock):
+        with self._counters.transaction_call("begin", self._clock):
             self._transactions.begin()
             self._outbox.accumulator.is_paused = False
 
@@ -212,7 +211,7 @@ class Producer(SendPath):
         """
         self._slow_path.check_open()
         self._refuse_in_callback("commit_transaction()")
-        with self.counters.transaction_call("commit", self._clock):
+        with self._counters.transaction_call("commit", self._clock):
             self._transactions.begin_end(commit=True)
             # A concurrent send is either in the transaction or refused.
             self._outbox.accumulator.is_paused = True
@@ -234,8 +233,8 @@ class Producer(SendPath):
         self._outbox.accumulator.is_paused = True
         cause = self._transactions.error
         error = TransactionAbortedError("the transaction was aborted") if cause is None else cause
-        with self.counters.transaction_call("abort", self._clock):
-            self.sender.abandon(error)
+        with self._counters.transaction_call("abort", self._clock):
+            self._sender.abandon(error)
             if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records could be dropped within {timeout} s")
             self._transactions.end(commit=False)
@@ -248,7 +247,7 @@ class Producer(SendPath):
         Raises: InvalidTransactionStateError, ValueError, StorageError.
         """
         self._slow_path.check_open()
-        with self.counters.transaction_call("send_offsets", self._clock):
+        with self._counters.transaction_call("send_offsets", self._clock):
             self._transactions.add_offsets(offsets, group)
 
     @contextmanager
@@ -284,11 +283,11 @@ class Producer(SendPath):
             if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records were delivered within {timeout} s")
         finally:
-            self.counters.flushed(self._clock.monotonic() - started)
+            self._counters.flushed(self._clock.monotonic() - started)
         self._outbox.report_failures()
 
     def _refuse_in_callback(self, what: str) -> None:
-        if self.sender.is_this_thread:
+        if self._sender.is_this_thread:
             raise RuntimeError(f"{what} in a callback of a delivery would wait for itself")
 
     def close(self, timeout: float | None = None) -> None:
@@ -307,10 +306,10 @@ class Producer(SendPath):
         with self._closing:
             if self._life.closed:
                 return
-            self.is_plain = False
+            self._is_plain = False
             self._life.closed = True
         _live.discard(self)
-        if self.sender.is_this_thread:
+        if self._sender.is_this_thread:
             timeout = 0.0
         try:
             self._close(timeout)
@@ -339,7 +338,7 @@ class Producer(SendPath):
     def metrics(self) -> dict[str, float]:
         """Its counters and current values: see ``kstore.metrics.PRODUCER_METRICS``."""
         return producer_metrics(
-            self.counters,
+            self._counters,
             self._outbox.pool,
             waiting_batches=len(self._outbox.accumulator.incomplete),
             metadata_wait_seconds=self._metadata.wait_seconds,
@@ -347,7 +346,7 @@ class Producer(SendPath):
 
     def topic_metrics(self) -> dict[str, dict[str, float]]:
         """Its counters by topic: see ``kstore.metrics.PRODUCER_TOPIC_METRICS``; without topics that were deleted."""
-        return topic_metrics(self.counters, self._topics)
+        return topic_metrics(self._counters, self._topics)
 
     def __enter__(self) -> Self:
         return self
@@ -382,7 +381,7 @@ _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 def _refuse_in_child() -> None:
     for producer in list(_live):
         # ``send`` then takes the slow path, which raises the error.
-        producer.is_plain = False
+        producer._is_plain = False
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

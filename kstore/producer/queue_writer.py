@@ -31,6 +31,7 @@ from kstore.errors import (
     SyncFailedError,
     TopicNotFoundError,
 )
+from kstore.log import writer_of
 from kstore.logs.topics import Topics
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
@@ -88,7 +89,7 @@ class QueueWriter:
         """The writer of the queue's log; fetched again if the log was closed. Raises: as ``Store.log``."""
         writer = queue.writer
         if writer is None or writer.closed:
-            writer = queue.writer = self._topics.log(queue.topic, queue.partition).writer
+            writer = queue.writer = writer_of(self._topics.log(queue.topic, queue.partition))
         return writer
 
     def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:

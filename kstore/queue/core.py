@@ -16,7 +16,7 @@ from typing import cast
 from kstore.clock import Clock
 from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.queue.config import QueueConfig
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job, Leaser
@@ -205,7 +205,7 @@ class QueueCore:
         items = self.items
         end = items.high_watermark
         # A log without producers has no transactions. Checked after the end was taken.
-        committed = items.writer.producers.in_use
+        committed = writer_of(items).producers.in_use
         return (items.last_stable_offset if committed else end), committed
 
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:
@@ -264,6 +264,11 @@ class QueueCore:
 
     # --- wait -------------------------------------------------------------------------------------------------------
 
+    def wait_seconds(self) -> float | None:
+        """How many seconds until an existing item may be delivered; None if no item waits."""
+        with self.lock:
+            return self.state.wait_seconds(self.clock.monotonic(), self.clock.now_ms())
+
     def wake_getters(self, count: int = 1) -> None:
         """Needs the lock."""
         if self.getter_count:
@@ -302,7 +307,7 @@ class QueueCore:
         if not committed or at >= end:
             return False
         try:
-            reader = open_reader(items.reads, _extents, at, end, "read_committed", "yield")
+            reader = open_reader(reads_of(items), _extents, at, end, "read_committed", "yield")
             extents = list(islice(reader, COUNTED_BATCHES))
         except OffsetOutOfRangeError:
             self._raise_floor()  # another process has deleted part of the log
@@ -321,7 +326,7 @@ class QueueCore:
         if self.joiner_count:
             state = self.state
             # The join counts later items itself: an ack must not fail because they are unreadable.
-            committed = self.items.writer.producers.in_use
+            committed = writer_of(self.items).producers.in_use
             known_end = max(state.counted_end, state.position) if committed else self.items.high_watermark
             if not state.pending_count(known_end):
                 self.all_done.notify_all()
@@ -356,7 +361,7 @@ class QueueCore:
             return
         self.lock.release()
         try:
-            self.items.reads.wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
+            reads_of(self.items).wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
         finally:
             self.lock.acquire()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from kstore.errors import CorruptFileError
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.queue.events import GAP, ROWS_MAX, Event, decode_events, encode_events
 from kstore.queue.known import KnownItems
 from kstore.queue.leases import Lease
@@ -48,7 +48,7 @@ class Journal:
     def append(self, value: bytes) -> int:
         """Appends one record; returns the offset after it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
-        single = self.log.writer.appends.append_single(value, None)
+        single = writer_of(self.log).appends.append_single(value, None)
         return (self.log.append(value) if single is None else single[0]) + 1
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
@@ -119,7 +119,7 @@ class Journal:
         """Appends a snapshot, and removes the segments below ``first_needed``, which it replaces."""
         self.append_many(values)
         self.size = 0
-        found = self.log.reads.segment_for(self.log.start_offset)
+        found = reads_of(self.log).segment_for(self.log.start_offset)
         if found is not None and found[1] <= first_needed:
             self.flush()
             self.log.delete_records(first_needed)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kstore.engine.reads import segment_count_and_size
+from kstore.log import reads_of, writer_of
 from kstore.queue.core import QueueCore
 from kstore.queue.items import NOTHING, Shown, marks_of, of_user
 from kstore.types import IsolationLevel
@@ -75,7 +76,7 @@ def leased_items(core: QueueCore, now: float, names: Mapping[int | None, str]) -
 
 def stats_of(core: QueueCore, dead_count: int) -> QueueStats:
     """See ``Queue.stats``."""
-    sizes = [segment_count_and_size(log.reads.source)[1] for log in (core.items, core.journal.log)]
+    sizes = [segment_count_and_size(reads_of(log).source)[1] for log in (core.items, core.journal.log)]
     core.count_all()
     with core.lock:
         core.check_open()
@@ -101,7 +102,7 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
         core.check_open()
         core.ledger.refresh()
         start = min(max(core.state.floor, core.items.start_offset), core.items.high_watermark)
-    committed: IsolationLevel = "read_committed" if core.items.writer.producers.in_use else "read_uncommitted"
+    committed: IsolationLevel = "read_committed" if writer_of(core.items).producers.in_use else "read_uncommitted"
     for record in core.items.read(start, isolation_level=committed, on_corrupt="skip"):
         if len(shown) >= count:
             break

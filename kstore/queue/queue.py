@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError, not_picklable
 from kstore.files.fork import ForkGuard
-from kstore.log import Log
+from kstore.log import writer_of
 from kstore.queue.config import QueueConfig, check_timeout, deadline_of, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import encode_done, ranges_of
@@ -99,7 +99,7 @@ class Queue:
         core = self._core
         if not delay and not headers and key is None and not core.config.maxsize and not core.is_closed:
             offset, time_ms = (
-                core.items.writer.appends.append_single(item, None) or core.items.append_many((item,))[:3:2]
+                writer_of(core.items).appends.append_single(item, None) or core.items.append_many((item,))[:3:2]
             )
             with core.lock:
                 if offset == core.state.position:
@@ -165,7 +165,7 @@ class Queue:
             core.wake_getters(count)
         return first
 
-    def take_in(self, record: Record, delivery_count: int, dead_from: str) -> None:
+    def _take_in(self, record: Record, delivery_count: int, dead_from: str) -> None:
         """Puts a dead letter, always on disk: its original queue is about to forget it."""
         core = self._core
         core.check_open()
@@ -260,26 +260,6 @@ class Queue:
         waits = [LOOK_SECONDS, *(wait for wait in (rest, due) if wait is not None)]
         with core.counted("getter_count"):
             core.wait(min(waits))
-
-    # --- for callers that wait in another way, such as tasks ----------------------------------------------------------
-
-    @property
-    def items(self) -> Log:
-        """The log of the items: it signals growth; ``wait_seconds`` covers items that may not be delivered yet."""
-        return self._core.items
-
-    def wait_seconds(self) -> float | None:
-        """How many seconds until an existing item may be delivered; None if no item waits."""
-        core = self._core
-        with core.lock:
-            return core.state.wait_seconds(core.clock.monotonic(), core.clock.now_ms())
-
-    def give_back(self, jobs: Sequence[Job]) -> None:
-        """Ends leases of items that no caller has seen: these deliveries do not count. Raises: as ``nack``."""
-        with self._core.lock:
-            told = self._core.give_back(jobs)
-        for job in told:
-            self.nack(job)
 
     # --- ack, nack, extend ------------------------------------------------------------------------------------------
 
@@ -423,7 +403,7 @@ class Queue:
     def _put_aside(self, record: Record, delivery_count: int) -> None:
         dead = self._dead_letters(create=True)
         if dead is not None:
-            dead.take_in(record, delivery_count, f"{self.name}:{record.offset}")
+            dead._take_in(record, delivery_count, f"{self.name}:{record.offset}")
 
     # --- the rest of queue.Queue ------------------------------------------------------------------------------------
 
@@ -558,7 +538,7 @@ class Queue:
                 if not self._core.is_sync:
                     self._core.items.flush()
             except BaseException as error:
-                dead.give_back(jobs)
+                give_back(dead, jobs)
                 if isinstance(error, Full):
                     break  # another process was quicker
                 raise
@@ -590,6 +570,23 @@ class Queue:
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable("Queue", "open its store in the other process with shared=True, and get the queue there")
+
+
+# --- for kstore's own use ---------------------------------------------------------------------------------------------
+
+
+def core_of(queue: Queue) -> QueueCore:
+    """What the queue's threads share, for callers that wait in another way, such as tasks. Raises: ForkedError."""
+    return queue._core
+
+
+def give_back(queue: Queue, jobs: Sequence[Job]) -> None:
+    """Ends leases of items that no caller has seen: these deliveries do not count. Raises: as ``nack``."""
+    core = queue._core
+    with core.lock:
+        told = core.give_back(jobs)
+    for job in told:
+        queue.nack(job)
 
 
 def _lost(job: Job) -> LeaseLostError:

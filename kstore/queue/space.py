@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from kstore.errors import ClosedError, KstoreError
+from kstore.log import reads_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import encode_done
 from kstore.queue.items import Marks, marks_of, with_marks
@@ -74,7 +75,7 @@ class QueueSpace:
         with core.lock:
             floor = min(core.state.floor, items.high_watermark)
         while True:
-            found = items.reads.segment_for(items.start_offset)
+            found = reads_of(items).segment_for(items.start_offset)
             stop = OFFSET_MAX if found is None else found[1]
             if stop <= floor:
                 # Removed items must not be needed again: the events that finish them, and name copies, must be on disk

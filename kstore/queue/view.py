@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kstore.engine.reads import segment_count_and_size
 from kstore.files.boot import boot_id
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.queue.events import GAP
 from kstore.queue.items import Shown, marks_of, of_user
 from kstore.queue.journal import Journal
@@ -92,5 +92,5 @@ class QueueView:
             retried += shown.delivery_count > 0
             oldest_ms = shown.timestamp if oldest_ms < 0 else min(oldest_ms, shown.timestamp)
         logs = [self._items] if self._journal is None else [self._items, self._journal]
-        size = sum(segment_count_and_size(log.reads.source)[1] for log in logs)
+        size = sum(segment_count_and_size(reads_of(log).source)[1] for log in logs)
         return QueueCounts(pending, delayed, leased, retried, self._damaged, size, oldest_ms)

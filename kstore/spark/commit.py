@@ -25,7 +25,7 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import side_by_side
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -41,7 +41,7 @@ from kstore.record.batch import (
 from kstore.spark.staging import Span, StagedFile, open_staged, read_span, remove, sweep
 from kstore.spark.target import make_topic, open_store
 from kstore.spark.write_options import WriteOptions
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 
 __all__ = ["BATCH_ID", "Outcome", "Writer", "commit", "discard", "group_of"]
 
@@ -148,7 +148,7 @@ def _committed(store: Store, writer: Writer) -> int:
     """The number of the last committed batch, -1 for none."""
     if writer.app_id is None:
         return -1
-    found = store.coordinator.committed(group_of(writer.app_id), [BATCH_ID]).get(BATCH_ID)
+    found = coordinator_of(store).committed(group_of(writer.app_id), [BATCH_ID]).get(BATCH_ID)
     return -1 if found is None else found.offset
 
 
@@ -156,7 +156,7 @@ def _boundaries(store: Store, writer: Writer) -> dict[TopicPartition, int]:
     """Where the records of the last overwriting batch start."""
     if writer.app_id is None:
         return {}
-    found = store.coordinator.committed(group_of(writer.app_id))
+    found = coordinator_of(store).committed(group_of(writer.app_id))
     return {owner: committed.offset for owner, committed in found.items() if owner != BATCH_ID}
 
 
@@ -187,7 +187,7 @@ class _Transaction:
         self._producer = (-1, -1)
 
     def run(self, staged: Sequence[StagedFile]) -> None:
-        store, coordinator = self._store, self._store.coordinator
+        store, coordinator = self._store, coordinator_of(self._store)
         batches = self._batches(staged)
         for topic in sorted({owner.topic for owner in batches} - set(store.topics(internal=True))):
             make_topic(store, self._options, topic)
@@ -261,14 +261,14 @@ class _Transaction:
         for chunk in _chunks(self._read(batches), self._producer):
             info = log.append_batches(chunk)
             first_offset = info.first_offset if first_offset is None else first_offset
-        if not log.writer.syncs_appends:
+        if not writer_of(log).syncs_appends:
             # The decision is on disk whatever the log's durability; the records must be there first.
             log.flush()
         assert first_offset is not None
         return first_offset
 
     def _end(self) -> None:
-        end = self._store.coordinator.end
+        end = coordinator_of(self._store).end
         try:
             end(self._id, *self._producer, commit=True)
         except KstoreError as error:

@@ -13,7 +13,7 @@ from typing import Self
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.remote import open_remote
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.spark.options import ReadOptions
 from kstore.spark.places import LogPlace, find_places, open_place, topic_id_at
 from kstore.spark.ranges import Held, chosen
@@ -67,7 +67,7 @@ class Holdings:
         topic_id = topic_id_at(open_remote(place.url, storage_options=self._options.storage_options))
         log = self.log(place)
         high_watermark = log.high_watermark
-        end_offset = log.reads.read_bound(committed=self._committed).high_watermark
+        end_offset = reads_of(log).read_bound(committed=self._committed).high_watermark
         start_offset = log.start_offset
         return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark, topic_id)
 
@@ -93,7 +93,7 @@ class Holdings:
         log = self.log(place)
         size = 0
         while start < stop:
-            found = log.reads.segment_for(start)
+            found = reads_of(log).segment_for(start)
             if found is None:
                 break
             segment, segment_stop = found

@@ -19,7 +19,7 @@ from kstore.files.paths import LOG_SUFFIX, parse_segment_name
 from kstore.files.remote import open_remote
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.offset_index import OffsetIndex
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.spark.places import LogPlace
 from kstore.types import AbortedTransaction
 
@@ -126,15 +126,15 @@ def plan_splits(
 
 def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
     log.last_stable_offset  # noqa: B018  # also finds those that no index lists yet
-    return tuple(log.reads.aborted_transactions(start, stop))
+    return tuple(reads_of(log).aborted_transactions(start, stop))
 
 
 def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
     """The parts of a range, each within one segment."""
     start = whole.start
-    end_offset = log.reads.read_bound(committed=False).end_offset
+    end_offset = reads_of(log).read_bound(committed=False).end_offset
     while start < whole.stop:
-        found = log.reads.segment_for(start)
+        found = reads_of(log).segment_for(start)
         if found is None:
             yield whole._replace(start=start)  # its reader finds out what became of it
             return
@@ -161,7 +161,7 @@ def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
 
 def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
     """The parts of a segment, of about one size; a single part without an index to cut by."""
-    found = log.reads.segment_for(span.start)
+    found = reads_of(log).segment_for(span.start)
     if found is None:
         return [span]
     try:

@@ -22,7 +22,7 @@ from kstore.errors import (
     OffsetOutOfRangeError,
 )
 from kstore.files.remote import open_remote
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.spark.conditions import filters_of
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
@@ -143,7 +143,7 @@ def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterat
         losses.gone(piece.start, piece.stop, f"the log is gone ({error})", error)
         return
     try:
-        log.reads.plan(piece.aborted)
+        reads_of(log).plan(piece.aborted)
         yield from _read_log(log, piece, options, columns, losses)
         now = topic_id_at(location)
         if piece.topic_id and now and now != piece.topic_id:
@@ -161,7 +161,7 @@ def _read_log(
     while start < piece.stop:
         start = losses.below(start, piece.stop, log.start_offset)
         stop = piece.stop
-        if stop > log.reads.read_bound(committed=False).high_watermark:
+        if stop > reads_of(log).read_bound(committed=False).high_watermark:
             stop = losses.above(start, piece.stop, log.high_watermark)
         if start >= stop:
             return

@@ -6,6 +6,7 @@ import logging
 import threading
 
 from kstore.errors import KstoreError
+from kstore.log import writer_of
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topics import Topics
 from kstore.rules.internal_topics import TRANSACTION_STATE
@@ -85,6 +86,6 @@ class StoreCoordinator:
         highest = highest_in_snapshots(directory.fs, map(directory.partition_path, directory.owners()))
         for _, log in self._topics.logs.open_now():
             # Logs without producers are not read.
-            if log.writer.producers.in_use:
+            if writer_of(log).producers.in_use:
                 highest = max([highest, *(info.producer_id for info in log.producers())])
         return highest

@@ -13,7 +13,7 @@ from kstore.engine.times import find_offset_by_timestamp
 from kstore.errors import CorruptDataError, OffsetOutOfRangeError
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import INDEX_FAILURES, WARM_BYTES
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
@@ -53,7 +53,7 @@ def explain_offset(log: Log, offset: int) -> Explanation:
     if not log.start_offset <= offset <= bound.high_watermark:
         raise OffsetOutOfRangeError(offset, start_offset=log.start_offset, end_offset=bound.high_watermark)
     while offset < bound.high_watermark:
-        found = log.reads.segment_for(offset)
+        found = reads_of(log).segment_for(offset)
         if found is None:
             break
         segment, end = found
@@ -77,7 +77,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
     passed = 0
     offset = log.start_offset
     while offset < bound.high_watermark:
-        found = log.reads.segment_for(offset)
+        found = reads_of(log).segment_for(offset)
         if found is None:
             break
         segment, end = found
@@ -100,7 +100,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
 
 
 def _add_log(explanation: Explanation, log: Log) -> Ends:
-    bound = log.reads.read_bound(committed=False)
+    bound = reads_of(log).read_bound(committed=False)
     start_offset, end_offset = bound.start_offset, log.end_offset
     readable = f"offsets {start_offset} to {bound.high_watermark} can be read"
     explanation.add(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from kstore.engine.reader import open_reader
 from kstore.errors import ConfigError
 from kstore.indexes.entry_index import INDEX_FAILURES
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record._codec import Record
 from kstore.record._runs import Run, Texts
 from kstore.record.batch import Batch, RecordBatch
@@ -133,10 +133,10 @@ def pieces(log: Log, *, since_ms: int | None = None, piece_bytes: int = PIECE_BY
 
     Segments without a record at or after ``since_ms`` are left out. Raises: StorageError.
     """
-    bound = log.reads.read_bound(committed=False)
+    bound = reads_of(log).read_bound(committed=False)
     found = []
-    for segment in log.reads.source.segments.snapshot.segments:
-        held = log.reads.segment_for(max(segment.base_offset, bound.start_offset))
+    for segment in reads_of(log).source.segments.snapshot.segments:
+        held = reads_of(log).segment_for(max(segment.base_offset, bound.start_offset))
         if held is None or held[0].base_offset != segment.base_offset:
             continue  # below the start, or removed
         stop = min(held[1], bound.high_watermark)
@@ -186,7 +186,7 @@ def search(
     searcher = _Searcher(pattern, since_ms, until_ms)
     return iter(
         open_reader(
-            log.reads,
+            reads_of(log),
             searcher.of_batch,
             piece.start_offset,
             piece.stop_offset,

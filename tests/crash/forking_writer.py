@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import kstore
+from kstore.log import writer_of
 from tests.telling_values import hold_against, telling_value
 
 __all__ = ["THREADS"]
@@ -39,7 +40,7 @@ def _uses(log: kstore.Log, reader: Iterator[kstore.Record]) -> dict[str, Callabl
         "flush": log.flush,
         "roll": log.roll,
         "truncate_to": lambda: log.truncate_to(0),
-        "truncate_fully_and_start_at": lambda: log.truncate_fully_and_start_at(0),
+        "truncate_fully_and_start_at": lambda: writer_of(log).truncate_fully_and_start_at(0),
         "delete_records": lambda: log.delete_records(1),
         "verify": log.verify,
     }

@@ -117,7 +117,7 @@ def all_memory(life: Life) -> None:
 
 def write(life: Life) -> None:
     life.queue().is_urgent = True
-    life.one.producer.sender.write_here(life.queue())
+    life.one.producer._outbox.sender.write_here(life.queue())
 
 
 def send_into_no_memory(life: Life) -> None:
@@ -136,7 +136,7 @@ def wait_for_result(life: Life) -> None:
 
 
 def give_up(life: Life) -> None:
-    life.one.producer.sender.abandon(KstoreError("for the test"))
+    life.one.producer._outbox.sender.abandon(KstoreError("for the test"))
 
 
 def send_many(life: Life) -> None:

@@ -20,6 +20,7 @@ import sys
 import traceback
 
 import kstore
+from kstore.log import writer_of
 from tests.telling_values import telling_value
 
 __all__ = ["SETTINGS"]
@@ -65,7 +66,7 @@ def _write(path: str, durability: str, seed: int) -> None:
             case 4 if generator.random() < 0.3:
                 offset = max(log.end_offset + generator.randint(-20, 20), 0)
                 _say(f"start {offset}")
-                log.truncate_fully_and_start_at(offset)
+                writer_of(log).truncate_fully_and_start_at(offset)
                 _say("done")
             case 5 if generator.random() < 0.3:
                 log.close()

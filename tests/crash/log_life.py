@@ -19,7 +19,7 @@ from typing import Any
 
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
@@ -382,7 +382,7 @@ def begin_start_at(life: Life) -> None:
 
 
 def act_start_at(life: Life) -> None:
-    life.opened.truncate_fully_and_start_at(life.model.start_max)
+    writer_of(life.opened).truncate_fully_and_start_at(life.model.start_max)
 
 
 def done_start_at(life: Life) -> None:

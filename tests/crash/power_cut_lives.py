@@ -11,7 +11,7 @@ from unittest import mock
 from kstore.errors import CorruptBatchError, KstoreError
 from kstore.files.fs import FileSystem
 from kstore.indexes import entry_index
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
@@ -148,7 +148,7 @@ class LogLife:
         end = log.end_offset
         self.promises_now(durable=0, deleted=offset)
         self.holes.update(dict.fromkeys(range(end, offset), self.now))
-        log.truncate_fully_and_start_at(offset)
+        writer_of(log).truncate_fully_and_start_at(offset)
         self.gone.append((self.now, 0))
         self.promises_now(durable=offset, start=offset)
 
@@ -212,7 +212,7 @@ class LogLife:
             raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
         missing = set(range(start, promised.durable)) - set(found) - holes
         # The fenced part of an unacknowledged write was just accepted.
-        holes |= {offset for first, last in log.reads.losses.accepted for offset in range(first, last + 1)}
+        holes |= {offset for first, last in reads_of(log).losses.accepted for offset in range(first, last + 1)}
         if missing:
             raise Lost(f"offsets {sorted(missing)} of {promised}; the log has {sorted(found)}")
         for offset, value in found.items():
@@ -332,17 +332,17 @@ def parked(life: LogLife) -> None:
     log = life.open()
     for size in (60, 20, 120, 250, 60):
         life.append(log, size=size)
-        assert log.writer.files.park()
+        assert writer_of(log).files.park()
     life.append(log)
     life.append(log)
-    assert log.writer.files.park()
+    assert writer_of(log).files.park()
     life.truncate(log, log.end_offset - 1)
     life.append(log)
-    assert log.writer.files.park()
+    assert writer_of(log).files.park()
     log.roll()
-    assert log.writer.files.park()
+    assert writer_of(log).files.park()
     life.append(log)
-    assert log.writer.files.park()
+    assert writer_of(log).files.park()
     life.close(log)
 
 

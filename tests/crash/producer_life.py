@@ -10,7 +10,7 @@ from kstore.errors import KstoreError
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Delivery
 from kstore.producer.producer import Producer
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.types import Durability
 from tests.evidence import Hung, Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
@@ -202,7 +202,7 @@ class ProducerLife:
             raise Lost(f"transactions {lost} were committed, there are {seen[0]}")
         if wrong := self.aborted & set(seen[0]):
             raise Wrong(f"transactions {wrong} were aborted")
-        kept = store.coordinator.committed(GROUP).get(ELSEWHERE)
+        kept = coordinator_of(store).committed(GROUP).get(ELSEWHERE)
         expected = seen[0][-1] if seen[0] else None
         if (None if kept is None else kept.offset) != expected:
             raise Wrong(f"offset {kept}, expected {expected}")

@@ -11,7 +11,7 @@ from unittest import mock
 from kstore.errors import Empty, KstoreError
 from kstore.files.fs import FileSystem
 from kstore.queue import of_store, space
-from kstore.queue.queue import Queue
+from kstore.queue.queue import Queue, core_of
 from kstore.store import Store
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
@@ -110,7 +110,7 @@ class QueueLife:
             return
         promised = self.promises[-1][1]
         if items:
-            queue.items.flush()
+            core_of(queue).items.flush()
             self._promise(put_for_sure=promised.put)
         if journal:
             queue._core.journal.log.flush()

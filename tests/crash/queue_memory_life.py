@@ -19,7 +19,7 @@ from pathlib import Path
 import kstore
 from kstore.errors import Empty, KstoreError
 from kstore.queue.job import Job
-from kstore.queue.queue import Queue
+from kstore.queue.queue import Queue, give_back
 from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
 from tests.crash.refusals import refused
 from tests.evidence import Lost, Untyped, Wrong
@@ -73,7 +73,7 @@ class Life:
             raise Wrong(f"items {sorted(done)} were done, and delivered again")
         self.alive &= found.keys()
         self.doubtful.clear()
-        self.queue.give_back(list(found.values()))
+        give_back(self.queue, list(found.values()))
         self.queue.check()
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
@@ -114,7 +114,7 @@ class Writer:
 
     def append_late(self, values: list[bytes]) -> int:
         """Has written them and released its turn, and waits before it syncs them."""
-        durability: Any = self.log.writer.appends._durability
+        durability: Any = writer_of(self.log).appends._durability
         sync = durability.make_durable
 
         def late(appends: object) -> None:
@@ -136,7 +136,7 @@ class Writer:
         drop_tail(self.log)
 
     def start_at(self, offset: int) -> None:
-        self.log.truncate_fully_and_start_at(offset)
+        writer_of(self.log).truncate_fully_and_start_at(offset)
 
     def die(self, left: bytes, *, changing: bool) -> None:
         """Is killed in its turn, after writing ``left`` after the end."""
@@ -144,7 +144,7 @@ class Writer:
         if changing:
             others_of(self.log).announce_change()
         if left:
-            path = self.log.writer.segments.last.path(LOG_SUFFIX)
+            path = writer_of(self.log).segments.last.path(LOG_SUFFIX)
             self.fs.open(path, write=True).write_all([left], SYSTEM_FS.stat(path).size)
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -9,6 +9,7 @@ import random
 import sys
 
 import kstore
+from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tests.telling_values import telling_value
@@ -37,7 +38,7 @@ def main(path: str, steps: int, seed: int) -> None:
                 case 1:
                     log.truncate_to(first + generator.randint(0, 10))
                 case _:
-                    log.truncate_fully_and_start_at(first)
+                    writer_of(log).truncate_fully_and_start_at(first)
             if log.end_offset - log.start_offset > 10 * BATCHES:
                 log.delete_records(log.end_offset - BATCHES)
     print(sum(counts))

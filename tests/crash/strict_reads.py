@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from zlib import crc32
 
 from kstore.errors import CorruptBatchError, TruncatedFileError
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record._codec import Record
 from tests.evidence import Wrong
 
@@ -48,7 +48,7 @@ class StrictReads:
         self._lives = lives or Lives()
 
     def __call__(self, log: Log, generator: random.Random) -> int:
-        truncation_count = log.reads.truncation_count
+        truncation_count = reads_of(log).truncation_count
         start, end = log.start_offset, log.high_watermark
         first = generator.randint(start, max(start, end))
         stop = first + generator.randint(1, COUNT_MAX)
@@ -132,5 +132,5 @@ def _pairs(records: Iterable[Record]) -> Iterator[tuple[int, bytes | None]]:
 
 
 def _truncated(log: Log, truncation_count: int) -> bool:
-    log.reads.settle()
-    return log.reads.truncation_count != truncation_count
+    reads_of(log).settle()
+    return reads_of(log).truncation_count != truncation_count

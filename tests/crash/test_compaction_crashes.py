@@ -13,7 +13,7 @@ import pytest
 from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.types import Durability, IsolationLevel
 from tests.compaction_model import random_batches
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power, fast_directory
@@ -81,8 +81,7 @@ class Life:
         self.steps.append((count, content(log), durable))
 
     def compact(self, log: Log) -> None:
-        writer = log._writer
-        assert writer is not None
+        writer = writer_of(log)
         swap = writer.swap
 
         def noting(*arguments: Any) -> str:

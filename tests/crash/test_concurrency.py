@@ -17,7 +17,7 @@ from kstore.engine.durability import SyncInWrite, WriteBehind
 from kstore.engine.flush import TailFlush
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segments.tail import SegmentTail
@@ -96,7 +96,7 @@ class Writer:
     def start_over(self) -> None:
         # Never above the end: that would leave a gap, which a read passes over.
         offset = max(self.log.end_offset + self.generator.randint(-30, 0), 0)
-        self.log.truncate_fully_and_start_at(offset)
+        writer_of(self.log).truncate_fully_and_start_at(offset)
         self._cut_from(0, offset)
 
     def _cut_from(self, offset: int, end: int) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from kstore.errors import KstoreError, PoisonedError
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
 from tests.evidence import Hung, Lost, Wrong
 from tests.fake_fs import Operation, WatchedFs
@@ -53,8 +53,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
 
     values = [b"follower %d" % each for each in range(FOLLOWERS)]
     threads = [threading.Thread(target=follow, args=(value,), daemon=True) for value in values]
-    writer = log._writer
-    assert writer is not None
+    writer = writer_of(log)
     assert writer.appends._group is not None
     group = writer.appends._group
 

@@ -16,6 +16,7 @@ from kstore.engine import files as log_files
 from kstore.engine import writer as log_writer
 from kstore.errors import LockedError
 from kstore.files import descriptors, lock, log_lock
+from kstore.log import writer_of
 from kstore.segments import tail as segment_tail
 from kstore.store import Store
 from tests.crash.other_writer import ACTIONS, WAITS_MAX
@@ -109,7 +110,7 @@ def life_of_a_store(root: Path) -> None:
     with Store(root, durability="os", background=False) as store:
         log = store.log("t")
         log.append(b"a")
-        assert log.writer.files.park()
+        assert writer_of(log).files.park()
         log.append(b"b")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kstore.errors import CorruptBatchError
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.types import CorruptRange, Durability
 from tests.crash.power_cuts import ROOT
 from tests.crash_states import Choice, Disk, everything, nothing
@@ -41,7 +41,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def begin_again(log: Log, offset: int) -> None:
-    log.truncate_fully_and_start_at(offset)
+    writer_of(log).truncate_fully_and_start_at(offset)
     cut(log, log.end_offset)
 
 
@@ -143,7 +143,7 @@ def hold(log: Log, *, may_skip: bool) -> None:
         with pytest.raises(CorruptBatchError):
             list(log.read())
     # What is accepted is of what was lost, and of nothing that was appended since.
-    for first, last in log.reads.losses.accepted:
+    for first, last in reads_of(log).losses.accepted:
         for offset in range(first, last + 1):
             if offset in found:
                 raise Lost(f"offset {offset} is accepted as lost, and holds {found[offset]!r}")

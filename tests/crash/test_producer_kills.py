@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.types import Durability
 from tests.crash.killed_producers import ELSEWHERE, GROUP, PARTITION_COUNT, SETTINGS, told_of
 from tests.crash.test_kill_loop import Zygote
@@ -99,7 +99,7 @@ class Told:
             raise Lost(f"transactions {sorted(lost)} were committed")
         if never := counts[0].keys() - self.committed - self.pending:
             raise Wrong(f"transactions {sorted(never)} were not committed, {never & self.aborted} even aborted")
-        committed = store.coordinator.committed(GROUP).get(ELSEWHERE)
+        committed = coordinator_of(store).committed(GROUP).get(ELSEWHERE)
         expected = next(reversed(counts[0]), None)
         told = None if committed is None else divmod(committed.offset, 1_000_000)
         if told != expected:

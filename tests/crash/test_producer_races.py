@@ -19,6 +19,7 @@ import pytest
 
 import kstore
 from kstore.errors import BufferExhaustedError, ClosedError, DeliveryError, DeliveryTimeoutError, DiskFullError
+from kstore.log import writer_of
 from kstore.producer.producer import Producer
 from kstore.record._codec import BatchBuffer
 from tests.evidence import Lost, Wrong
@@ -148,8 +149,8 @@ def test_a_batch_that_is_being_written_keeps_its_buffer_however_long_it_takes(tm
     ):
         store.create_topic("orders", 2)
         store.log("orders", 0)
-        paused = Paused(store.log("orders", 0).writer.commit_many)
-        store.log("orders", 0).writer.commit_many = paused  # type: ignore[method-assign, assignment]
+        paused = Paused(writer_of(store.log("orders", 0)).commit_many)
+        writer_of(store.log("orders", 0)).commit_many = paused  # type: ignore[method-assign, assignment]
         slow = producer.send("orders", b"slow" * 1000, partition=0)
         assert paused.reached.wait(SECONDS_MAX)
         clock.advance(250)

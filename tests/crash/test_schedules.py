@@ -120,7 +120,7 @@ def read_beside_writer(path: Path, seed: int) -> None:
 def test_a_reader_passes_over_nothing_in_any_order_of_steps(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    count = tries(300, quick=12)
+    count = tries(300, quick=25)
     for number in range(count):
         read_beside_writer(tmp_path / str(number), seed + number)
     tried("reads", count)

@@ -11,7 +11,7 @@ import pytest
 from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from tests.crash.power_cuts import ROOT, cut_power
 from tests.crash_states import Image
 from tests.evidence import Lost, Wrong
@@ -41,7 +41,7 @@ class SplitLife:
 
     def live(self) -> None:
         with Log(self.path, fs=self.fs) as log:
-            assert log.writer.segments.bases[:2] == (0, FAR[0]), "it was split"
+            assert writer_of(log).segments.bases[:2] == (0, FAR[0]), "it was split"
             log.append(b"more")
             self.acknowledged_at = len(self.fs.operations)
 

@@ -23,8 +23,8 @@ def test_a_power_cut_leaves_a_transaction_whole_or_absent(seed: int, tried: Call
     with in_memory() as machine:
         life = TransactionLife()
         life.live()
-        counts = cut_power(life, machine, count=tries(120, quick=25), seed=seed)
-    assert counts.states > tries(100, quick=20)
+        counts = cut_power(life, machine, count=tries(120, quick=40), seed=seed)
+    assert counts.states > tries(100, quick=30)
     tried("states", counts.states)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kstore.files.fs import FileSystem
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
@@ -80,7 +80,7 @@ class Life:
         self.log.truncate_to(bases[len(bases) // 2])
         self.fill(4)
         self.reopen()
-        self.log.truncate_fully_and_start_at(self.log.end_offset + 7)
+        writer_of(self.log).truncate_fully_and_start_at(self.log.end_offset + 7)
         self.fill(4)
         self.log.close()
 

@@ -11,7 +11,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.crash.power_cuts import ROOT
 from tests.crash_states import Disk, Image, everything
 from tests.evidence import Lost, Untyped, Wrong
@@ -65,10 +65,10 @@ class Session:
         self._sequences: dict[tuple[TopicPartition, tuple[int, int]], int] = {}
 
     def init(self) -> None:
-        self.producer = self._store.coordinator.init_producer_id(self.transactional_id)
+        self.producer = coordinator_of(self._store).init_producer_id(self.transactional_id)
 
     def add(self) -> None:
-        self._store.coordinator.add_partitions(self.transactional_id, *self.producer, PARTITIONS)
+        coordinator_of(self._store).add_partitions(self.transactional_id, *self.producer, PARTITIONS)
 
     def write(self, number: int, owner: TopicPartition) -> None:
         """May be repeated after a failure: the log knows the sequence."""
@@ -88,10 +88,10 @@ class Session:
 
     def offsets(self, number: int) -> None:
         offsets = {PARTITIONS[0]: number, PARTITIONS[1]: number}
-        self._store.coordinator.add_offsets(self.transactional_id, *self.producer, GROUP, offsets)
+        coordinator_of(self._store).add_offsets(self.transactional_id, *self.producer, GROUP, offsets)
 
     def end(self, *, commit: bool) -> None:
-        self.producer = self._store.coordinator.end(self.transactional_id, *self.producer, commit=commit)
+        self.producer = coordinator_of(self._store).end(self.transactional_id, *self.producer, commit=commit)
 
     def begin(self, number: int, *, offsets: bool) -> None:
         self.add()
@@ -203,7 +203,7 @@ class TransactionLife:
 
     def _go_on(self, store: Store, promised: Promise) -> None:
         """Producers replace the earlier ones, and continue."""
-        made, _ = store.coordinator.init_producer_id(None)
+        made, _ = coordinator_of(store).init_producer_id(None)
         if made <= promised.last_id:
             raise Wrong(f"producer id {made} is given out, after {promised.last_id}")
         session = Session(store, "first", self.clock)
@@ -242,11 +242,11 @@ def hold(store: Store, may_commit: set[int], with_offsets: set[int], expected: s
         raise Wrong(f"transactions {unasked} were never committed")
     if expected is not None and found != expected:
         raise Wrong(f"there are {found}, expected {expected}")
-    committed = store.coordinator.committed(GROUP)
+    committed = coordinator_of(store).committed(GROUP)
     last = max(found & with_offsets, default=None)
     offsets = {} if last is None else {PARTITIONS[0]: last, PARTITIONS[1]: last}
     if {owner: kept.offset for owner, kept in committed.items()} != offsets:
         raise Wrong(f"committed offsets {committed}, expected {offsets}")
-    if store.coordinator.unstable(GROUP):
+    if coordinator_of(store).unstable(GROUP):
         raise Wrong("an offset waits for a transaction")
     return found

@@ -13,6 +13,7 @@ import pytest
 
 import kstore
 from kstore.files.paths import CLEAN_SHUTDOWN
+from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.upkeep.verify import verify_log
@@ -33,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 def sent(log: kstore.Log, producer_id: int, sequence: int, *, transactional: bool) -> None:
     data = build_batch(
         [
-            Record(number, log.writer.context.clock.now_ms(), key=b"key-%d" % number, value=b"new")
+            Record(number, writer_of(log).context.clock.now_ms(), key=b"key-%d" % number, value=b"new")
             for number in range(3)
         ],
         producer_id=producer_id,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import kstore
+from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tools.interop.records import Row
@@ -82,7 +83,7 @@ class Producers:
         self.sent.append(Sent(producer_id, transactional, rows))
 
     def row(self, offset: int, record: Record) -> Row:
-        epoch = self.log.writer.files.leader_epoch
+        epoch = writer_of(self.log).files.leader_epoch
         return Row(offset, record.timestamp, "CreateTime", epoch, record.key, record.value, tuple(record.headers))
 
     def plain(self, count: int) -> None:

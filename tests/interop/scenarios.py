@@ -16,6 +16,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from kstore.log import writer_of
 from tests import golden_data, oracle_legacy
 from tests.interop.author import Author, Content, content
 from tests.interop.killed_writer import BATCH_RECORD_COUNT, record_at
@@ -187,7 +188,7 @@ def truncated_inside_a_batch(directory: Path) -> list[Row]:
 def restarted(directory: Path) -> list[Row]:
     with Author(directory, index_interval_bytes=DENSE_INDEX_BYTES) as author:
         author.append(content(100, "restarted"), batch_count=20)
-        author.log.truncate_fully_and_start_at(5_000_000_000)
+        writer_of(author.log).truncate_fully_and_start_at(5_000_000_000)
         author.rows.clear()
         author.append(content(100, "restarted, then"), batch_count=20)
         assert author.rows[0].offset == 5_000_000_000

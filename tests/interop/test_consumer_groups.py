@@ -26,7 +26,7 @@ from kstore.files.checkpoint import read_topic_id
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import PARTITION_METADATA
 from kstore.rules.handover import format_topic_id
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.evidence import Hung, Lost, Wrong
 from tests.interop.conftest import Kafka
 from tools.interop.broker import Broker
@@ -122,7 +122,7 @@ def live(path: Path) -> Read:
             member.close()
     with kstore.open(path, durability="os") as store:
         for group in ("audit", "gone"):
-            store.coordinator.commit_offsets(group, dict.fromkeys(ORDERS, 20))
+            coordinator_of(store).commit_offsets(group, dict.fromkeys(ORDERS, 20))
         in_transactions(store)
     to_seven = ["--reset-offsets", "audit", "--topic", "orders:0,2", "--to-offset", "7", "--execute"]
     assert main(["groups", str(path), *to_seven]) == 0

@@ -20,7 +20,7 @@ import pytest
 from kstore.errors import ProducerFencedError
 from kstore.files.paths import TopicPartition
 from kstore.producer.producer import Producer
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.interop.conftest import Kafka
 from tools.interop.dump import Run, kafka_dumps, runs_over, unexpected_reports
 from tools.interop.handover import put_in_place
@@ -184,7 +184,7 @@ def test_kstore_s_producers_go_on_with_what_the_broker_left(story: Story, tmp_pa
         for topic in TOPICS:
             values = [record.value for record in store.log(topic).read(isolation_level="read_committed")]
             assert values == [*story.model.committed[topic], b"again"]
-        committed = {owner.topic: kept.offset for owner, kept in store.coordinator.committed(GROUP).items()}
+        committed = {owner.topic: kept.offset for owner, kept in coordinator_of(store).committed(GROUP).items()}
         assert committed == {**story.model.offsets, "a": 7}
 
 

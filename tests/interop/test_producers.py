@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import kstore
+from kstore.log import reads_of
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import to_entry
 from kstore.types import IsolationLevel
@@ -208,7 +209,7 @@ def test_the_broker_knows_the_producers_that_kstore_knows(topic: str, number: in
     theirs = decode_snapshot(snapshot.read_bytes())
     assert int(snapshot.stem) == rounds[number].producers[topic].end_offset
     with kstore.Log(rounds[number].given[topic], read_only=True) as log:
-        ours = [to_entry(producer) for producer in log.reads.source.known_producers()]
+        ours = [to_entry(producer) for producer in reads_of(log).source.known_producers()]
     assert in_order(theirs) == in_order(ours)
     assert len(ours) >= 4
 

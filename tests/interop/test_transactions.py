@@ -21,7 +21,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.metadata import TransactionState
 from tests.fake_fs import FailingFs, Fault
@@ -42,7 +42,7 @@ SECONDS_MAX = 60.0
 
 def write(store: Store, name: str, producer: tuple[int, int], value: bytes) -> None:
     """One record in each partition, as part of a transaction."""
-    store.coordinator.add_partitions(name, *producer, PARTITIONS)
+    coordinator_of(store).add_partitions(name, *producer, PARTITIONS)
     fields: dict[str, Any] = {"producer_id": producer[0], "producer_epoch": producer[1], "base_sequence": 0}
     for owner in PARTITIONS:
         record = Record(0, time.time_ns() // 1_000_000, value=value)
@@ -57,7 +57,7 @@ def live(path: Path) -> None:
         store.create_topic(topic)
     # As many as the broker's own has.
     store.create_topic("__consumer_offsets", 1, cleanup_policy="compact")
-    coordinator = store.coordinator
+    coordinator = coordinator_of(store)
     producer = coordinator.init_producer_id("first")
     for number in range(6):
         write(store, "first", producer, b"first-%d" % number)
@@ -136,7 +136,7 @@ def test_the_broker_knows_what_groups_have_committed(story: Story) -> None:
 def test_kstore_goes_on_with_what_the_broker_left(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.left, tmp_path / "s", ignore=shutil.ignore_patterns("kstore.*"))
     with Store(tmp_path / "s", background=False) as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         known = {one.transactional_id: one for one in coordinator.transactions()}
         assert {name: one.state for name, one in known.items()} == {
             "first": TransactionState.COMPLETE_ABORT,

@@ -24,7 +24,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import kstore
 from kstore import CommitFailedError, TopicPartition
 from kstore.consumer.commits import Commits
-from kstore.consumer.consumer import Consumer
+from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.group_files import FileGroup
 from kstore.consumer.group_state import GroupState
@@ -178,7 +178,7 @@ class GroupModel(RuleBasedStateMachine):
                 self.committed.update(member.next)
             member.consumer.close()
         else:
-            member.consumer.abandon()
+            abandon(member.consumer)
 
     @precondition(lambda self: self.members)
     @rule(at=MEMBER, count=COUNT)
@@ -294,7 +294,7 @@ class GroupModel(RuleBasedStateMachine):
         copy = self.directory / str(self.copies)
         shutil.copytree(self.store.path, copy)
         for member in self.members:
-            member.consumer.abandon()
+            abandon(member.consumer)
         self.members.clear()
         self.store.close()
         self.open(copy.name)
@@ -333,13 +333,13 @@ class GroupModel(RuleBasedStateMachine):
         finally:
             if self.ends:
                 for member in self.members:
-                    member.consumer.abandon()
+                    abandon(member.consumer)
                 self.store.close()
             shutil.rmtree(self.directory)
 
     def all_is_handed_out(self) -> None:
         for member in self.members:
-            member.consumer.abandon()
+            abandon(member.consumer)
         self.members.clear()
         last = Member(self, commits="asked", strategy=self.strategy)
         self.clock.advance(3001)

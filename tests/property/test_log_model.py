@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kstore.errors import CorruptBatchError
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
@@ -348,7 +348,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 50))
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        self.log.truncate_fully_and_start_at(offset)
+        writer_of(self.log).truncate_fully_and_start_at(offset)
         self.model = Model()
         self.model.start = self.model.end = self.model.end_in_files = self.model.durable = offset
         self.has_damage = False

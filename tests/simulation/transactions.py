@@ -10,6 +10,7 @@ from kstore.errors import InvalidProducerIdMappingError, InvalidTransactionState
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.store import coordinator_of
 from tests.evidence import Lost, Wrong
 from tests.simulation.model import Batch, Entry, Found
 
@@ -80,13 +81,13 @@ class Transactions:
             self.states[session.number] = "aborted"
 
     def _begun(self, life: Life, name: str) -> _Session:
-        producer = life.store.coordinator.init_producer_id(name, TIMEOUT_SECONDS * 1000)
+        producer = coordinator_of(life.store).init_producer_id(name, TIMEOUT_SECONDS * 1000)
         self.count += 1
         self.states[self.count] = "open"
         return _Session(self.count, producer, life.clock.monotonic())
 
     def _write(self, life: Life, name: str, session: _Session, generator: random.Random) -> None:
-        coordinator = life.store.coordinator
+        coordinator = coordinator_of(life.store)
         model_of = life.topics[TOPIC].logs
         # Each time: the store may have aborted it for its age, and the logs may have forgotten the producer.
         owners = [TopicPartition(TOPIC, number) for number in range(len(model_of))]
@@ -122,7 +123,7 @@ class Transactions:
         self.states[number] = "asked to commit" if commit else "asked to abort"
         if commit and session.offset is not None:
             self.offsets[number] = session.offset
-        life.store.coordinator.end(name, *session.producer, commit=commit)
+        coordinator_of(life.store).end(name, *session.producer, commit=commit)
         self.states[number] = "committed" if commit else "aborted"
         if commit and session.offset is not None:
             self._commit_offset(session.offset)
@@ -137,7 +138,7 @@ class Transactions:
         partition = generator.randrange(len(life.topics["orders"].logs))
         offset = life.topics["orders"].logs[partition].end
         self.doubtful.setdefault(partition, set()).add(offset)
-        life.store.coordinator.commit_offsets(READERS, {TopicPartition("orders", partition): offset})
+        coordinator_of(life.store).commit_offsets(READERS, {TopicPartition("orders", partition): offset})
         self.certain[partition] = offset
         self.doubtful[partition].clear()
 
@@ -190,7 +191,7 @@ class Transactions:
                 self.states[number] = "aborted"
 
     def _hold_offsets(self, life: Life) -> None:
-        coordinator = life.store.coordinator
+        coordinator = coordinator_of(life.store)
         kept = coordinator.committed(GROUP).get(TopicPartition(TOPIC, 0))
         if (kept and kept.offset) != self.committed_offset:
             raise Lost(f"group {GROUP} has committed {kept and kept.offset}, expected {self.committed_offset}")

@@ -14,6 +14,7 @@ import kstore
 import kstore.spark
 from kstore.spark import options, write_options
 from kstore.spark.session import RECOMMENDED
+from tests.selection import tries
 from tests.unit.test_docs import code_blocks, rows, section
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def test_the_guide_s_examples_print_what_it_says(
     runpy.run_path("guide.py")  # again, with all else that it left: then there are more records
 
 
-@pytest.mark.long
 def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with kstore.open(tmp_path / "data") as store:
         store.create_topic("clicks", partitions=2)
@@ -53,11 +53,13 @@ def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: 
     (tmp_path / "example.py").write_text(PATHS.sub(rf'\1"{tmp_path}/\2"', example), encoding="utf-8")
     runpy.run_path(str(tmp_path / "example.py"))
     assert capsys.readouterr().out == "[Row(topic='clicks', count=10)]\n"
-    runpy.run_path(str(tmp_path / "example.py"))  # reads, and copies, its copies too
-    assert "Row(topic='clicks', count=10)" in capsys.readouterr().out
+    runs = tries(2, quick=1)
+    if runs > 1:
+        runpy.run_path(str(tmp_path / "example.py"))  # reads, and copies, its copies too
+        assert "Row(topic='clicks', count=10)" in capsys.readouterr().out
     with kstore.open(tmp_path / "data", read_only=True) as store:
         copies = [store.log("copies", partition).to_arrow(isolation_level="read_committed") for partition in range(2)]
-    assert sum(copy.num_rows for copy in copies) == 110 * (1 + 2)
+    assert sum(copy.num_rows for copy in copies) == 110 * (2**runs - 1)
 
 
 def test_the_example_of_a_job_prints_the_same_each_time(

@@ -53,7 +53,7 @@ def findings(output: str) -> list[str]:
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(["-n", "1", "--dist", "loadscope"], id="in a worker", marks=pytest.mark.long),
+        pytest.param(["-n", "1", "--dist", "loadscope"], id="in a worker"),
         pytest.param([], id="in one process", marks=pytest.mark.long),
     ],
 )

@@ -16,6 +16,7 @@ from kstore.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,
 )
+from kstore.log import writer_of
 from tests.aio_helpers import STEPS, opened, run, stepped, until
 from tests.loop_fs import LoopFs
 
@@ -164,7 +165,7 @@ def test_a_follower_overtaken_by_retention_gets_an_error(tmp_path: Path) -> None
             await (await producer.send_many("orders", [b"a"] * 10)).result()
             reader = log.read_values(follow=True)
             assert [await anext(reader) for _ in range(10)] == [b"a"] * 10
-            await store.run(log.sync.truncate_fully_and_start_at, 50)
+            await store.run(writer_of(log.sync).truncate_fully_and_start_at, 50)
             await producer.send_and_wait("orders", b"b")
             with pytest.raises(OffsetOutOfRangeError):
                 await anext(reader)
@@ -258,11 +259,11 @@ def test_a_dropped_follower_is_not_notified_any_more(tmp_path: Path) -> None:
             log = await store.log("orders")
             reader = log.read(follow=True, timeout=300)
             waiting = asyncio.ensure_future(anext(reader))
-            await until(lambda: bool(log.sync.writer.growth._watchers))
+            await until(lambda: bool(writer_of(log.sync).growth._watchers))
             waiting.cancel()
             await asyncio.wait([waiting])
             del reader, waiting
-            await until(lambda: not log.sync.writer.growth._watchers)
+            await until(lambda: not writer_of(log.sync).growth._watchers)
 
     run(main())
 

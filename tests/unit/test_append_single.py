@@ -11,6 +11,7 @@ import pytest
 from kstore import Log
 from kstore.engine.group_commit import GroupCommit, Pending
 from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
+from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segments._numbers import TailNumbers
@@ -96,12 +97,12 @@ def numbers(*, position: int = 0, **settings: Any) -> TailNumbers:
 
 def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
     with log_at(tmp_path / "log", durability="os") as log:
-        assert log.writer.appends.append_single(b"a", None) is None  # nothing is open for appending yet
+        assert writer_of(log).appends.append_single(b"a", None) is None  # nothing is open for appending yet
         log.append(b"a")
-        assert log.writer.appends.append_single(b"b", b"key") == (1, 1_700_000_000_000)
-        assert log.writer.appends.append_single(bytearray(b"b"), None) is None  # type: ignore[arg-type]
-        assert log.writer.appends.append_single(None, None) is None
-        assert log.writer.appends.append_single(bytes(1 << 20), None) is None
+        assert writer_of(log).appends.append_single(b"b", b"key") == (1, 1_700_000_000_000)
+        assert writer_of(log).appends.append_single(bytearray(b"b"), None) is None  # type: ignore[arg-type]
+        assert writer_of(log).appends.append_single(None, None) is None
+        assert writer_of(log).appends.append_single(bytes(1 << 20), None) is None
         assert log.end_offset == 2
         assert log.metrics()["append_records"] == 2
 

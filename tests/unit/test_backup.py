@@ -31,9 +31,9 @@ from kstore.errors import (
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.producer.producer import Producer
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.upkeep.verify import verify
 from tests.evidence import Lost, Untyped, Wrong, shuffled
@@ -124,7 +124,7 @@ def fill(store: Store, count: int = 60) -> None:
 def test_a_restore_is_the_store_at_the_moment_of_the_backup(tmp_path: Path) -> None:
     with Store(tmp_path / "store", **SETTINGS) as store:
         fill(store)
-        store.coordinator.commit_offsets("billing", {TopicPartition("orders", 0): 7})
+        coordinator_of(store).commit_offsets("billing", {TopicPartition("orders", 0): 7})
         store.log("orders", 1).delete_records(5)
         before = contents(store)
         result = store.backup(tmp_path / "backups")
@@ -215,7 +215,7 @@ def test_what_is_not_synced_yet_is_flushed(durability: Any, tmp_path: Path) -> N
         fill(store)
         before = contents(store)
         store.backup(tmp_path / "backups")
-        assert store.log("orders").writer.ends.durable_end == store.log("orders").end_offset
+        assert writer_of(store.log("orders")).ends.durable_end == store.log("orders").end_offset
     with restored(tmp_path / "backups", tmp_path / "new") as new:
         assert contents(new) == before
 
@@ -314,7 +314,7 @@ def test_a_sealed_segment_that_is_cut_and_sealed_again_before_the_moment_is_copi
             if cuts and len(copied) > 3:  # the first segment of orders-0 is in the target
                 log.truncate_to(cuts.pop())
                 log.append(b"another")
-                log.writer.roll()
+                writer_of(log).roll()
 
         store.backup(tmp_path / "backups", progress=truncate)
         assert not cuts
@@ -376,7 +376,7 @@ class Life:
 
     def commit(self, store: Store) -> None:
         end = store.log("orders", 0).end_offset
-        store.coordinator.commit_offsets("plain", {TopicPartition("orders", 0): self.generator.randint(0, end)})
+        coordinator_of(store).commit_offsets("plain", {TopicPartition("orders", 0): self.generator.randint(0, end)})
 
     def queue(self, store: Store) -> None:
         queue = store.queue("jobs")
@@ -395,7 +395,7 @@ class Life:
         if self.generator.random() < 0.5:
             log.delete_records(self.generator.randint(log.start_offset, log.high_watermark))
         else:
-            log.writer.roll()
+            writer_of(log).roll()
 
     def work(self, store: Store) -> None:
         store.run_task(self.generator.choice(("cleaner", "retention", "removal", "checkpoints")))

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from kstore.compaction.cleaner import compact, dirt_of
-from kstore.engine.writer import LogWriter
 from kstore.errors import ClosedError, ReadOnlyError
 from kstore.files.fs import FileSystem
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import CorruptRange
@@ -28,11 +27,6 @@ from tests.selection import tries
 
 DAY_MS = 86_400_000
 Result = TypeVar("Result")
-
-
-def writer_of(log: Log) -> LogWriter:
-    assert log._writer is not None
-    return log._writer
 
 
 def opened(path: Path, **settings: Any) -> Log:

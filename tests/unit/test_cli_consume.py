@@ -18,6 +18,7 @@ from kstore.cli.offset_type import OffsetType, Place
 from kstore.cli.record_format import FormatError, RecordFormat
 from kstore.cli.status import FAILED, OK, USAGE
 from kstore.record._codec import Record
+from kstore.store import coordinator_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -44,7 +45,7 @@ def data(tmp_path: Path) -> Path:
                 store.log("orders", partition).append(
                     b"v%d" % number, key=b"k%d" % partition, timestamp=HOUR + number * 1000, headers=[("h", b"1")]
                 )
-        store.coordinator.commit_offsets("billing", {T0: 3, T1: 5})
+        coordinator_of(store).commit_offsets("billing", {T0: 3, T1: 5})
     return tmp_path / "data"
 
 
@@ -215,7 +216,7 @@ def test_groups_are_listed_and_described(run: Run, data: Path) -> None:
 
 def test_of_a_topic_that_is_not_here_only_what_was_committed_is_known(run: Run, data: Path) -> None:
     with kstore.open(data) as store:
-        store.coordinator.commit_offsets("other", {TopicPartition("elsewhere", 2): 7})
+        coordinator_of(store).commit_offsets("other", {TopicPartition("elsewhere", 2): 7})
     _, out, _ = run("groups", data, "--describe", "other")
     assert out.splitlines()[1].split() == ["other", "elsewhere", "2", "7", "-", "-", "-"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kstore.cli.main import main
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from tests.fake_clock import ManualClock
 from tests.golden_data import copy_partition, golden_root
 from tests.log_cases import data, marker, offsets, transaction
@@ -128,7 +128,7 @@ def test_open_transactions_are_json(log: Path, capsys: pytest.CaptureFixture[str
 
 def test_only_hanging_transactions_are_listed_when_asked(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Log(log) as opened:
-        opened.append_batches(transaction(5, 0, timestamp=opened.reads.source.context.clock.now_ms()))
+        opened.append_batches(transaction(5, 0, timestamp=reads_of(opened).source.context.clock.now_ms()))
     hanging = objects(run(capsys, "transactions", "--hanging-ms", "900000", "--format", "json", str(log))[1])
     assert [transaction["producer_id"] for transaction in hanging] == [2, 3]
     assert len(objects(run(capsys, "transactions", "--format", "json", str(log))[1])) == 3

@@ -11,7 +11,7 @@ from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter
 from kstore.errors import SyncFailedError
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record.scan import parse_batches
 from kstore.types import AbortedTransaction
 from tests.fake_clock import ManualClock
@@ -130,7 +130,7 @@ def test_a_view_sees_nothing_decided_by_a_marker_that_is_not_durable(tmp_path: P
     with Log(tmp_path / "log", durability="sync") as log:
         append(log, data(0), transaction(1, 1, 2))
         append(log, marker(1, 3, commit=True))
-        writer = log.writer
+        writer = writer_of(log)
         writer.files.state_file.publish_durable_end(3)  # as while the marker is being written
         with Log(log.path, read_only=True) as view:
             assert (view.high_watermark, view.last_stable_offset, committed(view)) == (3, 1, [0])
@@ -165,7 +165,7 @@ def test_a_transaction_goes_on_hanging_until_it_ends_or_is_truncated(how: str, t
         assert [one.producer_id for one in again.transactions(hanging_ms=800_000)] == [1]
         assert again.abort_transaction(1, hanging_ms=800_000) == 1
         assert again.transactions() == []
-        again.truncate_fully_and_start_at(0)
+        writer_of(again).truncate_fully_and_start_at(0)
         assert (again.transactions(), again.producers()) == ([], [])
 
 

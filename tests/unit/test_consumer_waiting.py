@@ -23,7 +23,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.waiting import LogWaiter
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
 
 
@@ -37,7 +37,7 @@ def test_a_store_that_is_open_for_reading_has_consumers_that_commit_nothing(tmp_
     with kstore.open(tmp_path / "data", durability="os") as writing:
         writing.create_topic("t", partitions=3)
         fill(writing, T0, 10)
-        writing.coordinator.commit_offsets("g", {T0: 4})
+        coordinator_of(writing).commit_offsets("g", {T0: 4})
         with kstore.open(tmp_path / "data", read_only=True) as store:
             with consumer(store, "t", metadata_max_age_ms=0) as reading:
                 assert sum(1 for _ in reading) == 10

@@ -36,6 +36,7 @@ from kstore.files.bell import Bell
 from kstore.files.lock import DirectoryLock
 from kstore.files.threads import WorkerPool, closed_elsewhere, side_by_side
 from kstore.files.watch import DirectoryWatch
+from kstore.log import writer_of
 
 PACKAGE = str(Path(kstore.__file__).parent)
 # What they do concerns the whole process: finalizers run at all of their lines.
@@ -244,7 +245,7 @@ def test_a_finalizer_closes_a_consumer_that_an_append_wakes(tmp_path: Path) -> N
             consumer = store.consumer("orders")
             consumer.poll(timeout=0.001)
             interrupted = Interrupted(itertools.chain([lambda: None] * number, [consumer.close]))
-            interrupted.run(log.writer.growth.wake)
+            interrupted.run(writer_of(log).growth.wake)
             consumer.close()
             if interrupted.count <= number:
                 break

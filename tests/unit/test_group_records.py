@@ -12,7 +12,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.rules.internal_topics import is_internal
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.group_records import (
     GroupPartition,
     OffsetAndMetadata,
@@ -38,7 +38,7 @@ def opened(path: Path, **settings: object) -> Store:
 
 
 def offsets(store: Store, group: str = "billing") -> dict[TopicPartition, int]:
-    return {owner: kept.offset for owner, kept in store.coordinator.committed(group).items()}
+    return {owner: kept.offset for owner, kept in coordinator_of(store).committed(group).items()}
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
@@ -156,21 +156,21 @@ def test_hostile_bytes_are_a_typed_error() -> None:
 def test_what_is_committed_is_there_after_a_new_open(tmp_path: Path) -> None:
     given = OffsetAndMetadata(42, "so far", 3)
     with opened(tmp_path / "s") as store:
-        assert store.coordinator.committed("billing") == {}
-        store.coordinator.commit_offsets("billing", {ORDERS: given})
-        store.coordinator.commit_offsets("audit", {ORDERS: 7})
-        assert store.coordinator.committed("billing") == {ORDERS: given._replace(commit_timestamp=NOW_MS)}
+        assert coordinator_of(store).committed("billing") == {}
+        coordinator_of(store).commit_offsets("billing", {ORDERS: given})
+        coordinator_of(store).commit_offsets("audit", {ORDERS: 7})
+        assert coordinator_of(store).committed("billing") == {ORDERS: given._replace(commit_timestamp=NOW_MS)}
         assert store.topics() == []
     with opened(tmp_path / "s") as store:
-        assert store.coordinator.committed("billing") == {ORDERS: given._replace(commit_timestamp=NOW_MS)}
-        assert store.coordinator.groups() == ["audit", "billing"]
-        assert store.coordinator.committed("billing", [TopicPartition("other", 0)]) == {}
+        assert coordinator_of(store).committed("billing") == {ORDERS: given._replace(commit_timestamp=NOW_MS)}
+        assert coordinator_of(store).groups() == ["audit", "billing"]
+        assert coordinator_of(store).committed("billing", [TopicPartition("other", 0)]) == {}
 
 
 def test_the_last_commit_counts_and_offsets_can_be_forgotten(tmp_path: Path) -> None:
     other = TopicPartition("orders", 4)
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         coordinator.commit_offsets("billing", {ORDERS: 1, other: 2})
         coordinator.commit_offsets("billing", {ORDERS: 0})
         assert offsets(store) == {ORDERS: 0, other: 2}
@@ -184,16 +184,16 @@ def test_the_last_commit_counts_and_offsets_can_be_forgotten(tmp_path: Path) -> 
 
 def test_a_lookup_creates_nothing(tmp_path: Path) -> None:
     with Store(tmp_path / "s", background=False) as store:
-        assert store.coordinator.committed("billing") == {}
-        assert store.coordinator.groups() == []
-        assert store.coordinator.unstable("billing") == set()
-        store.coordinator.commit_offsets("billing", {})
+        assert coordinator_of(store).committed("billing") == {}
+        assert coordinator_of(store).groups() == []
+        assert coordinator_of(store).unstable("billing") == set()
+        coordinator_of(store).commit_offsets("billing", {})
         assert store.topics(internal=True) == []
 
 
 def test_the_topic_is_made_as_kafka_makes_it(tmp_path: Path) -> None:
     with Store(tmp_path / "s", background=False, durability="os") as store:
-        store.coordinator.commit_offsets("billing", {ORDERS: 1})
+        coordinator_of(store).commit_offsets("billing", {ORDERS: 1})
         topic = store.describe_topic("__consumer_offsets")
         assert len(topic.partitions) == 50
         assert topic.config.cleanup_policy == "compact"
@@ -204,7 +204,7 @@ def test_the_topic_is_made_as_kafka_makes_it(tmp_path: Path) -> None:
 
 def test_offsets_in_a_transaction_count_when_it_commits(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         coordinator.commit_offsets("billing", {ORDERS: 1})
         producer = coordinator.init_producer_id("x")
         coordinator.add_offsets("x", *producer, "billing", {ORDERS: 2})
@@ -222,7 +222,7 @@ def test_offsets_in_a_transaction_count_when_it_commits(tmp_path: Path) -> None:
 def test_a_commit_after_an_open_transaction_counts_at_once(tmp_path: Path) -> None:
     """And stays, when the transaction with an earlier one ends."""
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         coordinator.add_offsets("x", *producer, "billing", {ORDERS: 2})
         coordinator.commit_offsets("billing", {ORDERS: 9})
@@ -233,7 +233,7 @@ def test_a_commit_after_an_open_transaction_counts_at_once(tmp_path: Path) -> No
 
 def test_reading_goes_on_where_it_was_and_over_segments_and_compaction(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         for number in range(60):
             coordinator.commit_offsets("billing", {ORDERS: number})
@@ -252,22 +252,22 @@ def test_reading_goes_on_where_it_was_and_over_segments_and_compaction(tmp_path:
 
 def test_a_reader_in_another_process_sees_what_is_committed(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store, Store(tmp_path / "s", read_only=True) as reader:
-        store.coordinator.commit_offsets("billing", {ORDERS: 5})
+        coordinator_of(store).commit_offsets("billing", {ORDERS: 5})
         assert offsets(reader) == {ORDERS: 5}
-        store.coordinator.commit_offsets("billing", {ORDERS: 6})
+        coordinator_of(store).commit_offsets("billing", {ORDERS: 6})
         assert offsets(reader) == {ORDERS: 6}
 
 
 def test_a_brokers_groups_are_read_in_place() -> None:
     with Store(golden_root() / "clean", read_only=True) as store:
-        assert "billing" in store.coordinator.groups()
-        assert store.coordinator.committed("billing")
-        assert store.coordinator.transactions()
+        assert "billing" in coordinator_of(store).groups()
+        assert coordinator_of(store).committed("billing")
+        assert coordinator_of(store).transactions()
 
 
 def test_what_is_no_commit_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        commit = store.coordinator.commit_offsets
+        commit = coordinator_of(store).commit_offsets
         for offset in (-1, 2**63, True, "7"):
             with pytest.raises(ConfigError, match="a committed offset is"):
                 commit("billing", {ORDERS: offset})  # type: ignore[dict-item]

@@ -14,7 +14,7 @@ import pytest
 import kstore
 from kstore import CommitFailedError, ConfigError, TopicPartition
 from kstore.clock import SYSTEM_CLOCK
-from kstore.consumer.consumer import Consumer
+from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.group_files import FileGroup, decode_state, encode_state
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import LOOK_COUNT, Membership, MemoryGroup
@@ -144,7 +144,7 @@ def test_any_dead_member_of_a_large_group_is_found(store: Store, clock: ManualCl
 
 def test_a_member_that_was_dropped_is_found_at_once_in_a_large_group(store: Store) -> None:
     members = crowd(store, 3 * LOOK_COUNT)
-    members[1].abandon()
+    abandon(members[1])
     members[-1].poll()
     members[-1].poll()
     assert len(parts_of(store).groups.box("g").look()[1].members) == len(members) - 1

@@ -35,7 +35,7 @@ from kstore.files.paths import (
     REPLICATION_OFFSETS,
     TopicPartition,
 )
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.rules.handover import format_topic_id
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
 from tests.evidence import Lost, Wrong
@@ -171,7 +171,7 @@ def test_an_empty_segment_that_an_older_version_left_is_reported(tmp_path: Path)
     path = tmp_path / "empty" / "a-0"
     # The log begins at 10, after an empty segment at 0 that is added here.
     with Log(path) as log:
-        log.truncate_fully_and_start_at(10)
+        writer_of(log).truncate_fully_and_start_at(10)
         log.append(b"v")
     (path / f"{0:020d}.log").touch()
     (path / KSTORE_STATE).unlink()

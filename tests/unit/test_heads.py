@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstore.engine import producers as log_producers
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record.heads import skip_plain
 from kstore.record.scan import BufferSource
 from tests.golden_data import golden_partitions, golden_root
@@ -69,7 +69,7 @@ def test_the_last_stable_offset_is_the_same_as_by_reading_everything(
 
 def stable_offsets(path: Path) -> tuple[int, object]:
     with Log(path, read_only=True) as log:
-        return log.last_stable_offset, log.reads.aborted_transactions(log.start_offset, log.end_offset)
+        return log.last_stable_offset, reads_of(log).aborted_transactions(log.start_offset, log.end_offset)
 
 
 def test_flipped_bits_in_headers_hide_no_open_transaction(

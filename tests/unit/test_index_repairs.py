@@ -17,7 +17,7 @@ from kstore.engine.index_repairs import ScannedSegment, scan_segment
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError, PathLike
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes.rebuild import IndexBuilder
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.segment import LogSegment
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
@@ -291,7 +291,7 @@ def test_a_read_only_log_keeps_a_bounded_amount_of_rebuilt_indexes(
     with opened(closed, read_only=True, open_files_max=1) as log:
         for number in range(4):
             look_up(log, middle(closed, number))
-        assert 0 < log.reads.segment_for(0)[0].context.repairs.kept_bytes <= sum(sizes[:4])  # type: ignore[index,union-attr]
+        assert 0 < reads_of(log).segment_for(0)[0].context.repairs.kept_bytes <= sum(sizes[:4])  # type: ignore[index,union-attr]
         look_up(log, middle(closed, 3))
         assert len(scans) == 4
         look_up(log, middle(closed, 0))

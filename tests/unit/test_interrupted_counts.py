@@ -13,6 +13,7 @@ import pytest
 
 import kstore
 from kstore.consumer.groups import MemoryGroup
+from kstore.log import writer_of
 from kstore.shared.turn import SharedTurn, TurnLock
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
@@ -54,7 +55,7 @@ def test_a_commit_of_a_group_ends_however_it_is_interrupted(tried: Tried) -> Non
 
 def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried: Tried) -> None:
     with kstore.Log(tmp_path / "orders-0", durability="os") as log:
-        writer = cast(Any, log._writer)
+        writer = cast(Any, writer_of(log))
 
         def told() -> None:
             pass
@@ -73,7 +74,7 @@ def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried:
 
 def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried: Tried) -> None:
     with kstore.Log(tmp_path / "orders-0", durability="os") as log:
-        writer = cast(Any, log._writer)
+        writer = cast(Any, writer_of(log))
         taken: list[bool] = []
 
         def take() -> None:

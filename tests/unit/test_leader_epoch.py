@@ -11,7 +11,7 @@ import pytest
 from kstore.errors import StorageError
 from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.state.leader_epoch import LeaderEpochCache
 from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import data, killed
@@ -235,7 +235,7 @@ def test_truncations_and_deletions_cut_the_epochs(tmp_path: Path) -> None:
         assert epochs_of(log)[-1] == 3
         log.delete_records(3)
         assert stored(file) == [(1, 3), (2, 4), (3, 6)]
-        log.truncate_fully_and_start_at(20)
+        writer_of(log).truncate_fully_and_start_at(20)
         assert stored(file) == []
 
 

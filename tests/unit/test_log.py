@@ -21,7 +21,7 @@ from kstore.errors import (
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.log_helpers import TIME
@@ -390,7 +390,7 @@ def test_a_log_restarts_at_any_offset(tmp_path: Path, offset: int) -> None:
     with Log(tmp_path / "log", durability="os", segment_bytes=1024) as log:
         for _ in range(6):
             log.append(b"x" * 300)
-        log.truncate_fully_and_start_at(offset)
+        writer_of(log).truncate_fully_and_start_at(offset)
         assert (log.start_offset, log.end_offset) == (offset, offset)
         assert log.append(b"new") == offset
         log.check()

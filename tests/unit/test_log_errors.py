@@ -29,7 +29,7 @@ from kstore.errors import (
     SyncFailedError,
 )
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from tests.fake_fs import FailingFs, Fault
 
 WRITES = frozenset({"pwrite", "write_all", "write_and_sync"})
@@ -158,7 +158,7 @@ def test_a_close_that_fails_ends_every_follower(tmp_path: Path) -> None:
     ended = threading.Event()
 
     def follow() -> None:
-        log.writer.wait_beyond(2, 60)
+        writer_of(log).wait_beyond(2, 60)
         ended.set()
 
     follower = threading.Thread(target=follow, daemon=True)
@@ -182,7 +182,7 @@ def test_a_log_open_for_reading_refuses_every_write(tmp_path: Path) -> None:
             log.roll,
             lambda: log.truncate_to(0),
             lambda: log.delete_records(1),
-            lambda: log.truncate_fully_and_start_at(0),
+            lambda: writer_of(log).truncate_fully_and_start_at(0),
             lambda: log.append_batches(b""),
         ):
             with pytest.raises(ReadOnlyError):

@@ -20,7 +20,7 @@ from kstore.errors import ClosedError, PoisonedError, SyncFailedError
 from kstore.files import local, platform
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.logs.open_logs import Flushes
 from kstore.state.log_state import read_state
 from kstore.types import Durability
@@ -115,14 +115,14 @@ def test_a_kill_leaves_a_bounded_number_of_segments_to_recover(durability: Durab
             with Log(copy, durability=durability) as again:
                 assert again.recovery.segments_scanned <= UNFLUSHED_MAX + 1
                 assert again.end_offset == number + 1
-        assert len(log.writer.files.unflushed) < UNFLUSHED_MAX
+        assert len(writer_of(log).files.unflushed) < UNFLUSHED_MAX
 
 
 @pytest.mark.usefixtures("unflushed")
 def test_an_append_of_many_segments_keeps_a_bounded_number_of_files_open(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os", segment_bytes=1024, max_message_bytes=1024) as log:
         log.append_many([b"x" * 500] * 5 * UNFLUSHED_MAX)
-        assert len(log.writer.files.unflushed) < UNFLUSHED_MAX
+        assert len(writer_of(log).files.unflushed) < UNFLUSHED_MAX
         assert recovery_point(log) <= log.end_offset
         log.check()
 
@@ -133,7 +133,7 @@ def test_a_flush_of_sealed_segments_tells_nothing_of_the_active_one(durability: 
     with Log(tmp_path / "log", durability=durability, flush_ms="1d") as log:
         fill(log, 2)
         log.append(b"in no file that is synced")
-        log.writer.flush_sealed()
+        writer_of(log).flush_sealed()
         assert recovery_point(log) == 2
         state = read_state(SYSTEM_FS, log.path / "kstore.state")
         assert state is not None
@@ -266,7 +266,7 @@ def test_what_is_appended_to_a_segment_after_its_sync_is_synced_though_it_is_sea
         log.flush()
         assert recovery_point(log) == 1
         fs.synced.clear()
-        log.writer.flush_sealed()
+        writer_of(log).flush_sealed()
         assert recovery_point(log) == 2
         assert "00000000000000000000.log" in fs.synced
 
@@ -306,18 +306,19 @@ def test_a_flush_also_syncs_the_indexes_that_another_one_has_yet_to_sync(tmp_pat
     with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
         abort(log)
         log.roll()
-        assert isinstance(log.writer._flush, TailFlush)
-        began, sync_tails = threading.Event(), log.writer._flush._sync_tails
+        flush = writer_of(log)._flush
+        assert isinstance(flush, TailFlush)
+        began, sync_tails = threading.Event(), flush._sync_tails
 
         def first_is_late(*args: Any) -> None:
             if not began.is_set():
                 began.set()
-                log.writer.flush_sealed()
+                writer_of(log).flush_sealed()
                 assert recovery_point(log) == 2
                 assert "00000000000000000000.txnindex" in fs.synced
             sync_tails(*args)
 
-        with mock.patch.object(log.writer._flush, "_sync_tails", first_is_late):
+        with mock.patch.object(flush, "_sync_tails", first_is_late):
             log.flush()
 
 
@@ -327,14 +328,15 @@ def test_an_index_that_grows_during_its_flush_is_synced_by_the_next_one(tmp_path
     with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
         abort(log)
         log.append_batches(transaction(1, 2, sequence=1), assign_offsets=False)
-        assert isinstance(log.writer._flush, TailFlush)
-        sync_tails = log.writer._flush._sync_tails
+        flush = writer_of(log)._flush
+        assert isinstance(flush, TailFlush)
+        sync_tails = flush._sync_tails
 
         def then_abort(*args: Any) -> None:
             sync_tails(*args)
             log.append_batches(marker(1, 3, commit=False), assign_offsets=False)
 
-        with mock.patch.object(log.writer._flush, "_sync_tails", then_abort):
+        with mock.patch.object(flush, "_sync_tails", then_abort):
             log.flush()
         fs.synced.clear()
         log.flush()
@@ -436,7 +438,7 @@ def test_a_log_that_cannot_be_flushed_keeps_no_other_from_it_and_is_tried_again(
         for log in logs:
             log.append(b"x")
         clock.advance(2000)
-        with mock.patch.object(logs[0].writer, "flush", side_effect=MemoryError), pytest.raises(MemoryError):
+        with mock.patch.object(writer_of(logs[0]), "flush", side_effect=MemoryError), pytest.raises(MemoryError):
             store.run_task("flush")
         assert [recovery_point(log) for log in logs] == [0, 1, 1]
         clock.advance(2000)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from tests.fake_clock import ManualClock
 from tests.log_cases import data, edit, marker, offsets, segment_bases, transaction
 from tests.log_helpers import TIME
@@ -126,7 +126,7 @@ def test_the_two_ends_of_a_log_are_times_too(tmp_path: Path) -> None:
             log.roll()
         log.delete_records(2)
         assert (log.offset_for_time("earliest"), log.offset_for_time("latest")) == (2, 5)
-        log.truncate_fully_and_start_at(9)
+        writer_of(log).truncate_fully_and_start_at(9)
         assert (log.offset_for_time("earliest"), log.offset_for_time("latest")) == (9, 9)
 
 

@@ -22,7 +22,7 @@ from kstore.errors import (
     StorageError,
 )
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, StateFile
@@ -402,7 +402,7 @@ def test_a_new_start_forgets_every_loss(offset: int, tmp_path: Path) -> None:
     path = lost_in_the_middle(tmp_path / "log")
     with Log(path) as log:
         log.accept_loss(9, 9)
-        log.truncate_fully_and_start_at(offset)
+        writer_of(log).truncate_fully_and_start_at(offset)
         assert (state_of(path).lost, state_of(path).accepted) == ((), ())
         assert log.append(b"new") == offset
         assert offsets(log) == [offset]

@@ -11,7 +11,7 @@ import pytest
 from kstore.errors import PoisonedError
 from kstore.files.fs import read_file
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.types import AbortedTransaction, Durability
@@ -94,7 +94,7 @@ def test_every_aborted_transaction_is_an_entry_of_the_segment_of_its_marker(log:
         f"{0:020d}{TXN_INDEX}": 1,
         f"{4:020d}{TXN_INDEX}": 1,
     }
-    assert log.reads.aborted_transactions(0, 6) == [AbortedTransaction(1, 0, 1, 2), AbortedTransaction(1, 3, 4, 2)]
+    assert reads_of(log).aborted_transactions(0, 6) == [AbortedTransaction(1, 0, 1, 2), AbortedTransaction(1, 3, 4, 2)]
     assert committed(log) == [2]
 
 
@@ -206,7 +206,7 @@ def test_a_torn_marker_is_cut_and_its_transaction_open_again(tmp_path: Path) -> 
     edit(copy / f"{0:020d}.log", lambda content: content.__delitem__(slice(-5, None)))
     with Log(copy) as again:
         assert (again.end_offset, again.last_stable_offset, committed(again)) == (3, 1, [0])
-        assert again.reads.aborted_transactions(0, 3) == []
+        assert reads_of(again).aborted_transactions(0, 3) == []
         append(again, marker(1, 3, commit=True))
         assert committed(again) == [0, 1, 2]
 
@@ -223,7 +223,7 @@ def test_an_abort_that_cannot_be_indexed_is_not_served(durability: Durability, t
             append(log, data(4))
     with Log(tmp_path / "log", durability=durability) as again:
         assert (again.recovery.clean, again.last_stable_offset, committed(again)) == (False, 4, [0])
-        assert again.reads.aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
+        assert reads_of(again).aborted_transactions(0, 4) == [AbortedTransaction(1, 1, 3, 4)]
 
 
 def test_half_an_index_entry_that_cannot_be_cut_off_hides_nothing_before_it(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_a_truncated_marker_leaves_its_transaction_open(tmp_path: Path) -> None:
         interleaved(log)
         log.truncate_to(7)
         assert (log.last_stable_offset, committed(log)) == (0, [])
-        assert log.reads.aborted_transactions(0, 7) == []
+        assert reads_of(log).aborted_transactions(0, 7) == []
         assert snapshot_offsets(log.path) == [4]
         append(log, marker(1, 7, commit=True))
         assert (log.last_stable_offset, committed(log)) == (8, [0, 1, 2, 3, 4, 5])
@@ -349,7 +349,7 @@ def test_a_truncated_transaction_is_forgotten(tmp_path: Path) -> None:
 def test_a_restarted_log_has_no_producers(tmp_path: Path) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         interleaved(log)
-        log.truncate_fully_and_start_at(20)
+        writer_of(log).truncate_fully_and_start_at(20)
         assert (log.last_stable_offset, files(log.path, TXN_INDEX, SNAPSHOT)) == (20, {})
         append(log, data(20))
         assert committed(log) == [20]

@@ -13,7 +13,7 @@ import pytest
 from kstore.engine.producers import LogProducers
 from kstore.errors import BatchTooLargeError, ClosedError, DiskFullError, InvalidOffsetError
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import LogState, read_state
 from kstore.types import Durability
@@ -245,7 +245,7 @@ def spared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Lo
     with Log(tmp_path / "log", durability="os") as log:
         for _ in range(3):
             log.append(bytes(50_000))
-        tail = log.writer.segments.last.tail
+        tail = writer_of(log).segments.last.tail
         assert tail is not None
         log.roll()
         if blocks(log) < 1 << 20:
@@ -287,7 +287,7 @@ def test_a_flush_that_is_late_cuts_nothing_that_was_appended_after_a_failed_roll
 ) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         log.append(bytes(100_000))
-        tail = log.writer.segments.last.tail
+        tail = writer_of(log).segments.last.tail
         assert tail is not None
 
         def failing(*_: Any) -> None:
@@ -377,7 +377,7 @@ def test_the_indexes_of_a_segment_that_was_truncated_away_need_no_sync(
         log.append(b"first")
         log.roll()
         log.append(b"second")
-        tail = log.writer.files.tail
+        tail = writer_of(log).files.tail
         assert tail is not None
         log.truncate_to(0)
         tail.sync_indexes(SYSTEM_FS)  # as a flush does that began before the truncation

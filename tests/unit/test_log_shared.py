@@ -25,7 +25,7 @@ from kstore.errors import (
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import LOCK
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.shared import turn as log_turn
@@ -150,7 +150,7 @@ def test_a_reader_woken_by_a_write_waits_until_the_end_is_announced(
 
     def look() -> None:
         two.refresh()
-        found.append(two.writer.ends.end_offset)
+        found.append(writer_of(two).ends.end_offset)
 
     looking = threading.Thread(target=look)
     others = others_of(one)
@@ -182,7 +182,7 @@ def test_truncation_deletion_and_a_fresh_start_reach_all_processes(pair: tuple[L
     assert two.end_offset == 18
     assert two.append(b"behind") == 18
     assert values(one)[-1] == b"behind"
-    two.writer.truncate_fully_and_start_at(100)
+    writer_of(two).truncate_fully_and_start_at(100)
     assert one.append(b"fresh") == 100
     assert values(one) == values(two) == [b"fresh"]
     for log in pair:
@@ -266,7 +266,7 @@ def test_what_producers_have_written_is_read_before_the_turn(how: str, tmp_path:
         elif how == "known producers":
             assert [producer.last_sequence for producer in two.producers()] == [1]
         elif how == "expired ones":
-            two.writer.expire_producers()
+            writer_of(two).expire_producers()
         else:
             assert two.last_stable_offset == one.end_offset
         assert fs.in_all > 100_000 > 10_000 > fs.in_turns
@@ -289,7 +289,7 @@ def test_what_others_change_while_producers_are_read_is_known(
             "cut": lambda: one.truncate_to(cut),
             "deletion": lambda: one.delete_records(20),
             "roll": lambda: one.roll(),
-            "all of it": lambda: one.writer.truncate_fully_and_start_at(100),
+            "all of it": lambda: writer_of(one).truncate_fully_and_start_at(100),
         }
         up_to, count = LogProducers.up_to, 0
 
@@ -412,7 +412,7 @@ def test_members_that_use_version_one_are_found_by_the_state(tmp_path: Path) -> 
     with shared(path) as log:
         log.append(b"a")
         copy = killed(log, tmp_path / "old")
-        state = log.writer.files.state_file.current
+        state = writer_of(log).files.state_file.current
         assert state is not None
     (copy / "kstore.state").write_bytes(version_one_file(state))  # and no record of the end yet
     before = contents(copy)

@@ -9,7 +9,7 @@ import pytest
 
 from kstore.errors import InvalidOffsetError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
@@ -212,7 +212,7 @@ def test_an_emptied_segment_that_a_power_cut_brought_back_goes_at_the_next_open(
 
 @pytest.mark.parametrize("offset", [0, 5, 12, 30, 1000])
 def test_a_restarted_log_holds_no_earlier_records(offset: int, log: Log, tmp_path: Path) -> None:
-    log.truncate_fully_and_start_at(offset)
+    writer_of(log).truncate_fully_and_start_at(offset)
     assert (log.start_offset, log.high_watermark, log.end_offset) == (offset, offset, offset)
     assert segment_bases(log.path) == [offset]
     assert (offsets(log), log.offset_for_time(0), log.offset_for_time("max_timestamp")) == ([], None, None)
@@ -224,7 +224,7 @@ def test_a_restarted_log_holds_no_earlier_records(offset: int, log: Log, tmp_pat
 
 def test_a_log_cannot_begin_below_zero(log: Log) -> None:
     with pytest.raises(InvalidOffsetError, match="cannot start at offset -1"):
-        log.truncate_fully_and_start_at(-1)
+        writer_of(log).truncate_fully_and_start_at(-1)
     assert log.end_offset == 30
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from kstore.errors import OffsetOutOfRangeError
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.types import Durability
 from tests.evidence import Hung
 from tests.fake_fs import READS, Operation, WatchedFs
@@ -159,7 +159,7 @@ def test_a_reader_of_a_log_restarted_within_a_batch_continues_there(tmp_path: Pa
         writer.append_many([b"1", b"2", b"3 of old"])
         # What is durable ends at offset 3 then, and the old files are still there.
         fs.before(0, lambda: found.extend([next(reader).value, next(reader).value]))
-        writer.truncate_fully_and_start_at(3)
+        writer_of(writer).truncate_fully_and_start_at(3)
         assert fs.is_past()
         writer.append(b"3 anew")
         found.append(next(reader).value)

@@ -11,7 +11,7 @@ import pytest
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 from kstore.messages.primitives import STRING_BYTES_MAX
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.group_records import OffsetAndMetadata
 from tests.fake_clock import ManualClock
 
@@ -45,8 +45,8 @@ def commits(store: Store, metadata: str) -> None:
 USES: dict[str, Callable[[Store, str], Any]] = {
     "member": lambda store, name: store.consumer("orders", group=name),
     "group": lambda store, name: store.consumer(group=name),
-    "coordinator": lambda store, name: store.coordinator.commit_offsets(name, {HERE: 1}),
-    "committed topic": lambda store, name: store.coordinator.commit_offsets("g", {TopicPartition(name, 0): 1}),
+    "coordinator": lambda store, name: coordinator_of(store).commit_offsets(name, {HERE: 1}),
+    "committed topic": lambda store, name: coordinator_of(store).commit_offsets("g", {TopicPartition(name, 0): 1}),
     "metadata": commits,
     "offsets of a transaction": transactional,
     "transactional id": lambda store, name: store.producer(transactional_id=name),

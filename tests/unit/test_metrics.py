@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import kstore
 from kstore.errors import PoisonedError, SyncFailedError
 from kstore.files.local import SYSTEM_FS
+from kstore.log import reads_of, writer_of
 from kstore.metrics import (
     CONSUMER_METRICS,
     CONSUMER_PARTITION_METRICS,
@@ -190,7 +191,7 @@ def test_rolls_deletions_and_truncations_are_counted(log: kstore.Log) -> None:
     assert (metrics["rolls"], metrics["segments"], metrics["truncations"]) == (3, 2, 1)
     assert metrics["segments_deleted"] == 2
     assert metrics["start_offset"] == 2
-    log.truncate_fully_and_start_at(50)
+    writer_of(log).truncate_fully_and_start_at(50)
     metrics = log.metrics()
     assert (metrics["segments"], metrics["truncations"], metrics["segments_deleted"]) == (1, 2, 4)
 
@@ -305,7 +306,7 @@ def test_an_index_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_follower_that_waits_is_counted(log: kstore.Log) -> None:
-    waiting = threading.Thread(target=lambda: log.reads.wait_beyond(0, 10, committed=False))
+    waiting = threading.Thread(target=lambda: reads_of(log).wait_beyond(0, 10, committed=False))
     waiting.start()
     while not log.metrics()["followers"]:
         pass

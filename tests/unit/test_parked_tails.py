@@ -19,7 +19,7 @@ from kstore.engine import files as log_files
 from kstore.errors import PoisonedError, StorageError
 from kstore.files import descriptors
 from kstore.files.descriptors import OpenTails
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.store import parts_of
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
@@ -41,7 +41,7 @@ def tails(monkeypatch: pytest.MonkeyPatch) -> OpenTails:
 
 
 def is_parked(log: Log) -> bool:
-    tail = log.writer.segments.last.tail
+    tail = writer_of(log).segments.last.tail
     return tail is not None and tail.open_file is None
 
 
@@ -87,7 +87,7 @@ def test_a_log_at_work_is_passed_over(tmp_path: Path, tails: OpenTails) -> None:
         store.create_topic("t", 8)
         logs = [store.log("t", number) for number in range(8)]
         logs[0].append(b"x")
-        with logs[0].writer.turn.lock:
+        with writer_of(logs[0]).turn.lock:
             for log in logs[1:]:
                 log.append(b"x")
         assert not is_parked(logs[0])
@@ -99,10 +99,10 @@ def test_those_that_are_all_at_work_do_not_keep_one_more_out(tmp_path: Path, tai
         logs = [store.log("t", number) for number in range(5)]
         for log in logs[:4]:
             log.append(b"x")
-            log.writer.turn.lock.__enter__()
+            writer_of(log).turn.lock.__enter__()
         logs[4].append(b"x")
         for log in logs[:4]:
-            log.writer.turn.lock.__exit__(None, None, None)
+            writer_of(log).turn.lock.__exit__(None, None, None)
         assert not any(map(is_parked, logs))
 
 
@@ -176,7 +176,7 @@ def test_a_flush_that_finds_no_descriptor_leaves_its_own_log_open(
         assert failed == [tmp_path / "log"]
         assert is_parked(other)
         assert not is_parked(log)
-        assert log.writer.offsets.recovery_point == 1, "tried once more, and done"
+        assert writer_of(log).offsets.recovery_point == 1, "tried once more, and done"
 
 
 # --- a park, and what comes after it ----------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def test_a_parked_tail_goes_on_without_a_scan(tmp_path: Path, durability: Durabi
     with Log(tmp_path / "log", fs=fs, durability=durability, flush_ms=10**9) as log:
         log.append(b"x")
         fs.operations.clear()
-        assert log.writer.files.park()
-        assert log.writer.files.park()
+        assert writer_of(log).files.park()
+        assert writer_of(log).files.park()
         assert is_parked(log)
         assert [record.value for record in log.read()] == [b"x"]
         synced = [] if durability == "sync" else ["fdatasync .log"]
@@ -199,7 +199,7 @@ def test_a_parked_tail_goes_on_without_a_scan(tmp_path: Path, durability: Durabi
         written = ["write_and_sync .log", "store .state"] if durability == "sync" else ["write_all .log"]
         assert changes(fs) == ["open .log", *written]
         fs.operations.clear()
-        assert log.writer.files.park()
+        assert writer_of(log).files.park()
         assert "truncate .log" not in changes(fs), "it had no blocks ahead"
 
 
@@ -228,7 +228,7 @@ def test_a_park_or_its_end_that_fails_loses_nothing(tmp_path: Path, kind: str) -
     with Log(tmp_path / "log", fs=fs, durability="os") as log:
         log.append(b"x")
         fs.faults.append(Fault(1, kinds=frozenset({kind}), suffix=".log"))
-        assert log.writer.files.park() == (kind == "open")
+        assert writer_of(log).files.park() == (kind == "open")
         if kind == "open":
             with pytest.raises(StorageError):
                 log.append(b"y")
@@ -240,7 +240,7 @@ def test_a_park_or_its_end_that_fails_loses_nothing(tmp_path: Path, kind: str) -
 def test_a_log_that_was_changed_while_it_was_closed_takes_no_appends(tmp_path: Path, change: str) -> None:
     with Log(tmp_path / "log", durability="os") as log:
         log.append(b"x")
-        assert log.writer.files.park()
+        assert writer_of(log).files.park()
         path = tmp_path / "log" / f"{0:020d}.log"
         data = path.read_bytes()
         if change == "longer":
@@ -312,9 +312,10 @@ def test_parking_changes_nothing_of_what_is_written(tmp_path: Path) -> None:
 def test_what_was_parked_when_the_process_died_is_recovered(tmp_path: Path) -> None:
     program = (
         "import os, sys, kstore\n"
+        "from kstore.log import writer_of\n"
         "log = kstore.Log(sys.argv[1], durability='os', index_interval_bytes=1)\n"
         "for number in range(5):\n"
-        "    log.append(b'%d' % number); assert log.writer.files.park()\n"
+        "    log.append(b'%d' % number); assert writer_of(log).files.park()\n"
         "os._exit(0)\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=True, timeout=300)
@@ -358,6 +359,7 @@ def test_a_store_of_300_partitions_works_with_256_descriptors(tmp_path: Path, du
 NONE_LEFT = """
 import errno, os, resource, sys, time
 import kstore
+from kstore.log import writer_of
 with kstore.open(sys.argv[1], durability="os") as store:
     store.create_topic("t", 20)
     with store.producer(acks="1", delivery_timeout_ms=600_000) as producer:
@@ -380,7 +382,7 @@ with kstore.open(sys.argv[1], durability="os") as store:
             assert error.errno == errno.EMFILE
         assert [store.log("t", at).append(b"y") for at in range(11)] == [1] * 11
         for log in [store.log("t", at) for at in range(11)]:
-            assert log.writer.files.park()
+            assert writer_of(log).files.park()
         try:
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))

@@ -269,12 +269,12 @@ def test_few_batches_are_split_whatever_mix_of_good_and_bad_there_is(tmp_path: P
         for good in range(1, 100, tries(1, quick=11)):
             generator = random.Random(f"{seed} {good}")
             one.producer._outbox.accumulator.ratios.reset("orders", "gzip", 1.0)
-            before, splits = one.producer.counters.batches, one.producer.counters.splits
+            before, splits = one.producer._counters.batches, one.producer._counters.splits
             for _ in range(400):
                 size = generator.randrange(1, 300)
                 is_good = generator.randrange(100) < good
                 one.producer.send("orders", generator.randbytes(1) * size if is_good else generator.randbytes(size))
                 one.round()
             one.producer.flush()
-            batch_count = one.producer.counters.batches - before
-            assert (one.producer.counters.splits - splits) / batch_count < 0.1, f"{good} in a hundred are good"
+            batch_count = one.producer._counters.batches - before
+            assert (one.producer._counters.splits - splits) / batch_count < 0.1, f"{good} in a hundred are good"

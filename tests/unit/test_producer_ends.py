@@ -113,7 +113,7 @@ def test_a_full_disk_is_waited_for(one: Unthreaded) -> None:
     one.round()
     assert (delivery.result().offset, later.result().offset) == (0, 1)
     assert one.values() == [b"first", b"second"]
-    assert one.producer.counters.retries == 1
+    assert one.producer._counters.retries == 1
 
 
 def test_a_final_failure_fails_the_records_and_those_in_the_same_batch(one: Unthreaded) -> None:
@@ -140,7 +140,7 @@ def test_no_more_is_tried_than_retries_allow(tmp_path: Path) -> None:
             one.round()
         with pytest.raises(DiskFullError):
             delivery.result()
-        assert one.producer.counters.retries == 2
+        assert one.producer._counters.retries == 2
 
 
 def test_records_that_cannot_be_written_expire_with_the_reason(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_batch_that_is_too_large_for_its_log_is_split(tmp_path: Path) -> None:
         one.producer.flush()
         assert one.values() == told == values
         assert [delivery.result().offset for delivery in deliveries] == list(range(20))
-        assert one.producer.counters.splits >= 1
+        assert one.producer._counters.splits >= 1
         assert one.producer._outbox.pool.available == one.producer.config.buffer_memory
 
 

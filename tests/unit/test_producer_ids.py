@@ -11,7 +11,7 @@ from kstore.errors import DiskFullError, PoisonedError, SyncFailedError, Unsuppo
 from kstore.files.local import SYSTEM_FS
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.producer_ids import BLOCK_SIZE, FIRST_PRODUCER_ID, GAP_AFTER_DAMAGE
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
@@ -23,15 +23,15 @@ def opened(path: Path, **settings: Any) -> Store:
 
 def test_ids_rise_and_begin_above_a_clusters(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        taken = [store.coordinator.init_producer_id(None) for _ in range(BLOCK_SIZE + 2)]
+        taken = [coordinator_of(store).init_producer_id(None) for _ in range(BLOCK_SIZE + 2)]
     assert taken == [(FIRST_PRODUCER_ID + number, 0) for number in range(BLOCK_SIZE + 2)]
 
 
 def test_an_id_that_was_given_out_is_never_given_again(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        last, _ = store.coordinator.init_producer_id(None)
+        last, _ = coordinator_of(store).init_producer_id(None)
     with opened(tmp_path / "s") as store:
-        again, _ = store.coordinator.init_producer_id(None)
+        again, _ = coordinator_of(store).init_producer_id(None)
     assert again == last + BLOCK_SIZE
 
 
@@ -42,39 +42,39 @@ def test_ids_are_above_those_in_snapshots_and_open_logs(tmp_path: Path) -> None:
         record = Record(0, 1_700_000_000_000, value=b"from elsewhere")
         fields: dict[str, Any] = {"producer_id": far, "producer_epoch": 0, "base_sequence": 0}
         store.log("orders").append_batches(build_batch([record], **fields))
-        assert store.coordinator.init_producer_id(None)[0] == far + 1
+        assert coordinator_of(store).init_producer_id(None)[0] == far + 1
     (tmp_path / "s/kstore.producer-ids").unlink()
     with opened(tmp_path / "s") as store:
-        assert store.coordinator.init_producer_id(None)[0] == far + 1
+        assert coordinator_of(store).init_producer_id(None)[0] == far + 1
 
 
 def test_ids_are_above_those_of_transactional_ids(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer_id, _ = store.coordinator.init_producer_id("x")
+        producer_id, _ = coordinator_of(store).init_producer_id("x")
     (tmp_path / "s/kstore.producer-ids").unlink()
     with opened(tmp_path / "s") as store:
-        assert store.coordinator.init_producer_id(None)[0] == producer_id + 1
+        assert coordinator_of(store).init_producer_id(None)[0] == producer_id + 1
 
 
 def test_a_damaged_file_of_ids_costs_a_gap(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        store.coordinator.init_producer_id(None)
+        coordinator_of(store).init_producer_id(None)
     path = tmp_path / "s/kstore.producer-ids"
     for damage in (b"", b"garbage", path.read_bytes().replace(b"1", b"2"), path.read_bytes()[:-1]):
         path.write_bytes(damage)
         with opened(tmp_path / "s") as store:
             assert store.ignored == []
-            assert store.coordinator.init_producer_id(None)[0] >= FIRST_PRODUCER_ID + GAP_AFTER_DAMAGE
+            assert coordinator_of(store).init_producer_id(None)[0] >= FIRST_PRODUCER_ID + GAP_AFTER_DAMAGE
 
 
 def test_a_file_of_ids_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        store.coordinator.init_producer_id(None)
+        coordinator_of(store).init_producer_id(None)
     path = tmp_path / "s/kstore.producer-ids"
     later = path.read_bytes().replace(b"ids 1 ", b"ids 2 ")
     path.write_bytes(later)
     with opened(tmp_path / "s") as store, pytest.raises(UnsupportedFormatError, match="version 2, expected 1"):
-        store.coordinator.init_producer_id(None)
+        coordinator_of(store).init_producer_id(None)
     assert path.read_bytes() == later
 
 
@@ -83,8 +83,8 @@ def test_no_room_for_a_block_gives_no_id_and_room_does(tmp_path: Path) -> None:
     with opened(tmp_path / "s", fs=fs) as store:
         fs.faults.append(Fault(1, 28, suffix="producer-ids.tmp"))
         with pytest.raises(DiskFullError):
-            store.coordinator.init_producer_id(None)
-        assert store.coordinator.init_producer_id(None) == (FIRST_PRODUCER_ID, 0)
+            coordinator_of(store).init_producer_id(None)
+        assert coordinator_of(store).init_producer_id(None) == (FIRST_PRODUCER_ID, 0)
 
 
 def test_ids_that_may_not_be_on_disk_are_not_given_out(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_ids_that_may_not_be_on_disk_are_not_given_out(tmp_path: Path) -> None:
     store = opened(tmp_path / "s", fs=fs)
     fs.faults.append(Fault(1, kinds=frozenset({"sync_dir"})))
     with pytest.raises(SyncFailedError):
-        store.coordinator.init_producer_id(None)
+        coordinator_of(store).init_producer_id(None)
     with pytest.raises(PoisonedError):
-        store.coordinator.init_producer_id(None)
+        coordinator_of(store).init_producer_id(None)
     with pytest.raises(PoisonedError):
         store.close()

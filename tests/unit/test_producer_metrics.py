@@ -367,7 +367,7 @@ def test_threads_that_wait_for_memory_are_counted_and_their_time(tmp_path: Path)
             waiting.start()
             while not producer.metrics()["buffer_waiting_threads"]:
                 pass
-            producer.sender.run_once()
+            producer._outbox.sender.run_once()
             waiting.join()
             metrics = producer.metrics()
     assert (metrics["buffer_waiting_threads"], metrics["buffer_exhausted"]) == (0, 0)

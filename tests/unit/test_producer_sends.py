@@ -23,9 +23,11 @@ from kstore.errors import (
     TopicWaitTimeoutError,
     TransactionAbortedError,
 )
+from kstore.log import writer_of
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.partitioner import partition_for_key
 from kstore.producer.records import ProducerRecord, RecordMetadata
+from kstore.store import coordinator_of
 from tests.producer_helpers import Unthreaded, unthreaded
 
 # Only what hangs takes longer, however busy the machine is.
@@ -218,7 +220,7 @@ def test_where_a_record_went_after_a_second_question_is_part_of_its_transaction_
         with one.producer.transaction() as producer:
             assert producer.send("orders", b"v").partition == 2
             one.producer._outbox.drain(None)
-            (known,) = one.store.coordinator.transactions()
+            (known,) = coordinator_of(one.store).transactions()
             assert {owner.partition for owner in known.partitions} == {2}
         assert one.values(2) == [b"v"]
 
@@ -244,7 +246,7 @@ def test_an_abort_drops_what_waits_and_waits_for_what_is_being_written(tmp_path:
         with store.producer(transactional_id="t", linger_ms=0) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            writer = store.log("orders", 0).writer
+            writer = writer_of(store.log("orders", 0))
             commit, reached, go_on = writer.commit_many, threading.Event(), threading.Event()
 
             def slowly(appends: Any) -> None:

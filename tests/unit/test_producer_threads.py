@@ -219,7 +219,7 @@ def test_interceptors_see_records_in_the_threads_that_send_and_results_in_the_se
             for thread in threads:
                 thread.join(SECONDS_MAX)
             producer.flush(SECONDS_MAX)
-            sender = producer.sender._thread
+            sender = producer._outbox.sender._thread
         assert list(store.log("orders").read_values()) == [b"of both"] * 2
     assert set(watching.sending) == set(threads)
     assert watching.telling == [sender, sender]

@@ -19,7 +19,9 @@ from kstore.errors import (
     TransactionAbortedError,
 )
 from kstore.files.paths import TopicPartition
+from kstore.log import writer_of
 from kstore.producer.producer import Producer
+from kstore.store import coordinator_of
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
 
@@ -234,7 +236,7 @@ def test_what_a_killed_process_left_open_is_aborted_by_the_next_open(tmp_path: P
         producer._transactions.state = type(producer._transactions.state).FATAL_ERROR
         producer.close()
     with kstore.open(tmp_path / "data", durability="os", background=False) as store:
-        store.coordinator.recover()
+        coordinator_of(store).recover()
         for number in range(2):
             log = store.log("orders", number)
             assert log.transactions() == []
@@ -249,12 +251,12 @@ def test_offsets_are_committed_with_their_transaction_or_not_at_all(one: Unthrea
     orders = TopicPartition("orders", 0)
     with one.producer.transaction() as producer:
         producer.send_offsets({orders: 5}, "billing")
-        assert one.store.coordinator.committed("billing") == {}
-    assert one.store.coordinator.committed("billing")[orders].offset == 5
+        assert coordinator_of(one.store).committed("billing") == {}
+    assert coordinator_of(one.store).committed("billing")[orders].offset == 5
     one.producer.begin_transaction()
     one.producer.send_offsets({orders: 9}, "billing")
     one.producer.abort_transaction()
-    assert one.store.coordinator.committed("billing")[orders].offset == 5
+    assert coordinator_of(one.store).committed("billing")[orders].offset == 5
     with one.producer.transaction() as producer:
         producer.send_offsets({}, "billing")
         with pytest.raises(ValueError, match="group"):
@@ -293,7 +295,7 @@ def test_sequences_wrap(tmp_path: Path) -> None:
             one.producer.flush()
         batches = list(log.fetch(0, 1 << 20).batches())
         assert [batch.base_sequence for batch in batches] == [2**31 - 2, 2]
-        assert one.producer.counters.failed_records == 0
+        assert one.producer._counters.failed_records == 0
 
 
 def test_without_idempotence_batches_have_no_producer(tmp_path: Path) -> None:
@@ -330,7 +332,7 @@ def test_batches_of_which_the_log_has_some_are_not_doubled(tmp_path: Path) -> No
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(5)]
         queue = one.producer._metadata.topics["orders"].queue(0)
-        queue_writer, writer = one.producer._outbox.queue_writer, one.store.log("orders").writer
+        queue_writer, writer = one.producer._outbox.queue_writer, writer_of(one.store.log("orders"))
         batches = list(queue.closed)[:2]
         topic, ids = one.producer._metadata.topics["orders"], one.producer._transactions.for_partition("orders", 0)
         writer.commit_many([queue_writer._seal(queue, topic, batches, ids)])
@@ -350,13 +352,13 @@ def test_a_producer_that_was_fenced_and_forgotten_in_a_pause_appends_no_more(tmp
         one.producer._outbox.drain(None)
         one.clock.advance(60_000)
         if timeout_ms == 60_000:
-            one.store.coordinator.run_due()
+            coordinator_of(one.store).run_due()
         else:
             with one.another(**settings) as other:
                 other.init_transactions()
         one.clock.advance(86_400_000)
         log = one.store.log("orders", 0)
-        assert (log.writer.expire_producers(), log.producers()) == (1, [])
+        assert (writer_of(log).expire_producers(), log.producers()) == (1, [])
         end = log.end_offset
         late = one.producer.send("orders", b"late", partition=0)
         one.producer._outbox.drain(None)

@@ -15,7 +15,7 @@ import pytest
 import kstore
 from kstore.errors import ClosedError, ConfigError, Empty, Full, LeaseLostError, ReadOnlyError
 from kstore.queue.journal import Journal
-from kstore.queue.queue import Queue
+from kstore.queue.queue import Queue, core_of
 from kstore.store import Store, parts_of
 from tests.fake_clock import ManualClock
 from tests.log_cases import flip
@@ -573,7 +573,7 @@ def test_a_queue_can_be_told_to_go_on_without_the_items_that_cannot_be_read(open
 
 def test_a_loss_that_was_accepted_in_the_log_is_no_item_at_the_next_open(opened: Opened, tmp_path: Path) -> None:
     queue = damaged_item(opened, tmp_path)
-    queue.items.accept_loss(4, 4)
+    core_of(queue).items.accept_loss(4, 4)
     assert values(queue) == [b"%d" % number for number in range(10) if number != 4]
     assert queue.stats().damaged == 0
     queue.check()

@@ -14,7 +14,7 @@ import kstore
 from kstore.engine.reader import open_reader
 from kstore.errors import ClosedError, Empty, Full
 from kstore.queue.offsets import BLOCK_SIZE, OffsetSet
-from kstore.queue.queue import Queue
+from kstore.queue.queue import Queue, core_of
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 
@@ -147,7 +147,7 @@ def test_counting_goes_on_where_it_ended(store: Store, monkeypatch: pytest.Monke
     for _ in range(10):
         queue.put(b"x")
     assert queue.qsize() == 10
-    counted_end = queue.items.high_watermark
+    counted_end = core_of(queue).items.high_watermark
     reads: list[int] = []
 
     def noted(log: object, decode: object, start: int, *rest: object) -> object:

@@ -11,7 +11,7 @@ import pytest
 from kstore.errors import Empty
 from kstore.queue.events import DONE, MOVED, SNAPSHOT, Event
 from kstore.queue.ledger import Ledger
-from kstore.queue.queue import Queue
+from kstore.queue.queue import Queue, core_of
 from kstore.queue.snapshot import last_snapshot
 from kstore.store import Store
 from tests.fake_clock import ManualClock
@@ -213,7 +213,7 @@ def with_a_moved_item(path: Path, clock: ManualClock) -> None:
         for _ in range(60):
             queue.put(b"x" * 1000)
             queue.get_nowait().ack()
-        assert (queue.stats().pending, queue.items.start_offset > 0) == (1, True)
+        assert (queue.stats().pending, core_of(queue).items.start_offset > 0) == (1, True)
 
 
 def damage_moves(path: Path) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from kstore.errors import ClosedError, OffsetOutOfRangeError
 from kstore.indexes.entry_index import EntryIndex
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
 from tests.fake_clock import ManualClock
@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 
 def active(log: Log) -> LogSegment:
-    found = log.reads.segment_for(log.end_offset - 1)
+    found = reads_of(log).segment_for(log.end_offset - 1)
     assert found is not None
     return found[0]
 

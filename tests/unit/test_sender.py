@@ -24,9 +24,10 @@ from kstore.errors import (
     SyncFailedError,
     TopicWaitTimeoutError,
 )
+from kstore.log import writer_of
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
 
@@ -44,7 +45,7 @@ def one(tmp_path: Path) -> Iterator[Unthreaded]:
 
 def fail_next(one: Unthreaded, partition: int, *errors: Exception) -> None:
     """Lets the next writes to a partition fail with ``errors``, one after the other."""
-    writer = one.store.log("orders", partition).writer
+    writer = writer_of(one.store.log("orders", partition))
     commit, left = writer.commit_many, list(errors)
 
     def commit_many(appends: Any) -> None:
@@ -63,7 +64,7 @@ def test_a_new_id_that_cannot_be_had_holds_nothing_up(one: Unthreaded, kept: boo
     one.producer.send("orders", b"a", partition=0)
     one.linger()
     fail_next(one, 0, OutOfOrderSequenceError(1, 0, 5, 1))
-    coordinator = one.store.coordinator
+    coordinator = coordinator_of(one.store)
     give, refusals = coordinator.init_producer_id, 1 if kept else 99
 
     def refuse(*args: Any) -> tuple[int, int]:
@@ -123,7 +124,7 @@ def test_a_recreated_topic_takes_no_records_of_the_old_one_for_repetitions(one: 
 def test_callbacks_run_in_order_whichever_thread_wrote(tmp_path: Path) -> None:
     """One batch is written by the thread that sends; before it hands it over, the sender writes the next one."""
     with unthreaded(tmp_path / "data", linger_ms=0) as one:
-        sender, told = one.producer.sender, []
+        sender, told = one.producer._outbox.sender, []
 
         def tell(metadata: RecordMetadata, _: Exception | None) -> None:
             told.append(metadata.offset)
@@ -194,7 +195,7 @@ def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
 ) -> None:
     """A run of more batches than a log remembers of a producer."""
     with unthreaded(tmp_path / "data", batch_size=0, linger_ms=0, enable_idempotence=idempotent) as one:
-        writer, sender = one.store.log("orders").writer, one.producer.sender
+        writer, sender = writer_of(one.store.log("orders")), one.producer._outbox.sender
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(12)]
         owners: dict[str, Any] = {
             "publish": writer.appends._durability,
@@ -280,7 +281,7 @@ def test_what_a_tried_batch_is_split_into_and_what_is_after_it_follow_each_other
         for _ in range(20):
             one.clock.advance(200)
             one.round()
-        assert one.producer.counters.splits
+        assert one.producer._counters.splits
         assert [delivery.result(0).offset for delivery in deliveries] == list(range(10))
         assert one.values() == [*values, b"later"]
         sequence = 0
@@ -353,7 +354,7 @@ def test_an_abandoned_queue_keeps_the_batches_being_written(one: Unthreaded) -> 
     lost = one.producer.send("orders", b"lost", partition=1)
     queue = one.producer._metadata.topics["orders"].queue(0)
     with queue.drain_lock.attempt():
-        one.producer.sender.abandon(ClosedError("for the test"))
+        one.producer._outbox.sender.abandon(ClosedError("for the test"))
     one.linger()
     assert kept.result(0).offset == 0
     assert isinstance(lost.exception(0), ClosedError)
@@ -362,7 +363,7 @@ def test_an_abandoned_queue_keeps_the_batches_being_written(one: Unthreaded) -> 
 
 def test_a_batch_that_expires_while_it_is_written_takes_the_result_of_the_write(one: Unthreaded) -> None:
     """Kafka: testInflightBatchesExpire...; here no batch on its way to the disk is given up."""
-    writer = one.store.log("orders", 0).writer
+    writer = writer_of(one.store.log("orders", 0))
     commit = writer.commit_many
 
     def slowly(appends: Any) -> None:
@@ -413,7 +414,7 @@ def test_flush_waits_for_what_batches_are_split_into(tmp_path: Path) -> None:
                 deliveries = [producer.send("orders", b"v" * 100) for _ in range(30)]
                 producer.flush(SECONDS_MAX)
                 assert all(delivery.done() and delivery.offset >= 0 for delivery in deliveries)
-            assert producer.counters.splits >= 20
+            assert producer._counters.splits >= 20
 
 
 def test_a_record_is_read_as_soon_as_it_is_acknowledged(tmp_path: Path) -> None:

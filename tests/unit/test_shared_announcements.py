@@ -16,7 +16,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import DiskFullError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
@@ -58,7 +58,7 @@ def test_a_writer_that_knows_the_tail_changes_nothing_but_the_log(
         with lengthy(tmp_path / "log", durability, fs=fs) as two:
             if how != "joins":
                 two.append(b"x")
-                two.writer.files.drop_tail()
+                writer_of(two).files.drop_tail()
             fs.operations.clear()
             two.append(b"y")
             assert changed(fs) == {("write_all", ".log"), ("store", ".state")}
@@ -135,14 +135,14 @@ def forget_tail(log: Log) -> None:
 
 def is_undone(log: Log) -> None:
     """An append that is written and indexed when it fails."""
-    with mock.patch.object(log.writer.appends._durability, "publish", side_effect=DiskFullError(28, "full")):
+    with mock.patch.object(writer_of(log).appends._durability, "publish", side_effect=DiskFullError(28, "full")):
         for _ in range(4):
             with pytest.raises(DiskFullError):
                 log.append(b"u" * 90)
 
 
 def retains(log: Log) -> None:
-    writer = log.writer
+    writer = writer_of(log)
     writer.reconfigure(replace(writer.context.config, retention_bytes=1500))
     assert log.apply_retention().segment_count
 
@@ -158,9 +158,9 @@ STEPS: dict[str, tuple[Callable[[Log], object], bool]] = {
     "refresh": (lambda log: log.refresh(), False),
     "delete": (lambda log: log.delete_records(9), True),
     "truncate": (lambda log: log.truncate_to(30), True),
-    "start at an offset": (lambda log: log.writer.truncate_fully_and_start_at(500), True),
+    "start at an offset": (lambda log: writer_of(log).truncate_fully_and_start_at(500), True),
     "retention": (retains, True),
-    "idle roll": (lambda log: log.writer.roll_if_idle(), False),
+    "idle roll": (lambda log: writer_of(log).roll_if_idle(), False),
     "close": (lambda log: log.close(), False),
 }
 
@@ -182,7 +182,7 @@ def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: 
         (one, two)[number % 2].append(b"%d" % number * 30, timestamp=first_ms + number)
     one.refresh()
     if tail != "open":
-        one.writer.files.drop_tail()
+        writer_of(one).files.drop_tail()
     if tail == "not known":
         forget_tail(one)
     fs.is_watched = True
@@ -226,7 +226,7 @@ def test_an_index_that_lost_entries_is_rebuilt(
         index.write_bytes(bytes(len(good)))
     if who == "joins":
         two.refresh()
-        two.writer.files.drop_tail()
+        writer_of(two).files.drop_tail()
     assert two.append(b"y", timestamp=30) == 16
     assert one.append(b"z", timestamp=31) == 17
     one.close()
@@ -251,7 +251,7 @@ def test_the_rebuild_of_an_index_is_announced_first(
     for number in range(20):
         two.append(b"%d" % number * 60, timestamp=number)
     one.refresh()
-    one.writer.files.drop_tail()
+    writer_of(one).files.drop_tail()
     if tail == "not known":
         forget_tail(one)
     [index] = path.glob("*" + suffix)

@@ -18,7 +18,7 @@ from kstore.errors import (
     SyncFailedError,
 )
 from kstore.files.lock import DirectoryLock
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.shared import catch_up as log_catch_up
@@ -83,7 +83,7 @@ def test_a_record_that_cannot_be_believed_means_recovery(how: str, pair: tuple[L
     (tmp_path / "log" / f"{30:020d}.log").write_bytes(b"half a batch")
     assert two.append(b"thirty") == 30
     assert one.append(b"thirty-one") == 31
-    with shared(tmp_path / "log", two.writer.files.durability, segment_bytes=1024) as three:
+    with shared(tmp_path / "log", writer_of(two).files.durability, segment_bytes=1024) as three:
         assert three.append(b"thirty-two") == 32
         for log in (one, two, three):
             assert [record.offset for record in log.read()] == list(range(33))
@@ -112,7 +112,7 @@ def test_a_recovery_that_failed_is_done_again(
         with pytest.raises(StorageError, match="not now"):
             two.append(b"b")
     assert two.append(b"b") == 1
-    with shared(tmp_path / "log", two.writer.files.durability, segment_bytes=1024) as three:
+    with shared(tmp_path / "log", writer_of(two).files.durability, segment_bytes=1024) as three:
         assert three.append(b"c") == 2
         assert values(three) == [b"a", b"b", b"c"]
         three.check()
@@ -129,7 +129,7 @@ def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_
         # One dies in a change; all epochs are read from the log again, and a sealed segment has no index.
         (path / "leader-epoch-checkpoint").unlink()
         (path / f"{0:020d}.index").unlink()
-        turn, others, rescuer = turn_of(one), others_of(one), two.writer
+        turn, others, rescuer = turn_of(one), others_of(one), writer_of(two)
         turn._directory_lock.take_turn()
         others.has_turn = True
         others.announce_change()

@@ -26,7 +26,7 @@ from kstore.errors import (
     NotALogError,
     TopicNotFoundError,
 )
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.record.walk import Damage
 from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split
@@ -175,7 +175,7 @@ def test_a_log_that_is_compacted_between_plan_and_read_gives_what_is_left(tmp_pa
 def test_a_writer_half_way_through_a_batch_is_read_up_to_the_one_before(tmp_path: Path) -> None:
     with filled(tmp_path / "orders-0", 50, segment_bytes=1 << 20) as log:
         (segment,) = sorted(log.path.glob("*.log"))
-        found = log.reads.segment_for(0)
+        found = reads_of(log).segment_for(0)
         assert found is not None
         with segment.open("r+b") as file:
             file.seek(found[0].size)
@@ -418,7 +418,7 @@ def test_lost_records_are_an_error_until_their_loss_is_accepted(make: Callable[[
 
 
 def walked(log: Log) -> Iterator[tuple[int, Any]]:
-    found = log.reads.segment_for(0)
+    found = reads_of(log).segment_for(0)
     assert found is not None
     segment = found[0]
     for item in segment.walk_from(segment.locate(0, segment.size), segment.size):

@@ -34,7 +34,7 @@ from kstore.record._codec import Record
 from kstore.spark.commit import BATCH_ID, group_of
 from kstore.spark.staging import writer_hash
 from kstore.spark.writer import KStoreStreamWriter, KStoreWriter
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from tests.selection import tries
 from tests.spark_sink import (
     QUERY,
@@ -195,7 +195,7 @@ def test_a_batch_write_with_a_version_is_there_once(path: Path) -> None:
     assert all_values(path) == [b"a", b"b", b"c"]
     assert staged_names(path) == []
     with Store(path, read_only=True) as store:
-        assert store.coordinator.committed(group_of("nightly"))[BATCH_ID].offset == 8
+        assert coordinator_of(store).committed(group_of("nightly"))[BATCH_ID].offset == 8
 
 
 def test_batch_writes_without_a_version_are_all_there(path: Path) -> None:

@@ -31,6 +31,7 @@ from kstore.files.paths import (
     REPLICATION_OFFSETS,
     TopicPartition,
 )
+from kstore.log import reads_of, writer_of
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.golden_data import golden_root
@@ -425,14 +426,14 @@ def test_an_interval_log_is_flushed_by_the_store(tmp_path: Path) -> None:
         store.create_topic("orders")
         log = store.log("orders")
         log.append(b"x")
-        assert log.writer.offsets.recovery_point == 0
+        assert writer_of(log).offsets.recovery_point == 0
         clock.advance(500)
         store.run_due_tasks()
-        assert log.writer.offsets.recovery_point == 1
+        assert writer_of(log).offsets.recovery_point == 1
         log.append(b"y")
         clock.advance(500)
         store.run_due_tasks()
-        assert log.writer.offsets.recovery_point == 2
+        assert writer_of(log).offsets.recovery_point == 2
 
 
 def test_the_threads_of_a_store_do_its_work(tmp_path: Path) -> None:
@@ -444,7 +445,7 @@ def test_the_threads_of_a_store_do_its_work(tmp_path: Path) -> None:
         names = {"flush", "checkpoints", "cleaner", "retention"}
         deadline = 2000
         while deadline and not names <= {task.name for task in store.status().tasks if task.run_count}:
-            log.reads.wait_beyond(log.end_offset, 0.01, committed=False)
+            reads_of(log).wait_beyond(log.end_offset, 0.01, committed=False)
             deadline -= 1
         tasks = store.status().tasks
     assert names <= {task.name for task in tasks if task.run_count}

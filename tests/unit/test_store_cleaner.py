@@ -16,7 +16,7 @@ from kstore.errors import StorageError
 from kstore.files.checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CLEANER_OFFSETS, TopicPartition
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 
@@ -98,7 +98,7 @@ def test_a_log_that_is_not_on_disk_yet_is_synced_and_compacted(
         store.create_topic("t", **COMPACTED)
         log = store.log("t")
         fill(log, 60)
-        assert log.writer.offsets.recovery_point < 60
+        assert writer_of(log).offsets.recovery_point < 60
         store.run_task("cleaner")
         assert [report.stop_offset for _, report in passes] == [60]
 
@@ -287,7 +287,7 @@ def test_a_throttled_pass_ends_when_its_log_is_closed(tmp_path: Path) -> None:
     fill(log, 60)
     # At this rate the pass takes a day.
     worker = threading.Thread(
-        target=lambda: reports.append(compact(log.writer, bytes_per_second=0.05, stop=Waiting())), daemon=True
+        target=lambda: reports.append(compact(writer_of(log), bytes_per_second=0.05, stop=Waiting())), daemon=True
     )
     worker.start()
     assert is_waiting.wait(300)
@@ -301,6 +301,6 @@ def test_a_throttled_pass_ends_on_request(tmp_path: Path) -> None:
     stop.set()
     with Log(tmp_path / "log", durability="os", segment_bytes=1024) as log:
         fill(log, 60)
-        report = compact(log.writer, bytes_per_second=0.05, stop=stop)
+        report = compact(writer_of(log), bytes_per_second=0.05, stop=stop)
         assert (report.stopped, report.stop_offset) == ("it was told to stop", 0)
         assert len(keys_and_offsets(log)) == 60

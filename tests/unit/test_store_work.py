@@ -12,6 +12,7 @@ from kstore.errors import ConfigError, StorageError, TopicExistsError, Unsupport
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition
+from kstore.log import writer_of
 from kstore.logs.scheduler import Scheduler
 from kstore.rules.topics import TopicEntry, decode_topics, encode_topics
 from kstore.store import Store
@@ -112,7 +113,7 @@ def test_settings_change_under_a_log_that_is_flushed(tmp_path: Path) -> None:
         log.append(b"x")
         clock.advance(100)
         store.run_due_tasks()
-        assert log.writer.offsets.recovery_point == 1
+        assert writer_of(log).offsets.recovery_point == 1
 
 
 def test_a_broker_s_own_name_and_what_is_there_already_make_no_topic(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kstore.errors import FileMissingError
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.segment import LogSegment
 from tests.fake_clock import ManualClock
 from tests.log_cases import offsets
@@ -75,7 +75,7 @@ def between(when: str, replaces: Callable[..., None], reads: Callable[[], None])
 
 
 def uses_its_own_file(log: Log, base_offset: int) -> bool:
-    found = log.reads.segment_for(base_offset)
+    found = reads_of(log).segment_for(base_offset)
     assert found is not None
     path = found[0].path(LOG_SUFFIX)
     return found[0].log_file().stat().inode == path.stat().st_ino and found[0].size == path.stat().st_size
@@ -98,7 +98,7 @@ def holds_everything(log: Log) -> None:
 def test_a_reader_within_a_swap_leaves_no_old_file_to_the_new_segment(
     when: str, log: Log, retired: list[LogSegment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handles = log.reads.source.context.handles
+    handles = reads_of(log).source.context.handles
     cached: list[int] = []
 
     def reads() -> None:
@@ -118,9 +118,9 @@ def test_a_reader_within_a_swap_leaves_no_old_file_to_the_new_segment(
 def test_a_file_that_was_opened_before_a_swap_is_not_kept_after_it(
     opener: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = log.reads.segment_for(0)
+    found = reads_of(log).segment_for(0)
     assert found is not None
-    old, handles = found[0], log.reads.source.context.handles
+    old, handles = found[0], reads_of(log).source.context.handles
     handles.clear()
     put = HandleCache._put
 

@@ -23,7 +23,7 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
 from kstore.transactions.coordinator import EXPIRATION_MS, TransactionCoordinator
 from kstore.transactions.metadata import EPOCH_MAX, TransactionMetadata, TransactionState
 from kstore.transactions.transaction_records import (
@@ -56,7 +56,7 @@ def write(store: Store, owner: TopicPartition, producer: Producer, value: bytes,
 
 def begin(store: Store, name: str, producer: Producer, value: bytes) -> None:
     """One record in each partition."""
-    store.coordinator.add_partitions(name, *producer, PARTITIONS)
+    coordinator_of(store).add_partitions(name, *producer, PARTITIONS)
     for owner in PARTITIONS:
         write(store, owner, producer, value)
 
@@ -96,7 +96,7 @@ def markers(log: Log) -> list[ControlRecordType]:
 
 def test_a_second_producer_fences_the_first(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         first = coordinator.init_producer_id("x", 5000)
         second = coordinator.init_producer_id("x", 7000)
         assert (first[1], second) == (0, (first[0], 1))
@@ -116,50 +116,50 @@ def test_a_second_producer_fences_the_first(tmp_path: Path) -> None:
 
 def test_a_second_producer_aborts_what_the_first_has_open(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        first = store.coordinator.init_producer_id("x")
+        first = coordinator_of(store).init_producer_id("x")
         begin(store, "x", first, b"lost")
-        second = store.coordinator.init_producer_id("x")
+        second = coordinator_of(store).init_producer_id("x")
         assert committed(store) == [[], [], []]
         assert all(not store.log(*owner).transactions() for owner in PARTITIONS)
         # In every partition, before it has written to them.
         with pytest.raises(InvalidProducerEpochError):
             write(store, PARTITIONS[0], first, b"late", 1)
         begin(store, "x", second, b"kept")
-        store.coordinator.end("x", *second, commit=True)
+        coordinator_of(store).end("x", *second, commit=True)
         assert committed(store) == [[b"kept"]] * 3
 
 
 def test_a_fenced_producer_cannot_write_to_a_partition_that_it_only_announced(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        first = store.coordinator.init_producer_id("x")
-        store.coordinator.add_partitions("x", *first, PARTITIONS)
-        store.coordinator.init_producer_id("x")
+        first = coordinator_of(store).init_producer_id("x")
+        coordinator_of(store).add_partitions("x", *first, PARTITIONS)
+        coordinator_of(store).init_producer_id("x")
         with pytest.raises(InvalidProducerEpochError):
             write(store, PARTITIONS[1], first, b"late")
 
 
 def test_an_unknown_producer_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer_id, epoch = store.coordinator.init_producer_id("x")
+        producer_id, epoch = coordinator_of(store).init_producer_id("x")
         for name, producer, found in (
             ("y", (producer_id, epoch), "the id is not known"),
             ("x", (producer_id + 1, epoch), f"its producer is {producer_id}, epoch 0"),
             ("x", (producer_id, epoch + 1), f"its producer is {producer_id}, epoch 0"),
         ):
             with pytest.raises(InvalidProducerIdMappingError, match=found):
-                store.coordinator.add_partitions(name, *producer, PARTITIONS)
+                coordinator_of(store).add_partitions(name, *producer, PARTITIONS)
             with pytest.raises(ProducerFencedError):
-                store.coordinator.end(name, *producer, commit=True)
+                coordinator_of(store).end(name, *producer, commit=True)
 
 
 def test_epochs_that_are_used_up_give_a_new_producer_id(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer_id, _ = store.coordinator.init_producer_id("x")
+        producer_id, _ = coordinator_of(store).init_producer_id("x")
     last = TransactionMetadata("x", producer_id, EPOCH_MAX - 1, 5000, State.COMPLETE_COMMIT)
     with Log(tmp_path / "s/__transaction_state-0", cleanup_policy="compact") as log:
         log.append(encode_transaction_value(last), key=encode_transaction_key("x"))
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         begin(store, "x", (producer_id, EPOCH_MAX - 1), b"last")
         following = coordinator.end("x", producer_id, EPOCH_MAX - 1, commit=True)
         assert (following[0] > producer_id, following[1]) == (True, 0)
@@ -173,25 +173,25 @@ def test_epochs_that_are_used_up_give_a_new_producer_id(tmp_path: Path) -> None:
 
 def test_a_new_producer_after_the_last_epoch_gets_a_new_id(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer_id, _ = store.coordinator.init_producer_id("x")
+        producer_id, _ = coordinator_of(store).init_producer_id("x")
     last = TransactionMetadata("x", producer_id, EPOCH_MAX - 1, 5000, State.EMPTY)
     with Log(tmp_path / "s/__transaction_state-0", cleanup_policy="compact") as log:
         log.append(encode_transaction_value(last), key=encode_transaction_key("x"))
     with opened(tmp_path / "s") as store:
-        made = store.coordinator.init_producer_id("x")
+        made = coordinator_of(store).init_producer_id("x")
         assert (made[0] > producer_id, made[1]) == (True, 0)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 40_000, "\ud800", 7, b"x"])
 def test_an_id_that_is_no_text_is_refused(name: object, tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store, pytest.raises(ConfigError, match="transactional_id is"):
-        store.coordinator.init_producer_id(name)  # type: ignore[arg-type]
+        coordinator_of(store).init_producer_id(name)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 2**31, True, "1s"])
 def test_a_timeout_that_is_none_is_refused(timeout: object, tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store, pytest.raises(ConfigError, match="timeout_ms is"):
-        store.coordinator.init_producer_id("x", timeout)  # type: ignore[arg-type]
+        coordinator_of(store).init_producer_id("x", timeout)  # type: ignore[arg-type]
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_timeout_that_is_none_is_refused(timeout: object, tmp_path: Path) -> N
 
 def test_a_transaction_is_seen_when_it_commits_and_never_when_it_aborts(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         begin(store, "x", producer, b"first")
         assert committed(store) == [[], [], []]
@@ -215,7 +215,7 @@ def test_a_transaction_is_seen_when_it_commits_and_never_when_it_aborts(tmp_path
 
 def test_the_state_is_on_disk_at_once_whatever_the_store_says(tmp_path: Path) -> None:
     with opened(tmp_path / "s", durability="os") as store:
-        store.coordinator.init_producer_id("x")
+        coordinator_of(store).init_producer_id("x")
         topic = store.describe_topic("__transaction_state")
         assert (topic.durability, topic.config.cleanup_policy) == ("sync", "compact")
         assert len(topic.partitions) == 1
@@ -223,7 +223,7 @@ def test_the_state_is_on_disk_at_once_whatever_the_store_says(tmp_path: Path) ->
 
 def test_partitions_are_added_once(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         coordinator.add_partitions("x", *producer, PARTITIONS[:1])
         coordinator.add_partitions("x", *producer, PARTITIONS[:2])
@@ -236,7 +236,7 @@ def test_partitions_are_added_once(tmp_path: Path) -> None:
 
 def test_the_same_end_may_be_repeated_and_the_other_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         for commit in (True, False):
             begin(store, "x", producer, b"%d" % commit)
@@ -251,7 +251,7 @@ def test_the_same_end_may_be_repeated_and_the_other_is_refused(tmp_path: Path) -
 
 def test_without_partitions_there_is_nothing_to_end(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         for commit in (True, False):
             with pytest.raises(InvalidTransactionStateError, match="in state Empty"):
@@ -266,20 +266,20 @@ def test_a_partition_that_was_deleted_is_passed_over(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("gone")
         gone = TopicPartition("gone", 0)
-        producer = store.coordinator.init_producer_id("x")
+        producer = coordinator_of(store).init_producer_id("x")
         begin(store, "x", producer, b"kept")
-        store.coordinator.add_partitions("x", *producer, [gone])
+        coordinator_of(store).add_partitions("x", *producer, [gone])
         write(store, gone, producer, b"gone")
         store.delete_topic("gone")
-        store.coordinator.end("x", *producer, commit=True)
+        coordinator_of(store).end("x", *producer, commit=True)
         assert committed(store) == [[b"kept"]] * 3
-        assert known(store.coordinator).state == State.COMPLETE_COMMIT
+        assert known(coordinator_of(store)).state == State.COMPLETE_COMMIT
 
 
 def test_a_marker_that_fails_leaves_a_decision_that_only_the_same_call_completes(tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS)
     with opened(tmp_path / "s", fs=fs) as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         begin(store, "x", producer, b"a")
         # The decision is written; of the markers the second.
@@ -304,7 +304,7 @@ def test_a_marker_that_fails_leaves_a_decision_that_only_the_same_call_completes
 def test_a_decision_that_was_not_written_may_be_another(tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS)
     with opened(tmp_path / "s", fs=fs) as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         begin(store, "x", producer, b"a")
         fs.faults.append(Fault(1, 28, kinds=SYNCS))
@@ -318,7 +318,7 @@ def test_a_decision_that_was_not_written_may_be_another(tmp_path: Path) -> None:
 def test_a_partition_that_cannot_be_added_is_not_part_of_the_transaction(tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS)
     with opened(tmp_path / "s", fs=fs) as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         fs.faults.append(Fault(1, 28, kinds=SYNCS))
         with pytest.raises(DiskFullError):
@@ -330,19 +330,19 @@ def test_a_partition_that_cannot_be_added_is_not_part_of_the_transaction(tmp_pat
 
 def test_a_transaction_that_was_ended_without_the_coordinator_ends(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer = store.coordinator.init_producer_id("x")
+        producer = coordinator_of(store).init_producer_id("x")
         begin(store, "x", producer, b"a")
         store.log(*PARTITIONS[1]).end_transaction(producer[0], producer[1] + 5, commit=False)
-        store.coordinator.end("x", *producer, commit=True)
+        coordinator_of(store).end("x", *producer, commit=True)
         assert committed(store) == [[b"a"], [], [b"a"]]
 
 
 def test_a_later_coordinator_epoch_in_a_log_is_followed(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer = store.coordinator.init_producer_id("x")
+        producer = coordinator_of(store).init_producer_id("x")
         store.log(*PARTITIONS[1]).end_transaction(*producer, commit=False, coordinator_epoch=26)
         begin(store, "x", producer, b"a")
-        store.coordinator.end("x", *producer, commit=True)
+        coordinator_of(store).end("x", *producer, commit=True)
         assert committed(store) == [[b"a"]] * 3
 
 
@@ -352,10 +352,10 @@ def test_transactions_of_several_ids_end_at_the_same_time(tmp_path: Path) -> Non
 
         def run(name: str) -> None:
             try:
-                producer = store.coordinator.init_producer_id(name)
+                producer = coordinator_of(store).init_producer_id(name)
                 for number in range(5):
                     begin(store, name, producer, name.encode())
-                    producer = store.coordinator.end(name, *producer, commit=number % 2 == 0)
+                    producer = coordinator_of(store).end(name, *producer, commit=number % 2 == 0)
             except BaseException as error:
                 failures.append(error)
 
@@ -375,12 +375,12 @@ def test_transactions_of_several_ids_end_at_the_same_time(tmp_path: Path) -> Non
 def test_an_open_finishes_what_was_left_unfinished(tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS)
     store = opened(tmp_path / "s", fs=fs)
-    decided, left = store.coordinator.init_producer_id("decided"), store.coordinator.init_producer_id("left")
+    decided, left = coordinator_of(store).init_producer_id("decided"), coordinator_of(store).init_producer_id("left")
     begin(store, "decided", decided, b"whole")
     begin(store, "left", left, b"nothing")
     fs.faults.append(Fault(3, 28, kinds=SYNCS, sticky=True))
     with pytest.raises(DiskFullError):
-        store.coordinator.end("decided", *decided, commit=True)
+        coordinator_of(store).end("decided", *decided, commit=True)
     with pytest.raises(DiskFullError):
         store.close()
     fs.faults.clear()
@@ -388,25 +388,25 @@ def test_an_open_finishes_what_was_left_unfinished(tmp_path: Path) -> None:
         # Without a word about the coordinator.
         assert committed(store) == [[b"whole"]] * 3
         assert all(not store.log(*owner).transactions() for owner in PARTITIONS)
-        found = {one.transactional_id: one.state for one in store.coordinator.transactions()}
+        found = {one.transactional_id: one.state for one in coordinator_of(store).transactions()}
         assert found == {"decided": State.COMPLETE_COMMIT, "left": State.COMPLETE_ABORT}
         with pytest.raises(ProducerFencedError):
-            store.coordinator.add_partitions("left", *left, PARTITIONS)
+            coordinator_of(store).add_partitions("left", *left, PARTITIONS)
 
 
 def test_a_close_aborts_what_is_open(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        begin(store, "x", store.coordinator.init_producer_id("x"), b"lost")
+        begin(store, "x", coordinator_of(store).init_producer_id("x"), b"lost")
     with Store(tmp_path / "s", read_only=True) as store:
         assert committed(store) == [[], [], []]
         assert [store.log(*owner).last_stable_offset for owner in PARTITIONS] == [2, 2, 2]
-        assert known(store.coordinator).state == State.COMPLETE_ABORT
+        assert known(coordinator_of(store)).state == State.COMPLETE_ABORT
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock) as store:
-        coordinator = store.coordinator
+        coordinator = coordinator_of(store)
         slow, quick = coordinator.init_producer_id("slow", 30_000), coordinator.init_producer_id("quick", 60_000)
         begin(store, "slow", slow, b"lost")
         begin(store, "quick", quick, b"kept")
@@ -431,65 +431,65 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> N
 def test_the_task_completes_what_was_decided(tmp_path: Path) -> None:
     clock, fs = ManualClock(), FailingFs(SYSTEM_FS)
     with opened(tmp_path / "s", clock, fs=fs) as store:
-        producer = store.coordinator.init_producer_id("x")
+        producer = coordinator_of(store).init_producer_id("x")
         begin(store, "x", producer, b"a")
         fs.faults.append(Fault(3, 28, kinds=SYNCS))
         with pytest.raises(DiskFullError):
-            store.coordinator.end("x", *producer, commit=True)
+            coordinator_of(store).end("x", *producer, commit=True)
         store.run_task("transactions")
         assert committed(store) == [[b"a"]] * 3
-        assert store.coordinator.end("x", *producer, commit=True) == (producer[0], producer[1] + 1)
+        assert coordinator_of(store).end("x", *producer, commit=True) == (producer[0], producer[1] + 1)
 
 
 def test_an_unused_id_is_forgotten(tmp_path: Path) -> None:
     clock = ManualClock()
     with opened(tmp_path / "s", clock) as store:
-        old = store.coordinator.init_producer_id("old")
+        old = coordinator_of(store).init_producer_id("old")
         clock.advance(EXPIRATION_MS - 1)
-        store.coordinator.init_producer_id("new")
+        coordinator_of(store).init_producer_id("new")
         store.run_task("transactions")
-        assert len(store.coordinator.transactions()) == 2
+        assert len(coordinator_of(store).transactions()) == 2
         clock.advance(1)
         store.run_task("transactions")
-        assert [one.transactional_id for one in store.coordinator.transactions()] == ["new"]
+        assert [one.transactional_id for one in coordinator_of(store).transactions()] == ["new"]
         with pytest.raises(InvalidProducerIdMappingError):
-            store.coordinator.add_partitions("old", *old, PARTITIONS)
+            coordinator_of(store).add_partitions("old", *old, PARTITIONS)
     with opened(tmp_path / "s", clock) as store:
-        assert [one.transactional_id for one in store.coordinator.transactions()] == ["new"]
-        made, epoch = store.coordinator.init_producer_id("old")
+        assert [one.transactional_id for one in coordinator_of(store).transactions()] == ["new"]
+        made, epoch = coordinator_of(store).init_producer_id("old")
         assert (made > old[0], epoch) == (True, 0)
 
 
 def test_damaged_records_of_the_state_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path / "s") as store:
-        store.coordinator.init_producer_id("x")
+        coordinator_of(store).init_producer_id("x")
     with Log(tmp_path / "s/__transaction_state-0", cleanup_policy="compact") as log:
         log.append(b"\0\1?", key=encode_transaction_key("y"))
         log.append(b"\0\7?", key=encode_transaction_key("z"))
         log.append(b"?", key=b"\0\5of another type")
         log.append(b"?", key=b"\0")
     with opened(tmp_path / "s") as store:
-        assert [one.transactional_id for one in store.coordinator.transactions()] == ["x"]
+        assert [one.transactional_id for one in coordinator_of(store).transactions()] == ["x"]
     assert caplog.text.count("is skipped") == 3
 
 
 def test_a_store_that_is_read_says_what_is_known_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
-        producer = store.coordinator.init_producer_id("x")
+        producer = coordinator_of(store).init_producer_id("x")
         begin(store, "x", producer, b"open")
         with Store(tmp_path / "s", read_only=True) as reader:
-            assert known(reader.coordinator).state == State.ONGOING
+            assert known(coordinator_of(reader)).state == State.ONGOING
             for call in (
-                lambda: reader.coordinator.init_producer_id("x"),
-                lambda: reader.coordinator.end("x", *producer, commit=True),
-                lambda: reader.coordinator.commit_offsets("billing", {PARTITIONS[0]: 1}),
+                lambda: coordinator_of(reader).init_producer_id("x"),
+                lambda: coordinator_of(reader).end("x", *producer, commit=True),
+                lambda: coordinator_of(reader).commit_offsets("billing", {PARTITIONS[0]: 1}),
             ):
                 with pytest.raises(ReadOnlyError):
                     call()
-        store.coordinator.end("x", *producer, commit=True)
+        coordinator_of(store).end("x", *producer, commit=True)
 
 
 def test_a_brokers_transactions_are_left_alone_until_the_coordinator_is_used() -> None:
     with Store(golden_root() / "clean", read_only=True) as store:
-        found = store.coordinator.transactions()
+        found = coordinator_of(store).transactions()
     assert {one.transactional_id for one in found} >= {"txn-a", "txn-b"}

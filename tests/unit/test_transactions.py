@@ -19,7 +19,7 @@ from kstore.errors import (
     ReadOnlyError,
     TransactionCoordinatorFencedError,
 )
-from kstore.log import Log
+from kstore.log import Log, reads_of, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot
@@ -227,20 +227,20 @@ def test_a_silent_producer_is_forgotten(log: Log, clock: ManualClock) -> None:
     log.append_batches(sent(0))
     log.append_batches(begun(0, producer_id=8))
     clock.advance(DAY_MS - 1)
-    assert (log.expire_producers(), len(log.producers())) == (0, 2)
+    assert (writer_of(log).expire_producers(), len(log.producers())) == (0, 2)
     clock.advance(600_000)
     log.append_batches(sent(0, producer_id=9, time=clock.now_ms()))
     assert [producer.producer_id for producer in log.producers()] == [8, 9]
     log.append_batches(sent(50, time=clock.now_ms()))
     clock.advance(DAY_MS)
-    assert (log.expire_producers(), [producer.producer_id for producer in log.producers()]) == (2, [8])
+    assert (writer_of(log).expire_producers(), [producer.producer_id for producer in log.producers()]) == (2, [8])
 
 
 def test_a_setting_says_when_a_producer_is_forgotten(tmp_path: Path, clock: ManualClock) -> None:
     with Log(tmp_path / "log", clock=clock, producer_id_expiration_ms="1h") as log:
         log.append_batches(sent(0))
         clock.advance(3_600_000)
-        log.expire_producers()
+        writer_of(log).expire_producers()
     (path,) = (tmp_path / "log").glob("*.snapshot")
     assert decode_snapshot(path.read_bytes()) == []
 
@@ -275,7 +275,7 @@ def test_a_transaction_is_read_when_it_is_committed(durability: Durability, tmp_
         log.append_batches(begun(2, 2))
         assert log.end_transaction(7, 0, commit=False, coordinator_epoch=4) == 6
         assert (log.last_stable_offset, committed(log)) == (7, [0, 1, 2])
-        assert log.reads.aborted_transactions(0, 7) == [AbortedTransaction(7, 4, 6, 7)]
+        assert reads_of(log).aborted_transactions(0, 7) == [AbortedTransaction(7, 4, 6, 7)]
     with Log(log.path, durability=durability) as again:
         assert (again.recovery.clean, committed(again)) == (True, [0, 1, 2])
 
@@ -357,7 +357,7 @@ def test_a_view_lists_and_ends_nothing(log: Log) -> None:
         with pytest.raises(ReadOnlyError):
             view.end_transaction(7, 0, commit=True)
         with pytest.raises(ReadOnlyError):
-            view.expire_producers()
+            writer_of(view).expire_producers()
 
 
 # --- what is listed ---------------------------------------------------------------------------------------------------
@@ -400,8 +400,7 @@ def test_a_log_with_producers_never_closes_without_a_snapshot(tmp_path: Path, cl
 
 def test_a_poisoned_log_takes_no_repetition(log: Log) -> None:
     log.append_batches(sent(0))
-    writer = log._writer
-    assert writer is not None
+    writer = writer_of(log)
     writer.files.poison(OSError("unplugged"))
     with pytest.raises(PoisonedError):
         log.append_batches(sent(0))
@@ -409,8 +408,7 @@ def test_a_poisoned_log_takes_no_repetition(log: Log) -> None:
 
 def test_appends_without_producers_between_are_not_read_again(log: Log) -> None:
     log.append_batches(sent(0))
-    writer = log._writer
-    assert writer is not None
+    writer = writer_of(log)
     for number in range(1, 4):
         log.append(b"x")
         writer.producers._segments = None  # type: ignore[assignment]  # what reads the log again fails

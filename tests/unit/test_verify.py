@@ -11,7 +11,7 @@ from kstore.errors import NotALogError
 from kstore.files.checkpoint import write_leader_epochs
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
 from kstore.upkeep.verify.partition import is_live
@@ -69,7 +69,7 @@ def test_a_tail_is_damage_unless_a_writer_is_at_work(tmp_path: Path) -> None:
         with max(path.glob("*.log")).open("ab") as file:
             file.write(b"\0" * 30)
         assert [finding.severity for finding in verify_log(path).findings if finding.kind == "tail"] == ["note"]
-        log.truncate_fully_and_start_at(0)
+        writer_of(log).truncate_fully_and_start_at(0)
 
 
 def test_missing_records_are_found_though_every_batch_is_whole(tmp_path: Path) -> None:

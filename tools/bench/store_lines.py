@@ -9,6 +9,7 @@ from pathlib import Path
 
 import kstore
 from kstore.files.local import SYSTEM_FS
+from kstore.log import writer_of
 from tools.bench.logs import fresh, many_segments
 from tools.bench.measure import Line, Run, in_turn, percentile, seconds_of
 
@@ -75,7 +76,7 @@ def _retention_seconds(path: Path) -> float:
         log = opened.log("orders")
         started = time.perf_counter()
         assert opened.apply_retention().segment_count >= SEGMENTS
-        log.writer.files.remove_deleted(at_once=True)
+        writer_of(log).files.remove_deleted(at_once=True)
         return time.perf_counter() - started
 
 

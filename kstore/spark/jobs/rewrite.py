@@ -22,7 +22,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
 from kstore.files.remote import is_remote, open_remote
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import UNLIMITED
@@ -199,7 +199,7 @@ class _PartitionWriter:
         self._codec = str(settings.get("compression_type", "none"))
         self._log = Log(self.directory, durability="os", **settings)
         if target.start is not None:
-            self._log.truncate_fully_and_start_at(target.start)
+            writer_of(self._log).truncate_fully_and_start_at(target.start)
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Appends the rows, in batches of about BATCH_BYTES."""
