@@ -23,6 +23,7 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
+    changed,
     gzip_level,
     one_of,
     or_none,
@@ -103,6 +104,9 @@ class LogConfig:
     file_mode: int = 0o600
     max_batch_bytes_uncompressed: int = 64 * MIB
     open_files_max: int = 256
+
+    def __repr__(self) -> str:
+        return changed(self)
 
     def __post_init__(self) -> None:
         parse_fields(self, RULES)
@@ -292,7 +296,10 @@ assert tuple(RULES) == tuple(row.name for row in fields(LogConfig))
 
 # What to use for settings of Kafka's brokers and of other libraries.
 HINTS = {
+    "codec": "use compression_type=",
     "compression": "use compression_type=",
+    "config": "give each setting as an argument, such as retention_ms='7d'",
+    "configs": "give each setting as an argument, such as retention_ms='7d'",
     "flush_interval_ms": "use flush_ms=",
     "fsync": "use durability='sync', 'interval' or 'os'",
     "log_dir": "give the directory as the first argument",
@@ -303,6 +310,8 @@ HINTS = {
     "log_roll_ms": "use segment_ms=",
     "max_bytes": "use retention_bytes= to limit a log, max_message_bytes= to limit a batch",
     "max_segment_size": "use segment_bytes=",
+    "max_size": "use retention_bytes= to limit a log, max_message_bytes= to limit a batch",
+    "min_insync_replicas": "kstore keeps one copy of a log",
     "mode": "use read_only=True to open for reading",
     "num_partitions": "give create_topic its partitions=",
     "readonly": "use read_only=",
@@ -330,6 +339,9 @@ class StoreConfig:
     producer_check_interval_ms: int = 600_000
     initial_delay_ms: int = 30_000
     recovery_threads: int = 4
+
+    def __repr__(self) -> str:
+        return changed(self)
 
     def __post_init__(self) -> None:
         parse_fields(self, STORE_RULES)

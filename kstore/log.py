@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+    from typing_extensions import Buffer
 
     from kstore.compaction.blocks import CompactionReport
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
@@ -179,9 +180,9 @@ class Log:
 
     def append(
         self,
-        value: bytes | None,
+        value: Buffer | None,
         *,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         headers: Headers = (),
         timestamp: int | datetime | None = None,
     ) -> int:
@@ -192,7 +193,7 @@ class Log:
         """
         appends = writer_of(self).appends
         if timestamp is None and not headers:
-            single = appends.append_single(value, key)
+            single = appends.append_single(value, key)  # type: ignore[arg-type]  # None for other types than bytes
             if single is not None:
                 return single[0]
         keys, timestamps = None if key is None else (key,), None if timestamp is None else (timestamp,)
@@ -200,9 +201,9 @@ class Log:
 
     def append_many(
         self,
-        values: Iterable[bytes | None],
+        values: Iterable[Buffer | None],
         *,
-        keys: Iterable[bytes | None] | None = None,
+        keys: Iterable[Buffer | None] | None = None,
         timestamps: Iterable[int | datetime] | None = None,
         headers: Iterable[Headers | None] | None = None,
     ) -> AppendInfo:

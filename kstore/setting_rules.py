@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from operator import index
 from types import MappingProxyType
@@ -26,6 +27,7 @@ __all__ = [
     "UNLIMITED",
     "Rule",
     "Setting",
+    "changed",
     "gzip_level",
     "one_of",
     "or_none",
@@ -230,6 +232,14 @@ def _advice(given: str, rules: Mapping[str, Rule], hints: Mapping[str, str]) -> 
     # Brokers' own settings have the prefix "log.".
     near = difflib.get_close_matches(name.removeprefix("log_"), rules, n=1, cutoff=NEAR)
     return f", did you mean {near[0]!r}?" if near else f": there are {', '.join(rules)}"
+
+
+def changed(config: Any) -> str:
+    """The ``repr`` of a configuration: the settings that do not have their defaults."""
+    default = type(config)()
+    given = [(field.name, getattr(config, field.name)) for field in fields(config)]
+    words = [f"{name}={value!r}" for name, value in given if value != getattr(default, name)]
+    return f"{type(config).__name__}({', '.join(words)})"
 
 
 def table(defaults: object, rules: Mapping[str, Rule]) -> tuple[Setting, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.aio.gathering import Gathering, all_or_one_by_one
 from kstore.aio.reading import Reader, decode_records, decode_values
@@ -18,12 +18,15 @@ from kstore.log import Log as SyncLog
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 __all__ = ["Log"]
 
 
 class _Append(NamedTuple):
-    value: bytes | None
-    key: bytes | None
+    value: Buffer | None
+    key: Buffer | None
     headers: Headers
     timestamp: int | datetime | None
 
@@ -58,9 +61,9 @@ class Log:
 
     async def append(
         self,
-        value: bytes | None,
+        value: Buffer | None,
         *,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         headers: Headers = (),
         timestamp: int | datetime | None = None,
     ) -> int:
@@ -73,9 +76,9 @@ class Log:
 
     async def append_many(
         self,
-        values: Iterable[bytes | None],
+        values: Iterable[Buffer | None],
         *,
-        keys: Iterable[bytes | None] | None = None,
+        keys: Iterable[Buffer | None] | None = None,
         timestamps: Iterable[int | datetime] | None = None,
         headers: Iterable[Headers | None] | None = None,
     ) -> AppendInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,7 +15,7 @@ from kstore.aio.threads import Threads, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery
-from kstore.producer.records import Headers, RecordMetadata
+from kstore.producer.records import GivenHeaders, RecordMetadata
 from kstore.producer.waiting import arrived
 from kstore.rules.arguments import as_columns
 
@@ -63,8 +64,8 @@ class Producer:
         value: Any = None,
         *,
         key: Any = None,
-        headers: Headers | None = None,
-        timestamp: int | None = None,
+        headers: GivenHeaders | None = None,
+        timestamp: int | datetime | None = None,
         partition: int | None = None,
     ) -> Delivery:
         """Hands over one record; waits only for memory and, like ``kstore.Producer.send``, for its topic.
@@ -123,8 +124,8 @@ class Producer:
         values: Iterable[Any],
         *,
         keys: Iterable[Any] | None = None,
-        timestamps: Iterable[int | None] | None = None,
-        headers: Iterable[Headers | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        headers: Iterable[GivenHeaders | None] | None = None,
         partition: int | None = None,
     ) -> SentMany:
         """Hands over many records when it is awaited: parallel iterables of one length.

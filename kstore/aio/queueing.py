@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -15,11 +15,12 @@ from kstore.aio.opening import Opening
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
-from kstore.queue.items import Headers, Shown
+from kstore.queue.items import GivenHeaders, Headers, Shown, as_headers
 from kstore.queue.job import Job as SyncJob
 from kstore.queue.look import LeasedItem
 from kstore.queue.queue import LOOK_SECONDS, QueueStats
 from kstore.queue.queue import Queue as SyncQueue
+from kstore.rules.arguments import as_columns
 
 __all__ = ["Job", "Queue"]
 
@@ -74,14 +75,14 @@ class Queue:
         timeout: float | None = None,
         delay: float = 0,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: GivenHeaders = (),
     ) -> int:
         """Puts an item; returns its offset. On return it is as durable as the queue's setting says.
 
         With a ``maxsize`` it waits for space, at most ``timeout`` seconds. If cancelled, a note of the CancelledError
         says whether the item was put. See ``kstore.Queue.put``. Raises: Full, and as that.
         """
-        put = _Put(item, delay, key, headers)
+        put = _Put(item, delay, key, as_headers(headers))
         return await self._with_room(lambda: self._puts.add(put), timeout)
 
     async def put_nowait(self, item: bytes) -> int:
@@ -90,17 +91,20 @@ class Queue:
 
     async def put_many(
         self,
-        items: Sequence[bytes],
+        items: Iterable[bytes | None],
         *,
         timeout: float | None = None,
         delay: float = 0,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[GivenHeaders | None] | None = None,
     ) -> int:
         """Puts items in one append; returns the offset of the first. See ``kstore.Queue.put_many``.
 
         If cancelled after it has started, it runs to its end.
         """
+        # As lists, and once: the call is repeated when there is room.
+        items, keys, _, headers = as_columns(items, keys, None, headers)
+        headers = None if headers is None else [as_headers(own) for own in headers]
         put = partial(self.sync.put_many, items, False, delay=delay, keys=keys, headers=headers)
         return await self._with_room(lambda: self._threads.run(put), timeout)
 

@@ -20,6 +20,7 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
+    changed,
     one_of,
     parse_fields,
     resolved,
@@ -58,6 +59,9 @@ class ConsumerConfig:
     on_corrupt: Literal["raise", "skip"] = "raise"
     partition_assignment_strategy: str = "range"
     value_deserializer: Any = "bytes"
+
+    def __repr__(self) -> str:
+        return changed(self)
 
     def __post_init__(self) -> None:
         parse_fields(self, RULES)

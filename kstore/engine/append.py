@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
 from kstore.engine.durability import DurabilityStrategy
@@ -48,9 +49,12 @@ from kstore.rules.sequence import ProducerBatch
 from kstore.segments.tail import SegmentTail
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 __all__ = ["Appends", "Headers"]
 
-Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
 
 # A larger record alone in its batch is copied less often by the general path.
 SINGLE_BYTES_MAX = 1 << 14
@@ -111,8 +115,8 @@ class Appends:
 
     def append_many(
         self,
-        values: Iterable[bytes | None],
-        keys: Iterable[bytes | None] | None,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None,
         timestamps: Iterable[int | datetime] | None,
         headers: Iterable[Headers | None] | None,
     ) -> AppendInfo:
@@ -148,8 +152,8 @@ class Appends:
 
     def _encode_and_commit(
         self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
         timestamps: Sequence[int] | None,
         headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:

@@ -1,7 +1,9 @@
 """Types of the compiled send; what each thing does is said in _accumulate.pyx."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any, Protocol, final
 
 from typing_extensions import Buffer
@@ -117,6 +119,7 @@ class Delivery:
     def metadata(self) -> RecordMetadata: ...
     def add_callback(self, callback: Callback) -> None: ...
     def call(self, callback: Callback) -> None: ...
+    def future(self) -> Future[RecordMetadata]: ...
     def __await__(self) -> Generator[Any, None, RecordMetadata]: ...
     def _batch(self) -> ProducerBatch: ...
     def _seen_error(self) -> Exception | None: ...
@@ -175,7 +178,7 @@ class SendPath:
         *,
         key: Any = None,
         headers: Headers | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         partition: int | None = None,
         on_delivery: Callback | None = None,
     ) -> Delivery: ...
@@ -184,7 +187,7 @@ class SendPath:
         queues: TopicQueues,
         values: Sequence[Buffer | None],
         keys: Sequence[Buffer | None] | None,
-        timestamps: Sequence[int | None] | None,
+        timestamps: Sequence[int | datetime | None] | None,
         headers: Sequence[Iterable[tuple[str, Buffer | None]] | None] | None,
         partition: int | None,
     ) -> Deliveries: ...

@@ -7,7 +7,8 @@
 cdef class Delivery:
     """The outcome of one record: whether it has arrived, where, or why not. Thread-safe; cheap to keep.
 
-    ``result()`` waits, and sends the record at once. ``await delivery`` does the same in asyncio.
+    ``result()`` waits, and sends the record at once. ``await delivery`` does the same in asyncio. ``future()`` is for
+    ``concurrent.futures.wait`` and whatever else takes futures.
     """
 
     cdef ProducerBatch batch
@@ -117,11 +118,28 @@ cdef class Delivery:
         if batch.state == PENDING:
             batch.callbacks.append(pair)
             return
+        if not is_bystander(callback):
+            # It was counted as unexamined when it failed without this callback.
+            self.seen_error(batch)
         run_callback(self, callback, batch)
 
     def call(self, callback):
         """Runs one callback of ``ProducerBatch.callbacks``; the caller handles its exceptions."""
         run_callback(self, callback, self.settled())
+
+    def future(self):
+        """A ``concurrent.futures.Future`` of the record's ``RecordMetadata``, or error. It cannot be cancelled.
+
+        Unlike ``result`` it does not send the record at once. An error that it holds counts as examined.
+        """
+        from kstore.producer.waiting import future_of
+
+        return future_of(self)
+
+    @property
+    def _condition(self):
+        # The first attribute that concurrent.futures asks for. Raises: TypeError.
+        raise TypeError("a Delivery is lighter than a future of concurrent.futures: give it delivery.future()")
 
     def __await__(self):
         from kstore.producer.waiting import awaited
@@ -260,6 +278,9 @@ cdef class Deliveries:
 
     def __iter__(self):
         return (self[index] for index in range(self.count))
+
+    def __repr__(self):
+        return f"Deliveries({self.count} records, {'done' if self.done() else 'pending'})"
 
     def done(self):
         """Whether every record has arrived or failed."""

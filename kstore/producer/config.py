@@ -22,6 +22,7 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
+    changed,
     gzip_level,
     one_of,
     parse_fields,
@@ -91,6 +92,9 @@ class ProducerConfig:
     transaction_timeout_ms: int = 60_000
     transactional_id: str | None = None
     value_serializer: Any = "bytes"
+
+    def __repr__(self) -> str:
+        return changed(self)
 
     def __post_init__(self) -> None:
         is_idempotence_asked_for = self.enable_idempotence is not None

@@ -17,6 +17,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -35,7 +36,7 @@ from kstore.producer.accumulator import RecordHeaders, size_upper_bound
 from kstore.producer.config import ProducerConfig, next_client_id
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.partitioner import partition_for_key, partitioner_of
-from kstore.producer.records import Callback, Headers, ProducerRecord, unknown_metadata
+from kstore.producer.records import Callback, GivenHeaders, ProducerRecord, unknown_metadata
 from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager, TransactionState
 from kstore.producer.waiting import wake
@@ -184,8 +185,8 @@ class MockProducer:
         value: Any = None,
         *,
         key: Any = None,
-        headers: Headers | None = None,
-        timestamp: int | None = None,
+        headers: GivenHeaders | None = None,
+        timestamp: int | datetime | None = None,
         partition: int | None = None,
         on_delivery: Callback | None = None,
     ) -> Delivery:
@@ -228,8 +229,8 @@ class MockProducer:
         values: Iterable[Any],
         *,
         keys: Iterable[Any] | None = None,
-        timestamps: Iterable[int | None] | None = None,
-        headers: Iterable[Headers | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        headers: Iterable[GivenHeaders | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Like ``Producer.send_many``."""

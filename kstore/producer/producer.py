@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -36,7 +37,7 @@ from kstore.producer._accumulate import Deliveries, SendPath
 from kstore.producer.config import ProducerConfig
 from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
-from kstore.producer.records import Headers
+from kstore.producer.records import GivenHeaders
 from kstore.producer.slow_path import DELIVERED_ERRORS
 from kstore.rules.arguments import as_columns
 
@@ -110,8 +111,8 @@ class Producer(SendPath):
         values: Iterable[Any],
         *,
         keys: Iterable[Any] | None = None,
-        timestamps: Iterable[int | None] | None = None,
-        headers: Iterable[Headers | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        headers: Iterable[GivenHeaders | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Hands over many records at once: parallel iterables, of one length.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -13,13 +14,24 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["NO_PARTITION", "NO_SIZE", "Callback", "Headers", "ProducerRecord", "RecordMetadata", "unknown_metadata"]
+__all__ = [
+    "NO_PARTITION",
+    "NO_SIZE",
+    "Callback",
+    "GivenHeaders",
+    "Headers",
+    "ProducerRecord",
+    "RecordMetadata",
+    "unknown_metadata",
+]
 
 NO_PARTITION = -1
 # The size of a key or a value that is None.
 NO_SIZE = -1
 
 Headers: TypeAlias = "Iterable[tuple[str, Buffer | None]]"
+# What callers may give.
+GivenHeaders: TypeAlias = "Mapping[str, Buffer | None] | Headers"
 
 
 class RecordMetadata(NamedTuple):
@@ -76,6 +88,18 @@ class ProducerRecord:
     headers: Headers = ()
     timestamp: int | None = None
     partition: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            topic: str,
+            value: Any = None,
+            key: Any = None,
+            headers: GivenHeaders = (),
+            timestamp: int | datetime | None = None,
+            partition: int | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str):

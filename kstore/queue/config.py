@@ -15,6 +15,7 @@ from kstore.setting_rules import (
     SIZE,
     Rule,
     Setting,
+    changed,
     parse_fields,
     resolved,
     table,
@@ -39,6 +40,9 @@ class QueueConfig:
     maxsize: int = 0
     note_deliveries: bool = False
     segment_bytes: int = 16 * MIB
+
+    def __repr__(self) -> str:
+        return changed(self)
 
     def __post_init__(self) -> None:
         parse_fields(self, RULES)

@@ -19,11 +19,12 @@ from kstore.log import writer_of
 from kstore.queue.config import QueueConfig, check_timeout, deadline_of, seconds_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import encode_done, ranges_of
-from kstore.queue.items import NOTHING, Headers, Marks, Shown, of_user, with_marks
+from kstore.queue.items import NOTHING, GivenHeaders, Marks, Shown, as_headers, of_user, with_marks
 from kstore.queue.job import Job
 from kstore.queue.look import LeasedItem, QueueStats, leased_items, peeked, stats_of
 from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record
+from kstore.rules.arguments import as_columns
 
 __all__ = ["Queue", "QueueStats"]
 
@@ -45,8 +46,8 @@ class Queue:
     An item is delivered at least once: to one worker at a time, again if it was not acked, and never after an ack.
     """
 
-    def __init__(self, core: QueueCore, dead_letters: DeadLetters) -> None:
-        if not isinstance(core, QueueCore):
+    def __init__(self, core: QueueCore, dead_letters: DeadLetters | None = None) -> None:
+        if not isinstance(core, QueueCore) or dead_letters is None:
             raise TypeError("a Queue belongs to a store: use kstore.open(path).queue(name)")
         self._guard = ForkGuard()
         self._of_process = core
@@ -86,12 +87,12 @@ class Queue:
         *,
         delay: float = 0,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: GivenHeaders = (),
     ) -> int:
         """Puts an item; returns its offset. On return it is as durable as the queue's setting says.
 
-        ``delay``: it is delivered at the earliest after this many seconds. Header names ``kstore.…`` are the queue's
-        own.
+        ``delay``: it is delivered at the earliest after this many seconds. ``headers``: a mapping or pairs of str to
+        bytes or None; names ``kstore.…`` are the queue's own.
 
         Raises: Full (``maxsize`` was reached for ``timeout`` seconds, or at all if ``block`` is False), and as
         ``Log.append``.
@@ -113,7 +114,7 @@ class Queue:
             timeout,
             delay=delay,
             keys=None if key is None else (key,),
-            headers=(tuple(headers),) if headers else None,
+            headers=(headers,) if headers else None,
         )
 
     def put_nowait(self, item: bytes) -> int:
@@ -122,25 +123,28 @@ class Queue:
 
     def put_many(
         self,
-        items: Sequence[bytes | None],
+        items: Iterable[bytes | None],
         block: bool = True,
         timeout: float | None = None,
         *,
         delay: float = 0,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Headers | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[GivenHeaders | None] | None = None,
     ) -> int:
         """Puts items in one append; returns the offset of the first. A failed call puts none, a crash may put a prefix.
+        ``keys`` and ``headers``: one for each item.
 
         Raises: ConfigError for more than ``maxsize`` items, and as ``put``.
         """
-        core, count = self._core, len(items)
+        core = self._core
+        items, keys, _, headers = as_columns(items, keys, None, headers)
+        count = len(items)
         now_ms = core.clock.now_ms()
         if delay:
             marks = Marks(due_ms=now_ms + round(seconds_of(delay) * 1000))
-            headers = [with_marks(tuple(own or ()), marks) for own in headers or [None] * count]
+            headers = [with_marks(as_headers(own), marks) for own in headers or [None] * count]
         elif headers is not None:
-            headers = [of_user(tuple(own)) if own else None for own in headers]
+            headers = [of_user(as_headers(own)) for own in headers]
         if not count:
             core.check_open()
             return core.items.end_offset
@@ -206,6 +210,8 @@ class Queue:
         ClosedError, StorageError.
         """
         core = self._core
+        if timeout is not None:
+            check_timeout(timeout)
         if lease_seconds is None and not core.putter_count and not core.is_closed:
             with core.lock:
                 job = core.take_one(self, core.config.lease_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kstore.errors import RecordTooLargeError
 from kstore.record._codec import BatchBuffer, EncodedBatch, OpenBatch, encode_batch, patch_crc
@@ -21,6 +21,9 @@ from kstore.record.batch import (
 )
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.types import CREATE_TIME, INT32_MAX, NO_TIMESTAMP, TIMESTAMP_TYPES, TimestampType
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["BATCH_BYTES_MAX", "RecordLike", "build_batch", "build_batches", "compress_batch"]
 
@@ -45,10 +48,10 @@ class RecordLike(Protocol):
 
 def build_batches(
     buffer: BatchBuffer,
-    values: Sequence[bytes | None],
-    keys: Sequence[bytes | None] | None = None,
+    values: Sequence[Buffer | None],
+    keys: Sequence[Buffer | None] | None = None,
     timestamps: Sequence[int | None] | None = None,
-    headers: Sequence[Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None] | None = None,
+    headers: Sequence[Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]] | None] | None = None,
     *,
     codec: str = "none",
     level: int | None = None,

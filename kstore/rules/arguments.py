@@ -43,7 +43,7 @@ def check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) 
         raise InvalidTimestampError(f"{errors[0].message} (record {errors[0].index} of {len(timestamps)})", errors)
 
 
-def check_keys(keys: Sequence[bytes | None] | None, count: int) -> None:
+def check_keys(keys: Sequence[object] | None, count: int) -> None:
     missing = range(count) if keys is None else [index for index, key in enumerate(keys) if key is None]
     if missing:
         errors = [RecordError(index, "no key, and a compacted log needs one") for index in missing]

@@ -533,3 +533,18 @@ def test_the_rest_of_the_interface_of_a_queue(tmp_path: Path) -> None:
             assert await (await queue.dead_letters()).qsize() == 1
 
     run(main())
+
+
+def test_headers_are_a_mapping_or_pairs_and_many_items_any_iterable(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as store:
+            queue = await store.queue("jobs", maxsize=3)
+            puts = [queue.put(b"a", headers={"h": b"1"}), queue.put(b"b", headers=(one for one in [("h", b"2")]))]
+            assert sorted(await asyncio.gather(*puts)) == [0, 1]
+            rows: list[Any] = [{"h": b"3"}, iter([("h", b"4")])]
+            many = asyncio.ensure_future(queue.put_many((b"%d" % at for at in range(2)), headers=iter(rows)))
+            await queue.ack_many(await queue.get_many(2))
+            assert await many == 2
+            assert [dict(shown.headers) for shown in await queue.peek(4)] == [{"h": b"3"}, {"h": b"4"}]
+
+    run(main())

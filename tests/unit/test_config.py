@@ -355,3 +355,9 @@ def test_the_names_are_kafkas_with_dots_for_underscores() -> None:
         "open_files_max": "",
         "retention_groups": "",
     }
+
+
+def test_a_configuration_shows_what_differs_from_the_defaults() -> None:
+    assert repr(LogConfig(segment_bytes=LogConfig().segment_bytes)) == "LogConfig()"
+    changed = LogConfig(compression_type="lz4", retention_ms=5)
+    assert repr(changed) == "LogConfig(compression_type='lz4', retention_ms=5)"

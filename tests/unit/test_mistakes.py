@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,6 +176,19 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ("no partitions", lambda p: p.store.create_topic("u", 0), ValueError, "partitions is 0, expected an int from 1"),
     ("a topic twice", lambda p: p.store.create_topic("t"), ValueError, "there is a topic t"),
     ("copies", lambda p: p.store.create_topic("u", replication_factor=3), ValueError, "kstore keeps one copy of a log"),
+    (
+        "a broker's copies",
+        lambda p: p.store.create_topic("u", min_insync_replicas=2),
+        ValueError,
+        "one copy",
+    ),
+    (
+        "a dict of configs",
+        lambda p: p.store.create_topic("u", configs={}),
+        ValueError,
+        "give each setting",
+    ),
+    ("a codec", lambda p: p.store.create_topic("u", codec="lz4"), ValueError, "use compression_type="),
     ("no such topic", lambda p: p.store.log("nope"), LookupError, "there is no topic 'nope'"),
     ("no such partition", lambda p: p.store.log("t", 7), LookupError, "topic t has no partition 7"),
     # --- producers
@@ -210,6 +224,12 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         "2 keys for 1 values",
     ),
     ("sent to no topic", lambda p: p.producer.send("nope", b"x").result(9), LookupError, "there is no topic nope"),
+    (
+        "a delivery as a future",
+        lambda p: wait([p.producer.send("t", b"x")]),
+        TypeError,
+        "lighter than a future of concurrent.futures: give it delivery.future()",
+    ),
     # --- consumers
     ("a consumer of a topic", lambda p: p.api.Consumer("t"), TypeError, "use kstore.open(path).consumer("),
     (
@@ -257,6 +277,7 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ("an empty queue", lambda p: p.queue.get_nowait(), kstore.Empty, "jobs has no item that may be delivered now"),
     ("a number for a queue", lambda p: p.store.queue(5), ValueError, "topic name 5: expected 1 to 249 of a-z"),
     ("sqs's name", lambda p: p.store.queue("q", visibility_timeout=5), ValueError, "use lease_seconds="),
+    ("a queue by itself", lambda p: p.api.Queue("jobs"), TypeError, "use kstore.open(path).queue(name)"),
     ("retries", lambda p: p.store.queue("q", max_retries=5), ValueError, "use max_deliveries="),
     (
         "a typing error in a queue",

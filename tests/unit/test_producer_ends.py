@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kstore.errors import (
     RecordTooLargeError,
     SerializationError,
     StorageError,
+    TopicWaitTimeoutError,
 )
 from kstore.producer._accumulate import Delivery
 from kstore.producer.interceptors import ProducerInterceptor
@@ -64,6 +66,31 @@ def test_a_callback_may_be_added_before_and_after_the_delivery(one: Unthreaded) 
     one.linger()
     delivery.add_callback(lambda metadata, error: told.append(metadata.offset + 10))
     assert told == [0, 10]
+
+
+def test_a_future_of_a_delivery_is_one_of_concurrent_futures(one: Unthreaded) -> None:
+    sent = [one.producer.send("orders", b"a", partition=0), one.producer.send("orders", b"b", partition=7)]
+    futures = [delivery.future() for delivery in sent]
+    called: list[Future[RecordMetadata]] = []
+    futures[0].add_done_callback(called.append)
+    assert not futures[0].cancel()
+    one.linger()
+    assert called == futures[:1]
+    done, rest = wait([*futures, sent[0].future()], timeout=60)
+    assert (len(done), rest) == (3, set())
+    assert futures[0].result() == sent[0].result(0)
+    assert futures[1].exception() is sent[1].exception(0)
+    assert isinstance(futures[1].exception(), TopicWaitTimeoutError)
+
+
+def test_concurrent_futures_say_how_to_get_a_future(one: Unthreaded) -> None:
+    deliveries = one.producer.send_many("orders", [b"a", b"b"])
+    assert repr(deliveries) == "Deliveries(2 records, pending)"
+    for given in (deliveries, [deliveries[0]]):
+        with pytest.raises(TypeError, match=r"give it delivery\.future\(\)"):
+            wait(given)  # type: ignore[arg-type]
+    one.linger()
+    assert repr(deliveries) == "Deliveries(2 records, done)"
 
 
 def test_a_callback_may_send_and_ask_for_its_own_result_but_not_flush(tmp_path: Path) -> None:

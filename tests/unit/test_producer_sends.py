@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,29 @@ def test_batches_that_are_written_together_are_known_as_a_replay_would_know_them
             path.unlink()
         with kstore.Log(tmp_path / "data" / "orders-0", read_only=True) as view:
             assert view.producers() == [known]
+
+
+def test_times_and_headers_are_accepted_as_people_give_them(one: Unthreaded) -> None:
+    now_ms = one.clock.now_ms()
+    when = datetime.fromtimestamp(now_ms / 1000, UTC)
+    record = ProducerRecord("orders", b"a", headers={"h": b"1"}, timestamp=when)
+    assert (record.headers, record.timestamp) == ((("h", b"1"),), now_ms)
+    one.producer.send("orders", b"a", headers={"h": b"1"}, timestamp=when, partition=0)
+    one.producer.send_many(
+        "orders",
+        (value for value in (b"b", bytearray(b"c"))),
+        timestamps=iter([when, None]),
+        headers=iter([{"h": b"2"}, None]),
+        partition=0,
+    )
+    one.linger()
+    found = list(one.store.log("orders", 0).read())
+    assert [(record.value, record.headers) for record in found] == [
+        (b"a", (("h", b"1"),)),
+        (b"b", (("h", b"2"),)),
+        (b"c", ()),
+    ]
+    assert [record.timestamp for record in found[:2]] == [now_ms] * 2
 
 
 def test_headers_that_can_be_read_once_are_kept_when_a_batch_is_full(tmp_path: Path) -> None:

@@ -577,3 +577,32 @@ def test_a_loss_that_was_accepted_in_the_log_is_no_item_at_the_next_open(opened:
     assert values(queue) == [b"%d" % number for number in range(10) if number != 4]
     assert queue.stats().damaged == 0
     queue.check()
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_a_negative_timeout_is_refused_though_an_item_waits(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a")
+    for get in (queue.get, lambda timeout: queue.get_many(1, timeout=timeout)):
+        with pytest.raises(ValueError, match="timeout is -1, expected a number that is not negative"):
+            get(timeout=-1)
+    assert queue.get(timeout=0).value == b"a"
+
+
+def test_headers_are_a_mapping_or_pairs_and_many_items_any_iterable(opened: Opened) -> None:
+    queue = opened()
+    queue.put(b"a", headers={"h": b"1", "n": None})
+    queue.put(b"b", headers=(pair for pair in [("h", b"2")]), delay=0.001)
+    queue.put_many((b"%d" % number for number in range(2)), keys=iter([b"k", None]), headers=[{"h": b"3"}, None])
+    assert [(shown.value, shown.key, shown.headers) for shown in queue.peek(4)] == [
+        (b"a", None, (("h", b"1"), ("n", None))),
+        (b"b", None, (("h", b"2"),)),
+        (b"0", b"k", (("h", b"3"),)),
+        (b"1", None, ()),
+    ]
+    with pytest.raises(ValueError, match="2 keys for 1 values"):
+        queue.put_many([b"a"], keys=[b"k", b"l"])
+    with pytest.raises(TypeError, match="an iterable with an item for each record, not bytes"):
+        queue.put_many(b"abc")  # type: ignore[arg-type]
