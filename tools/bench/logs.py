@@ -59,21 +59,19 @@ def fill(path: Path, records: int, batch_count: int = BATCH_COUNT, **settings: A
             log.append_many(batch)
 
 
-def fill_as_producer(path: Path, records: int, batch_count: int, *, transactions: bool) -> None:
-    """The same records by one idempotent producer; with ``transactions`` each batch is one that commits."""
+def fill_as_producer(path: Path, records: int, batch_count: int, *, transaction_batches: int = 0) -> None:
+    """The same records by one idempotent producer; ``transaction_batches``: in transactions of so many batches, which
+    commit."""
     batch = values(batch_count)
     with kstore.Log(path, durability="os") as log:
         for number in range(records // batch_count):
             first = log.end_offset
             made = [Record(first + at, number, value=value) for at, value in enumerate(batch)]
-            sequence = number * batch_count
+            fields: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "base_sequence": number * batch_count}
             log.append_batches(
-                build_batch(
-                    made, producer_id=1, producer_epoch=0, base_sequence=sequence, is_transactional=transactions
-                ),
-                assign_offsets=False,
+                build_batch(made, is_transactional=transaction_batches > 0, **fields), assign_offsets=False
             )
-            if transactions:
+            if transaction_batches and (number + 1) % transaction_batches == 0:
                 log.end_transaction(1, 0, commit=True)
 
 

@@ -19,6 +19,7 @@ CHUNK_BYTES = 1 << 20
 # Records in a batch, as many producers make them, and what is asked of each as a share of the rate of batches of 1,000.
 SMALL_COUNTS = {1: None, 3: None, 10: 0.6, 149: None}
 SMALL_RECORDS = 149_000
+PRODUCER_COUNTS = (1, 3, 10, 149, BATCH_COUNT)
 
 
 def read(run: Run) -> list[Line]:
@@ -45,23 +46,25 @@ def read_small(run: Run) -> list[Line]:
 
 
 def read_producers(run: Run) -> list[Line]:
-    """Batches of an idempotent producer, and transactions of ten, beside the same batches without a producer."""
-    lines = [_of_producer(run, count) for count in (1, 3, 10, 149, BATCH_COUNT)]
-    return [*lines, _of_producer(run, 10, transactions=True)]
+    """Batches of an idempotent producer, and the same in transactions, beside the same batches without a producer."""
+    lines = [_of_producer(run, count) for count in PRODUCER_COUNTS]
+    # Small transactions: ten records in one batch, then ten batches of any size.
+    lines.append(_of_producer(run, 10, transaction_batches=1))
+    return [*lines, *(_of_producer(run, count, transaction_batches=10) for count in PRODUCER_COUNTS)]
 
 
-def _of_producer(run: Run, count: int, *, transactions: bool = False) -> Line:
-    options = {"isolation_level": "read_committed"} if transactions else {}
-    records = SMALL_RECORDS // count * count
+def _of_producer(run: Run, count: int, *, transaction_batches: int = 0) -> Line:
+    options = {"isolation_level": "read_committed"} if transaction_batches else {}
+    batches = SMALL_RECORDS // count
+    records = count * (batches - batches % max(transaction_batches, 1))
     with fresh(run.root, "owned") as owned, fresh(run.root, "plain") as plain:
-        fill_as_producer(owned, records, count, transactions=transactions)
+        fill_as_producer(owned, records, count, transaction_batches=transaction_batches)
         fill(plain, records, count)
         with kstore.Log(owned, read_only=True) as one, kstore.Log(plain, read_only=True) as other:
             rates = in_turn(partial(_rate, one, "read", **options), partial(_rate, other, "read"), rounds=run.rounds)
+    of = {0: "read, an idempotent producer's", 1: "read_committed, each a transaction,"}
     name = (
-        f"read_committed, transactions of {count}"
-        if transactions
-        else f"read, an idempotent producer's batches of {count:,}"
+        f"{of.get(transaction_batches, f'read_committed, transactions of {transaction_batches}')} batches of {count:,}"
     )
     return rate_line(name, *rates, f"plain batches of {count:,}")
 

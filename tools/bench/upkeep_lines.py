@@ -11,7 +11,7 @@ import kstore
 from kstore.upkeep.search import Pattern, pieces, search
 from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import verify_log
-from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fresh
+from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fill_as_producer, fresh
 from tools.bench.measure import MILLION, Line, Run, all_in_turn, in_turn, percentile, seconds_of
 from tools.bench.read_lines import pread_rate
 
@@ -20,7 +20,9 @@ __all__ = ["roll", "upkeep"]
 ROLLS = 200
 ROLL_US_MAX = 400
 # Records of the measured log by the records in a batch.
-LOGS = {1: RECORDS // 10, 10: RECORDS // 2, BATCH_COUNT: RECORDS}
+LOGS = {1: RECORDS // 10, 3: RECORDS // 10, 10: RECORDS // 2, 149: RECORDS // 2, BATCH_COUNT: RECORDS}
+# Small batches of one producer: records in a batch, and batches in a transaction, of which 0 means none.
+OWNED = ((1, 0), (1, 10), (10, 1))
 SMALL_RATE_MIN, LARGE_BYTES_MIN = 3 * MILLION, 1e9
 # A record and its share of the header: more in a small batch.
 SMALL_BATCH_RECORD_BYTES = 1.01 * RECORD_BYTES
@@ -63,13 +65,16 @@ def _create_seconds(path: Path, numbers: Iterator[int]) -> float:
 
 
 def upkeep(run: Run) -> list[Line]:
-    return [line for count, records in LOGS.items() for line in _upkeep(run, count, records)]
+    return [
+        *(line for count, records in LOGS.items() for line in _upkeep(run, count, records)),
+        *(_verify_owned(run, *shape) for shape in OWNED),
+    ]
 
 
 def _upkeep(run: Run, count: int, records: int) -> list[Line]:
     with fresh(run.root, "upkeep") as path:
         fill(path, records, count)
-        size = sum(file.stat().st_size for file in path.glob("*.log"))
+        size = _size_of(path)
         verified, counted, searched, limits = all_in_turn(
             (
                 lambda: size / seconds_of(lambda: verify_log(path)),
@@ -90,6 +95,24 @@ def _search(path: Path) -> None:
     with kstore.Log(path, read_only=True) as log:
         for piece in pieces(log):
             assert not any(search(log, Pattern(b"\xfe\xff\xfe"), piece))
+
+
+def _verify_owned(run: Run, count: int, transaction_batches: int) -> Line:
+    with fresh(run.root, "upkeep") as path:
+        fill_as_producer(path, LOGS[1], count, transaction_batches=transaction_batches)
+        size = _size_of(path)
+        speed, limit = in_turn(
+            lambda: size / seconds_of(lambda: verify_log(path)),
+            lambda: pread_rate(path) * RECORD_BYTES,
+            rounds=run.rounds,
+        )
+    of = {0: "an idempotent producer's", 1: "each a transaction,"}
+    name = f"verify, {of.get(transaction_batches, f'transactions of {transaction_batches}')} batches of {count}"
+    return _upkeep_line(name, speed, limit, size, LOGS[1])
+
+
+def _size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.log"))
 
 
 def _upkeep_line(name: str, speed: float, limit: float, size: int, records: int) -> Line:
