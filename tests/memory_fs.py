@@ -25,6 +25,7 @@ from unittest import mock
 from uuid import UUID, uuid4
 
 from kstore import store
+from kstore.backup import target as backup_target
 from kstore.engine import writer as log_writer
 from kstore.errors import ClosedError, PathLike
 from kstore.files import boot
@@ -410,6 +411,7 @@ def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
             (log_shared_open, "lock_log", _FreeSharedLock),
             (log_shared_open, "lock_past_lone_writers", _FreeSharedLock),
             (log_dir, "DirectoryLock", _free_lock),
+            (backup_target, "DirectoryLock", _free_lock),
             (log_dir, "lock_past_lone_writers", _free_lock),
             (store, "side_by_side", _in_turn),
             (boot, "LINUX_BOOT_ID", machine),

@@ -100,7 +100,12 @@ def restore(
         if fs.exists(path):
             fs.rmdir(path)
         fs.rename(making, path)
-        fs.sync_dir(path.parent)
+        try:
+            fs.sync_dir(path.parent)
+        except BaseException:
+            with suppress(KstoreError):
+                fs.rename(path, making)
+            raise
     except BaseException:
         with suppress(KstoreError):
             _remove(fs, making)

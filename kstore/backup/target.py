@@ -18,7 +18,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
-from kstore.files.remote import open_remote
+from kstore.files.remote import open_remote, put_file
 from kstore.record.crc import crc32c
 
 __all__ = ["CHUNK_BYTES", "BackupTarget"]
@@ -38,6 +38,10 @@ class BackupTarget:
         self._lock: DirectoryLock | None = None
         # The sizes of the files of each log, once they were asked for.
         self._present: dict[TopicPartition, dict[str, int]] = {}
+        # The files of the manifests that were read: their names are on disk.
+        self._durable: set[tuple[TopicPartition, str]] = set()
+        # The logs of which this may be untrue for a file that the next manifest names.
+        self._unsynced: set[TopicPartition] = set()
 
     @property
     def url(self) -> str:
@@ -66,6 +70,7 @@ class BackupTarget:
             opened.close()
         if manifest.time_ms != time_ms:
             raise CorruptFileError(f"it is of {manifest.time_ms}, expected {time_ms}", path=at.url)
+        self._durable.update((log.owner, file.name) for log in manifest.logs for file in log.files)
         return manifest
 
     def last_at(self, at_ms: int | None) -> Manifest:
@@ -88,7 +93,12 @@ class BackupTarget:
             with suppress(FileNotFoundError):
                 found = self._at.fs.list_stats((self._at / str(owner)).path)
                 self._present[owner] = {name: stat.size for name, stat in found.items()}
-        return self._present[owner].get(file.name) == file.size
+        name = file.name
+        is_there = self._present[owner].get(name) == file.size
+        if is_there and (owner, name) not in self._durable:
+            # A backup that was killed may have left it there, and its name not on disk.
+            self._unsynced.add(owner)
+        return is_there
 
     def chunks(self, owner: TopicPartition, file: StoredFile) -> Iterator[bytes]:
         """The bytes of a file, checked. Raises: CorruptFileError, TruncatedFileError, StorageError."""
@@ -119,17 +129,32 @@ class BackupTarget:
             self._lock = DirectoryLock(self._at.path, kind="backup")
 
     def put(self, owner: TopicPartition, file: StoredFile, chunks: Iterable[bytes]) -> None:
-        """Stores a file: whole, on disk, or not at all. Raises: DiskFullError, StorageError."""
-        directory = self._at / str(owner)
+        """Stores a file: whole, or not at all. Its name is on disk after ``finish``.
+
+        Raises: DiskFullError, StorageError.
+        """
+        directory, local = self._at / str(owner), self._at.local
         present = self._present.setdefault(owner, {})
-        if not present:
-            self._at.fs.make_dirs(directory.path)
-        self._at.fs.put((directory / file.name).path, chunks)
+        if local is None:
+            if not present:
+                self._at.fs.make_dirs(directory.path)
+            self._at.fs.put((directory / file.name).path, chunks)
+        else:
+            if not present and not local.exists(directory.path):
+                local.mkdir(directory.path)
+            self._unsynced.add(owner)
+            put_file(local, (directory / file.name).path, chunks)
         present[file.name] = file.size
 
     def finish(self, manifest: Manifest) -> None:
         """Stores the manifest, which makes what was put a backup. Raises: DiskFullError, StorageError."""
-        at = self._at / manifest_name(manifest.time_ms)
+        at, local = self._at / manifest_name(manifest.time_ms), self._at.local
+        if local is not None:
+            # All names that the manifest relies on, also those that a killed backup has made.
+            for owner in sorted(self._unsynced):
+                local.sync_dir((self._at / str(owner)).path)
+            local.sync_dir(self._at.path)
+            local.sync_dir(self._at.path.parent)
         self._at.fs.put(at.path, [encode_manifest(manifest)])
 
     def close(self) -> None:

@@ -22,28 +22,23 @@ from kstore.cli.main import main
 from kstore.errors import (
     CorruptFileError,
     FileInTheWayError,
-    KstoreError,
     LockedError,
     LogNotFoundError,
     ReadOnlyError,
     SharedLogError,
     StorageError,
 )
-from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.log import Log, writer_of
 from kstore.producer.producer import Producer
 from kstore.store import Store, coordinator_of
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.upkeep.verify import verify
-from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs
+from tests.evidence import Lost, Wrong
 from tests.selection import tries
 
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 2048}
-EVERYTHING = CHANGES | READS
 LIVES = tries(60, quick=1)
-SAMPLE = tries(400, quick=5)
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -471,78 +466,6 @@ def test_a_damaged_backup_is_found_and_not_restored(tmp_path: Path) -> None:
     with pytest.raises(CorruptFileError):
         restore(tmp_path / "backups", tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backups", "store"]
-
-
-@pytest.mark.parametrize("sticky", [False, True], ids=["once", "for-good"])
-def test_a_backup_that_fails_anywhere_is_no_backup_and_the_next_one_is(
-    sticky: bool, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
-) -> None:
-    with Store(tmp_path / "store", **SETTINGS) as store:
-        fill(store, 20)
-    counted = RecordingFs()
-    with Store(tmp_path / "store", fs=counted, **SETTINGS) as store:
-        before = len(counted.kinds(of=EVERYTHING))
-        store.backup(tmp_path / "counted")
-        total = len(counted.kinds(of=EVERYTHING)) - before
-    for at in shuffled(range(1, total + 1), seed, SAMPLE):
-        fs = FailingFs(SYSTEM_FS)
-        store = Store(tmp_path / "store", fs=fs, **SETTINGS)
-        fs.faults = [Fault(at, sticky=sticky, kinds=EVERYTHING)]
-        done = False
-        try:
-            store.backup(tmp_path / "backups")
-            done = True
-        except KstoreError:
-            pass
-        except Exception as error:
-            raise Untyped(repr(error)) from error
-        finally:
-            fs.faults = []
-        try:
-            store.close()
-        except KstoreError:
-            pass  # a failed sync has poisoned a log
-        if done:
-            assert all(one.ok for one in check_backups(tmp_path / "backups"))
-        with Store(tmp_path / "store", **SETTINGS) as store:
-            expected = contents(store)
-            store.backup(tmp_path / "backups")
-        with restored(tmp_path / "backups", tmp_path / "new") as new:
-            assert contents(new) == expected
-        shutil.rmtree(tmp_path / "new")
-        shutil.rmtree(tmp_path / "backups")
-        tried("faults", 1)
-
-
-@pytest.mark.parametrize("sticky", [False, True], ids=["once", "for-good"])
-def test_a_restore_that_fails_anywhere_leaves_nothing_or_all(
-    sticky: bool, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
-) -> None:
-    with Store(tmp_path / "store", **SETTINGS) as store:
-        fill(store, 20)
-        with transactional(store, "t") as producer:
-            producer.begin_transaction()
-            producer.send("orders", b"open")
-            producer.flush()
-            expected = contents(store)
-            store.backup(tmp_path / "backups")
-            producer.abort_transaction()
-    counted = RecordingFs()
-    restore(tmp_path / "backups", tmp_path / "counted", fs=counted)
-    for at in shuffled(range(1, len(counted.kinds(of=EVERYTHING)) + 1), seed, SAMPLE):
-        fs = FailingFs(SYSTEM_FS, Fault(at, sticky=sticky, kinds=EVERYTHING))
-        try:
-            restore(tmp_path / "backups", tmp_path / "new", fs=fs)
-        except KstoreError:
-            pass
-        except Exception as error:
-            raise Untyped(repr(error)) from error
-        if (tmp_path / "new").exists():
-            with Store(tmp_path / "new", **SETTINGS) as new:
-                if contents(new) != expected:
-                    raise Wrong(f"half a restore, operation {at}")
-            shutil.rmtree(tmp_path / "new")
-        tried("faults", 1)
 
 
 def test_a_log_that_ends_elsewhere_than_the_backup_says_is_not_restored(tmp_path: Path) -> None:
