@@ -25,7 +25,6 @@ Examples:
   kstore backup --verify /mnt/backups                reads every byte of every backup
   kstore restore /mnt/backups restored
 
-\b
 No other process may have DIR open for writing: a program that does calls store.backup(TARGET) itself.
 
 \b
@@ -83,8 +82,8 @@ def command(places: tuple[str, ...], verify: bool, rate: float | None, options: 
         print(json.dumps(result._asdict()))
     else:
         print(
-            f"{timestamp_text(result.time_ms)}: {result.log_count} logs, {result.total_bytes} bytes, of which"
-            f" {result.copied_bytes} were copied"
+            f"{timestamp_text(result.time_ms)}: {result.log_count} logs, {result.total_bytes:,} bytes, of which"
+            f" {result.copied_bytes:,} were copied"
         )
     return OK
 
@@ -100,4 +99,4 @@ def _verify(target: str, options: dict[str, str], form: str) -> int:
 
 def _text(one: CheckedBackup) -> str:
     state = "sound" if one.ok else f"{len(one.errors)} errors"
-    return f"{timestamp_text(one.time_ms)}: {one.file_count} files, {one.total_bytes} bytes, {state}"
+    return f"{timestamp_text(one.time_ms)}: {one.file_count} files, {one.total_bytes:,} bytes, {state}"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from kstore.cli.names import topic_hint
+from kstore.cli.table import room, wrapped
 from kstore.errors import TopicNotFoundError
 
-__all__ = ["KstoreCommand", "ReaderGoneError", "UserInterrupt"]
+__all__ = ["KstoreCommand", "KstoreGroup", "ReaderGoneError", "UserInterrupt"]
+
+# A line of an epilog that click leaves as it is: two columns, of which the first is an example or a value.
+TWO_COLUMNS = re.compile(r"(?P<name> *\S.*?)(?P<gap> {2,})(?P<text>\S.*)")
+EXAMPLE = re.compile(r" *(kstore|spark-submit|echo|tail|seq) ")
+DEEPER, MORE = "    ", " \\"
 
 
 class ReaderGoneError(Exception):
@@ -36,3 +45,59 @@ class KstoreCommand(click.Command):
         if status:
             ctx.exit(status)
         return status
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+class KstoreGroup(click.Group):
+    """Commands whose epilog fits the terminal."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_epilog(self.epilog, formatter)
+
+
+def _write_epilog(epilog: str | None, formatter: click.HelpFormatter) -> None:
+    if not epilog:
+        return
+    formatter.write_paragraph()
+    with formatter.indentation():
+        columns = room()
+        for paragraph in inspect.cleandoc(epilog).split("\n\n"):
+            lines = paragraph.splitlines()
+            if columns is not None and lines[0] == "\b":
+                lines[1:] = _fitted(lines[1:], columns - formatter.current_indent)
+            formatter.write_text("\n".join(lines))
+            formatter.write_paragraph()
+
+
+def _fitted(lines: list[str], columns: int) -> list[str]:
+    """The lines of a paragraph that click leaves as it is, broken where they are too long."""
+    # Then what each example does is below it.
+    is_narrow = any(len(line) > columns and EXAMPLE.match(line) for line in lines)
+    found: list[str] = []
+    for line in lines:
+        if is_narrow and EXAMPLE.match(line):
+            found += _example(line, columns)
+        else:
+            match = TWO_COLUMNS.fullmatch(line)
+            at = match.start("text") if match else columns
+            indent = " " * at if at < columns // 2 else _indent(line) + DEEPER
+            found += wrapped(line, indent, columns=columns)
+    return found
+
+
+def _example(line: str, columns: int) -> Iterator[str]:
+    """A command, which a shell may still run, and below it what it does."""
+    match = TWO_COLUMNS.fullmatch(line)
+    name, text = (match["name"], match["text"]) if match else (line, "")
+    indent = _indent(line) + DEEPER
+    *parts, last = [name] if len(name) <= columns else wrapped(name, indent, columns=columns - len(MORE))
+    yield from (part + MORE for part in parts)
+    yield last
+    if text:
+        yield from wrapped(indent + text, indent, columns=columns)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

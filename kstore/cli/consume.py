@@ -51,8 +51,9 @@ Values of -o, which may be given twice, for start and end:
 
 \b
 Placeholders of -f:
-  %s value   %S its size, -1 for null   %R the same in 4 bytes   %k key   %K its size   %h headers
-  %t topic   %p partition   %o offset   %T timestamp, ms   %%   \\n \\t \\r \\\\ \\xHH
+  %s value   %S its size, -1 for null   %R the same in 4 bytes
+  %k key   %K its size   %h headers   %t topic   %p partition   %o offset
+  %T timestamp, ms   %%   \\n \\t \\r \\\\ \\xHH
 
 -J prints an object a line, with kcat's names; bytes that are not UTF-8 are in base64, under key_base64 or
 payload_base64.

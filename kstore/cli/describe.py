@@ -11,7 +11,7 @@ from kstore.cli.names import complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, table
+from kstore.cli.table import painted, table, wrapped
 from kstore.rules.topics import format_topic_id
 from kstore.store import Store, TopicDescription
 
@@ -74,7 +74,8 @@ def _fields(topic: TopicDescription) -> dict[str, object]:
 def _print(topic: TopicDescription) -> None:
     own = " ".join(f"{name}={value}" for name, value in topic.settings.items())
     topic_id = "no id" if topic.topic_id is None else f"id {format_topic_id(topic.topic_id)}"
-    print(f"{topic.name}: {topic_id}{', ' if own else ''}{own}")
+    for line in wrapped(f"{topic.name}: {topic_id}{', ' if own else ''}{own}"):
+        print(line)
     columns = ("partition", "start", "high watermark", "end", "segments", "bytes")
     rows = [
         (str(row.partition), row.start_offset, row.high_watermark, row.end_offset, row.segment_count, row.size)

@@ -9,7 +9,7 @@ from kstore.cli.options import format_option
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted
+from kstore.cli.table import painted, wrapped
 from kstore.cli.time_type import TimeType
 from kstore.errors import OffsetOutOfRangeError
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
@@ -72,4 +72,6 @@ def _print(explanation: Explanation, form: str) -> None:
     width = max(len(step.what) for step in explanation.steps)
     for step in explanation.steps:
         name = step.what.ljust(width)
-        print(f"{painted(name, 'red') if step.what == 'damage' else name}  {step.text}")
+        for number, line in enumerate(wrapped(f"{name}  {step.text}", " " * (width + 2))):
+            is_red = not number and step.what == "damage"
+            print(painted(name, "red") + line[width:] if is_red else line)

@@ -36,7 +36,6 @@ Examples:
   kstore grep --context 2 --max-count 5 error data/orders-0
   kstore grep --format json error data/ | jq .value
 
-\b
 A line of text is LOG:OFFSET:VALUE. A match in the key or a header is shown before the value, as key=KEY or header
 NAME=VALUE. A line of context has "-" in place of ":", and "--" stands between groups.
 

@@ -168,14 +168,15 @@ def _print_offsets(group: str, found: Sequence[GroupOffset], form: str, groups: 
         return
     rows = [
         (
-            f"{group}  {one.owner.topic}",
+            group,
+            one.owner.topic,
             one.owner.partition,
             *(NONE if number is None else number for number in (one.committed, one.end_offset, one.lag)),
             one.member or NONE,
         )
         for one in found
     ]
-    for line in table(("group  topic", "partition", "committed", "end", "lag", "member"), rows):
+    for line in table(("group", "topic", "partition", "committed", "end", "lag", "member"), rows, left=(0, 1)):
         click.echo(line)
 
 
@@ -193,10 +194,10 @@ def _print_resets(group: str, planned: Sequence[Reset], form: str, execute: bool
             click.echo(compact(fields))
         return
     rows = [
-        (f"{group}  {one.owner.topic}", one.owner.partition, NONE if one.before is None else one.before, one.after)
+        (group, one.owner.topic, one.owner.partition, NONE if one.before is None else one.before, one.after)
         for one in planned
     ]
-    for line in table(("group  topic", "partition", "before", "after"), rows):
+    for line in table(("group", "topic", "partition", "before", "after"), rows, left=(0, 1)):
         click.echo(line)
     if not execute:
         click.echo("kstore: nothing was changed: --execute makes the change", err=True)

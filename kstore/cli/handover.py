@@ -31,7 +31,6 @@ Examples:
   kstore handover data/orders-0 --to-broker
   kstore handover data --from-broker --format json
 
-\b
 To a broker: create the topics in the cluster, stop the broker, put the partitions' directories into its log
 directory, hand that over with the topics' ids, and start the broker.
 

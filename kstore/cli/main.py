@@ -14,7 +14,7 @@ except ModuleNotFoundError:
     sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
 
 from kstore import __version__
-from kstore.cli.command import ReaderGoneError, UserInterrupt
+from kstore.cli.command import KstoreGroup, ReaderGoneError, UserInterrupt
 from kstore.cli.names import nearest
 from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.cli.terminal import guarded_output
@@ -57,12 +57,12 @@ COMMANDS = {
 
 EPILOG = """
 \b
-Shell completion of commands, options and files (here bash; zsh and fish work too):
+Shell completion of commands and names (bash; zsh and fish work too):
   eval "$(_KSTORE_COMPLETE=bash_source kstore)"
 """
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(KstoreGroup):
     """Imports a command's module when the command is called, and none to list or to complete their names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

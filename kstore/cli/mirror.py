@@ -24,7 +24,6 @@ Examples:
   kstore mirror data s3://bucket/kafka --storage-option profile=backup      needs s3fs
   kstore mirror s3://bucket/kafka restored
 
-\b
 SRC is a log, or a directory of <topic>-<partition>; it is only read, and may have a live writer. A local DST gets
 everything that can be read; an object store gets only sealed segments, not the active one. Batches are checked once,
 while they are copied. An interrupted run continues with the next one. A copy that was opened and closed can be updated,
@@ -123,7 +122,7 @@ def _text(result: MirroredLog) -> str:
         parts.append(f"{result.segments_deleted} {would}deleted")
     left_out = ", without the active segment" if result.active_left_out else ""
     return (
-        f"{result.name}: {', '.join(parts)}, {result.bytes_copied} bytes, offsets {result.start_offset} to"
+        f"{result.name}: {', '.join(parts)}, {result.bytes_copied:,} bytes, offsets {result.start_offset} to"
         f" {result.end_offset} (exclusive){left_out}"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import RAW, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
@@ -48,7 +48,7 @@ SHARED = click.option("--shared", is_flag=True, help="Beside other processes tha
 COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most N items.")
 
 
-@click.group("queue", epilog=EXAMPLES, short_help="Inspect queues; put, drain and retry items.")
+@click.group("queue", cls=KstoreGroup, epilog=EXAMPLES, short_help="Inspect queues; put, drain and retry items.")
 def command() -> None:
     """Inspect the queues of a store, and put, drain and retry their items."""
 

@@ -56,6 +56,6 @@ def command(target: str, directory: str, at_ms: int | None, options: dict[str, s
     else:
         print(
             f"{directory}: the store of {timestamp_text(result.time_ms)}, {result.log_count} logs,"
-            f" {result.total_bytes} bytes"
+            f" {result.total_bytes:,} bytes"
         )
     return OK

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.status import OK
 from kstore.errors import ConfigError
 from kstore.spark.jobs import JOBS
@@ -51,7 +51,7 @@ Exit status:
 """
 
 
-class _Jobs(click.Group):
+class _Jobs(KstoreGroup):
     """The jobs, each of which parses its own options: ``spark-submit`` passes them without this command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

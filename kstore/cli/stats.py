@@ -15,7 +15,7 @@ from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, table
+from kstore.cli.table import painted, table, wrapped
 from kstore.cli.verify import finding_line
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
@@ -43,6 +43,7 @@ LOG_COLUMNS = ("log", "segments", "bytes", "index bytes", "batches", "records", 
 SEGMENT_COLUMNS = ("segment", "bytes", "batches", "records", "start", "end", "first", "last", "codecs")
 DISTRIBUTION_COLUMNS = ("", "min", "p50", "p99", "max", "mean")
 CODEC_COLUMNS = ("codec", "batches", "bytes", "ratio")
+BAR_COLUMNS = ("bytes", "batches")
 BAR_WIDTH = 40
 
 
@@ -116,8 +117,9 @@ class _TablePrinter:
         if self._segment_rows:
             print()
             _print(SEGMENT_COLUMNS, self._segment_rows)
-        for line in _details(every):
-            print(line)
+        for text in _details(every):
+            for line in wrapped(text):
+                print(line)
         for finding in every.findings:
             print(finding_line(finding))
         if every.damage_count:
@@ -196,12 +198,11 @@ def _details(every: Stats) -> Iterator[str]:
     if bars:
         yield ""
         most = max(bar.value_count for bar in bars)
-        for line, bar in zip(
-            table(("bytes of a batch up to", "batches"), [(f"{bar.high:,}", bar.value_count) for bar in bars]),
-            [None, *bars],
-            strict=True,
-        ):
-            yield line if bar is None else f"{line}  {'#' * -(-bar.value_count * BAR_WIDTH // most)}".rstrip()
+        yield "batches by size (upper bounds)"
+        title, *lines = table(BAR_COLUMNS, [(f"{bar.high:,}", bar.value_count) for bar in bars])
+        yield title
+        for line, bar in zip(lines, bars, strict=False):
+            yield f"{line}  {'#' * -(-bar.value_count * BAR_WIDTH // most)}".rstrip()
 
 
 def _spread(values: Distribution) -> tuple[object, ...]:

@@ -121,5 +121,5 @@ def _list(directory: str, form: str) -> None:
         )
         for row in rows
     ]
-    for line in table(("topic", "partitions", "topic id", "settings"), cells):
+    for line in table(("topic", "partitions", "topic id", "settings"), cells, left=(0, 3)):
         print(line)

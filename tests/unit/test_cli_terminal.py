@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import kstore
-from kstore.cli import terminal
-from kstore.cli.main import main
+from kstore.cli import command, table, terminal
+from kstore.cli.main import cli, main
 from kstore.cli.terminal import TerminalText, escaped, escaped_bytes, guarded_output
 from kstore.consumer.consumer import Consumer
 from kstore.store import Store
@@ -130,18 +131,43 @@ def test_bars_and_results_do_not_share_a_line(tmp_path: Path, columns: int) -> N
     assert screen(out) == [*(f"data/a-{number}: closed cleanly, nothing to do" for number in range(3)), ""]
 
 
-@pytest.mark.parametrize(("columns", "line_count"), [(80, 4), (200, 1)])
+@pytest.mark.parametrize(("columns", "line_count"), [(80, 3), (120, 2)])
 @pytest.mark.sampled(1)
-def test_a_table_is_folded_to_the_width_of_the_terminal(tmp_path: Path, columns: int, line_count: int) -> None:
+def test_a_table_fits_the_terminal(tmp_path: Path, columns: int, line_count: int) -> None:
     name = f"{'long-name-' * 3}0"
     with kstore.Log(tmp_path / name):
         pass
     status, out = in_terminal("verify", name, directory=tmp_path, columns=columns)
     lines = screen(out)
-    stop = lines.index("")
-    assert (status, stop) == (0, 1 + line_count)
-    assert max(map(len, lines[:stop])) <= columns
-    assert "".join(line.split()[0] for line in lines[1:stop]) == name
+    assert (status, lines.index("")) == (0, line_count)
+    assert name in lines[0] + lines[1]
+    assert max(map(len, lines)) <= columns
+
+
+def helps(of: click.Command, name: str, columns: int, parent: click.Context | None = None) -> Iterator[str]:
+    """The help of a command and of its own commands."""
+    context = click.Context(of, info_name=name, parent=parent, terminal_width=columns - 2)
+    yield of.get_help(context)
+    if isinstance(of, click.Group):
+        for each in of.list_commands(context):
+            found = of.get_command(context, each)
+            assert found is not None
+            yield from helps(found, each, columns, context)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_help_of_every_command_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = [line for text in helps(cli, "kstore", 200) for line in text.splitlines()]
+    for module in (table, command):
+        monkeypatch.setattr(module, "room", lambda: columns)
+    texts = list(helps(cli, "kstore", columns))
+    assert len(texts) > 30
+    assert max(len(line) for text in texts for line in text.splitlines()) <= columns
+    # Examples may be copied into a shell.
+    run = [line.strip() for text in texts for line in text.replace(" \\\n       ", "").splitlines()]
+    for line in wide:
+        if line.startswith("    kstore "):
+            assert line.strip().partition("  ")[0] in [each.partition("  ")[0] for each in run]
 
 
 def test_a_consumer_says_that_it_reached_the_end(
