@@ -35,6 +35,7 @@ __all__ = ["Account", "Deliveries", "Delivery", "DrainLock", "Failures", "Loan",
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
+    object PySeqIter_New(object)
     bint PyList_CheckExact(object)
     bint PyTuple_CheckExact(object)
     Py_ssize_t PySequence_Fast_GET_SIZE(object)

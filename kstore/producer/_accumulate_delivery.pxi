@@ -277,14 +277,19 @@ cdef class Deliveries:
         return delivery
 
     def __iter__(self):
-        return (self[index] for index in range(self.count))
+        return PySeqIter_New(self)
 
     def __repr__(self):
         return f"Deliveries({self.count} records, {'done' if self.done() else 'pending'})"
 
     def done(self):
         """Whether every record has arrived or failed."""
-        return all(delivery.done() for delivery in self._one_a_batch())
+        cdef Py_ssize_t index = -1
+        cdef int32_t last = -1
+        while self.enter_next_batch(&index, &last):
+            if not self.delivery_of(index).done():
+                return False
+        return True
 
     def errors(self, timeout=None):
         """The errors, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
@@ -308,8 +313,21 @@ cdef class Deliveries:
         return [self[index].offset for index in range(self.count)]
 
     def _one_a_batch(self):
+        """A delivery of each batch, and those of records without one."""
+        cdef Py_ssize_t index = -1
         cdef int32_t last = -1
-        for index in range(self.count):
-            if self.at[2 * index] < 0 or self.at[2 * index] > last:
-                last = max(last, self.at[2 * index])
-                yield self.delivery_of(index)
+        found = []
+        while self.enter_next_batch(&index, &last):
+            found.append(self.delivery_of(index))
+        return found
+
+    cdef bint enter_next_batch(self, Py_ssize_t* index, int32_t* last) noexcept:
+        """Moves ``index`` on to the first record of the next batch, or to the next record without a batch; False after
+        the last. ``last`` is the last batch that was entered. Both begin at -1."""
+        cdef Py_ssize_t at
+        for at in range(index[0] + 1, self.count):
+            if self.at[2 * at] < 0 or self.at[2 * at] > last[0]:
+                last[0] = max(last[0], self.at[2 * at])
+                index[0] = at
+                return True
+        return False

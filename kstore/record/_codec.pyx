@@ -7,8 +7,9 @@
     key       length varint (negative: null) | bytes          value likewise
     header    key length varint (>= 0) | UTF-8 | value length varint (negative: null) | bytes
 
-One module in several files, so that the compiler sees all of it: varints and the hash (_codec_varint.pxi), a record as
-an object (_record), checking (_read), making objects (_objects, _decode), the buffer (_buffer), the CRC of a small batch (_crc), writing (_write).
+One module in several files, so that the compiler sees all of it: varints and the hash (_codec_varint.pxi, _numbers), a
+record as an object (_record), reading and checking (_read, _check), making objects (_objects, _decode), the buffer (_buffer),
+the CRC of a small batch (_crc), writing (_write).
 
 Everything that is read may be hostile: a length is compared with the bytes that remain before it is used, and each
 pass over records does so again, because the bytes of a mutable buffer may have changed since an earlier pass. Nothing
@@ -103,8 +104,10 @@ cdef tuple TIMESTAMP_TYPES = _TIMESTAMP_TYPES
 assert TIMESTAMP_TYPES[LOG_APPEND_TIME] == "LogAppendTime"
 
 include "_codec_varint.pxi"
+include "_codec_numbers.pxi"
 include "_codec_record.pxi"
 include "_codec_read.pxi"
+include "_codec_check.pxi"
 include "_codec_objects.pxi"
 include "_codec_decode.pxi"
 include "_codec_buffer.pxi"

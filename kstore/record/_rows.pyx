@@ -13,12 +13,9 @@ from libc.string cimport memcpy
 
 cimport cython
 
-from kstore.record._codec cimport OpenBatch
+from kstore.record._codec cimport OpenBatch, murmur2_of
 
 from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
-
-# Only _codec_varint.pxi asks for these.
-from cpython.bytes cimport PyBytes_FromStringAndSize
 
 __all__ = ["BytesRows", "HeaderRows", "NumberRows", "RowEncoder", "Rows"]
 

@@ -85,9 +85,14 @@ include "_runs_head.pxi"
 
 def checksum(data, bint by_table=False):
     """CRC-32C of ``data`` (bytes-like), as runs compute it for small batches; ``by_table``: without the instruction."""
-    cdef const uint8_t[::1] view = data
-    cdef const uint8_t* at = &view[0] if view.shape[0] else NULL
-    return kstore_crc_by_table(at, view.shape[0]) if by_table else small_crc(at, view.shape[0])
+    cdef Py_buffer view
+    cdef const uint8_t* at
+    cdef uint32_t crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    at = <const uint8_t*>view.buf
+    crc = kstore_crc_by_table(at, view.len) if by_table else small_crc(at, view.len)
+    PyBuffer_Release(&view)
+    return crc
 
 
 # A walk over batches: ``at`` to ``stop`` is there, ``end`` is where the range ends, behind ``stop`` or there.
@@ -312,11 +317,10 @@ cdef class Run:
 
     def batches(self):
         """Its batches one by one, each with its position in the file."""
-        cdef Py_ssize_t at = self.start
-        while at < self.stop:
-            batch = parse_v2(self.data, at)
-            yield self.position + at, batch
-            at += batch.size
+        cdef RunBatches batches = RunBatches.__new__(RunBatches)
+        batches.run = self
+        batches.at = self.start
+        return batches
 
     def records(self, int64_t first_offset, int64_t stop_offset, array.array tally not None, array.array aborted=None):
         """The Records with offsets in [first_offset, stop_offset), without those of control batches.
@@ -333,6 +337,25 @@ cdef class Run:
         cdef RunValues cursor = RunValues.__new__(RunValues)
         cursor.begin(self, first_offset, stop_offset, tally, aborted)
         return cursor
+
+
+@cython.final
+cdef class RunBatches:
+    """Iterates over the batches of a run, each with its position in the file. Not thread-safe."""
+
+    cdef Run run
+    cdef Py_ssize_t at
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at >= self.run.stop:
+            raise StopIteration
+        position = self.run.position + self.at
+        batch = parse_v2(self.run.data, self.at)
+        self.at += batch.size
+        return position, batch
 
 
 cdef class RunCursor:

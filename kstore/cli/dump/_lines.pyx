@@ -6,13 +6,10 @@ It prints what needs no decision, and ends before the first batch that does: a c
 number that no writer produces. ``text.py`` prints that batch; tests hold the two together.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
-
-from kstore.errors import CorruptRecordError
 
 __all__ = ["CONTENTS", "METADATA", "RECORDS", "UNKNOWN", "plain_lines"]
 
