@@ -247,10 +247,9 @@ class Log:
 
         Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
         """
-        from kstore.engine.columns import rows_of
+        from kstore.engine.columns import ArrowRows
 
-        rows = rows_of(data, self._reads.source.context.clock.now_ms)
-        return self.append_many(rows.values, keys=rows.keys, timestamps=rows.timestamps, headers=rows.headers)
+        return ArrowRows(data, self._reads.source.context.clock.now_ms).append_to(writer_of(self).appends)
 
     # --- read -------------------------------------------------------------------------------------------------------
 

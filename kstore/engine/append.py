@@ -39,18 +39,20 @@ from kstore.errors import (
     RequestError,
     SharedLogError,
 )
-from kstore.record._codec import BatchBuffer, patch_header
+from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.builder import build_batches
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
-from kstore.rules.arguments import as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
+from kstore.rules.arguments import are_timely, as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
 from kstore.rules.sequence import ProducerBatch
 from kstore.segments.tail import SegmentTail
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, AppendInfo
+from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, TIMESTAMP_TYPES, AppendInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from kstore.record.rows import TableRows
 
 __all__ = ["Appends", "Headers"]
 
@@ -150,6 +152,37 @@ class Appends:
         check_timestamps(made, config, now_ms)
         return made
 
+    def append_rows(self, rows: TableRows) -> AppendInfo | None:
+        """Appends the rows of Arrow columns. Returns None, and has done nothing, if anything needs a decision or is
+        wrong: then use ``append_many``."""
+        config, now_ms = self._config, self._clock.now_ms()
+        if self.is_compacted and not rows.has_every_key:
+            return None
+        if rows.times is not None and not are_timely(*rows.times, config, now_ms):
+            return None
+        buffer = self._spare_buffer()
+        batches = rows.build(
+            buffer,
+            codec=self._codec,
+            level=self._level,
+            timestamp_type=TIMESTAMP_TYPES.index(self._timestamp_type),
+            now_ms=now_ms,
+            size_max=self._size_max,
+        )
+        if not batches:
+            return None
+        try:
+            return self._commit_built(buffer, batches, now_ms)
+        except Exception as error:
+            self._counters.append_failed(error)
+            raise
+
+    def _spare_buffer(self) -> BatchBuffer:
+        try:
+            return self._spare_buffers.pop()
+        except IndexError:
+            return BatchBuffer()
+
     def _encode_and_commit(
         self,
         values: Sequence[Buffer | None],
@@ -157,10 +190,7 @@ class Appends:
         timestamps: Sequence[int] | None,
         headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:
-        try:
-            buffer = self._spare_buffers.pop()
-        except IndexError:
-            buffer = BatchBuffer()
+        buffer = self._spare_buffer()
         now_ms = self._clock.now_ms()
         batches = build_batches(
             buffer,
@@ -174,6 +204,9 @@ class Appends:
             now_ms=now_ms,
             size_max=self._size_max,
         )
+        return self._commit_built(buffer, batches, now_ms)
+
+    def _commit_built(self, buffer: BatchBuffer, batches: list[EncodedBatch], now_ms: int) -> AppendInfo:
         append = PendingAppend(buffer, batches, self._codec)
         if self._timestamp_type == LOG_APPEND_TIME:
             append.append_time_ms = now_ms

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from kstore.engine.append import Appends
 from kstore.engine.reader import LogReader, open_reader
 from kstore.engine.reads import LogReads
 from kstore.errors import ConfigError, InvalidRecordError, MissingExtraError
@@ -22,7 +23,8 @@ from kstore.record.columns import (
     TimestampUnit,
     import_pyarrow,
 )
-from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+from kstore.record.rows import table_rows
+from kstore.types import AppendInfo, CorruptRange, IsolationLevel, OnCorrupt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +34,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowBatches",
     "ArrowOptions",
+    "ArrowRows",
     "ReadOptions",
-    "Rows",
     "arrow_batches",
     "arrow_table",
-    "rows_of",
     "to_pandas",
     "to_polars",
 ]
@@ -165,14 +166,32 @@ def to_polars(log: LogReads, start: int | None, stop: int | None, options: ReadO
     return polars.DataFrame(arrow_table(log, start, stop, options))
 
 
-def rows_of(data: Any, now_ms: Callable[[], int]) -> Rows:
-    """The rows of ``data``, for ``Log.append_arrow``, which lists its types. Raises: InvalidRecordError."""
-    table = _as_table(data)
-    unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
-    if unknown:
-        raise InvalidRecordError(f"there is no column {min(unknown)!r}, expected value, key, timestamp and headers")
-    if "value" not in table.column_names:
-        raise InvalidRecordError(f"columns {', '.join(table.column_names)}, expected value among them")
+class ArrowRows:
+    """The rows of Arrow data, for ``Log.append_arrow``, which lists the types. Raises: InvalidRecordError."""
+
+    def __init__(self, data: Any, now_ms: Callable[[], int]) -> None:
+        table = _as_table(data)
+        unknown = set(table.column_names) - {"key", "value", "timestamp", "headers", *GIVEN_ANEW}
+        if unknown:
+            raise InvalidRecordError(f"there is no column {min(unknown)!r}, expected value, key, timestamp and headers")
+        if "value" not in table.column_names:
+            raise InvalidRecordError(f"columns {', '.join(table.column_names)}, expected value among them")
+        self._table = table
+        self._now_ms = now_ms
+        # Most tables need no object for a value; the others, and whatever is wrong, are taken value by value.
+        self._plain = table_rows(table, now_ms()) if table.num_rows else None
+        self._objects = _objects_of(table, now_ms) if self._plain is None else None
+
+    def append_to(self, appends: Appends) -> AppendInfo:
+        """Appends the rows. Raises: as ``Log.append_many``."""
+        info = None if self._plain is None else appends.append_rows(self._plain)
+        if info is not None:
+            return info
+        rows = self._objects or _objects_of(self._table, self._now_ms)
+        return appends.append_many(rows.values, rows.keys, rows.timestamps, rows.headers)
+
+
+def _objects_of(table: pa.Table, now_ms: Callable[[], int]) -> Rows:
     return Rows(
         _bytes(table, "value"),
         keys=_bytes(table, "key") if "key" in table.column_names else None,

@@ -323,6 +323,8 @@ cdef class RowEncoder:
                 if not 0 <= number < count:
                     raise refused(row, f"partition {number}, and the topic has 0 to {count - 1}")
                 partition = number
+            elif count == 1:
+                partition = 0
             elif key_size >= 0:
                 partition = (murmur2_of(key, key_size) & 0x7FFFFFFF) % count
             else:
@@ -331,12 +333,74 @@ cdef class RowEncoder:
             batch = <object>PyList_GET_ITEM(self.batches, partition)
             if batch is None:
                 return row, partition
+            if count == 1 and rows.partitions is None:
+                row = self.put_plain(<OpenBatch?>batch, rows, row)
+                if row == rows.count:
+                    break
+                key_size = -1 if rows.key is None else rows.key.get(row, &key)
             if not self.put(<OpenBatch?>batch, rows, row, key, key_size):
                 if is_sticky:
                     self.sticky = (partition + 1) % count
                 return row, partition
             row += 1
         return row, -1
+
+    cdef Py_ssize_t put_plain(self, OpenBatch batch, Rows rows, Py_ssize_t row) noexcept:
+        """Appends rows without headers after the first one of a batch, while they fit into it and into its memory.
+
+        Returns the first that was left out, for ``put``: it does not fit, or something is wrong with it.
+        """
+        cdef const uint8_t* value = NULL
+        cdef const uint8_t* key = NULL
+        cdef Py_ssize_t value_size, key_size = -1
+        cdef int64_t timestamp = rows.now_ms, offset_delta = batch.last_offset_delta
+        cdef int64_t body_size, size, room, number = 0
+        cdef uint64_t timestamp_delta
+        cdef uint8_t* to
+        if not batch.is_open or batch.record_count == 0 or rows.headers is not None:
+            return row
+        room = min(self.batch_bytes, batch.size_max, batch.buffer.capacity - batch.position) - batch.size
+        to = batch.buffer.data + batch.position + batch.size
+        while row < rows.count:
+            value_size = rows.value.get(row, &value)
+            if rows.key is not None:
+                key_size = rows.key.get(row, &key)
+            if rows.timestamps is not None:
+                timestamp = rows.now_ms
+                if rows.timestamps.get(row, &number):
+                    if number < 0:
+                        break
+                    timestamp = number if rows.per_ms == 1 else number // rows.per_ms
+            timestamp_delta = zigzag(<int64_t>(<uint64_t>timestamp - <uint64_t>batch.base_timestamp))
+            offset_delta += 1
+            # Attributes, and no headers: one byte each.
+            body_size = (
+                2
+                + size_of_unsigned(timestamp_delta)
+                + size_of_varint(offset_delta)
+                + size_of_field(key_size)
+                + size_of_field(value_size)
+            )
+            size = size_of_varint(body_size) + body_size
+            if size > room:
+                break
+            room -= size
+            to = put_varint(to, body_size)
+            to[0] = 0
+            to = put_unsigned(to + 1, timestamp_delta)
+            to = put_varint(to, offset_delta)
+            to = put_field(to, key, key_size)
+            to = put_field(to, value, value_size)
+            to[0] = 0
+            to += 1
+            batch.size += size
+            if timestamp > batch.max_timestamp:
+                batch.max_timestamp = timestamp
+                batch.max_timestamp_delta_offset = <int32_t>offset_delta
+            batch.last_offset_delta = offset_delta
+            batch.record_count += 1
+            row += 1
+        return row
 
     cdef int put(
         self, OpenBatch batch, Rows rows, Py_ssize_t row, const uint8_t* key, Py_ssize_t key_size

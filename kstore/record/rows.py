@@ -1,16 +1,16 @@
 """Arrow record batches to batches of records, a batch for each partition of a topic. No I/O here.
 
-``ArrowRows`` takes the buffers out of a record batch; ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
-and passes on each full batch. A row goes to the partition that it names, otherwise to the one that Kafka's own clients
-choose for its key; rows without a key fill the partitions in turn, batch by batch.
+``rows_of`` takes the buffers out of a record batch; ``PartitionedEncoder`` encodes its rows (compiled: ``_rows.pyx``)
+and passes on each full batch; ``TableRows`` are those of one log. A row goes to the partition that it names, otherwise
+to the one that Kafka's own clients choose for its key; rows without a key fill the partitions in turn, batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.errors import InvalidRecordError
+from kstore.errors import InvalidRecordError, KstoreError
 from kstore.record._codec import BatchBuffer, EncodedBatch, OpenBatch, patch_crc
 from kstore.record._rows import BytesRows, HeaderRows, NumberRows, RowEncoder, Rows
 from kstore.record.batch import CRC_START, batch_crc
@@ -20,7 +20,7 @@ from kstore.record.columns import import_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartitionedEncoder", "rows_of"]
+__all__ = ["PartitionedEncoder", "TableRows", "rows_of", "table_rows"]
 
 PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
@@ -112,6 +112,91 @@ def _partitions(pa: Any, column: Any) -> NumberRows | None:
         raise InvalidRecordError(f"column 'partition' is {column.type}, expected int32")
     validity, data = column.buffers()
     return NumberRows(len(column), column.offset, validity, data, 4 if types.is_int32(column.type) else 8)
+
+
+class TableRows(NamedTuple):
+    """The rows of a table: ``chunks`` of them; the least and greatest timestamp in ms, if it has any; whether each row
+    has a key."""
+
+    chunks: Sequence[Rows]
+    times: tuple[int, int] | None
+    has_every_key: bool
+
+    def build(
+        self, buffer: BatchBuffer, *, codec: str, level: int | None, timestamp_type: int, now_ms: int, size_max: int
+    ) -> list[EncodedBatch] | None:
+        """As ``builder.build_batches`` of the same records, or None if that would raise an error."""
+        encoder = RowEncoder(1, size_max)
+        size_before = buffer.size
+        batches: list[EncodedBatch] = []
+
+        def close() -> None:
+            batch = encoder.batches[0]
+            if batch is not None:
+                encoded = batch.close(timestamp_type, now_ms)
+                if codec != "none":
+                    encoded = compress_batch(buffer, encoded, codec, level, size_max)
+                patch_crc(buffer, encoded.position, batch_crc(buffer.view(encoded.position + CRC_START)))
+                batches.append(encoded)
+
+        try:
+            for rows in self.chunks:
+                row, partition = encoder.append(rows, 0)
+                while partition >= 0:
+                    close()
+                    encoder.batches[0] = OpenBatch(buffer, size_max)
+                    row, partition = encoder.append(rows, row)
+            close()
+        except BaseException as error:
+            if encoder.batches[0] is not None:
+                encoder.batches[0].abort()
+            buffer.truncate(size_before)
+            if isinstance(error, KstoreError):
+                return None
+            raise
+        return batches
+
+
+def table_rows(table: pa.Table, now_ms: int) -> TableRows | None:
+    """The rows of a table's ``value``, ``key``, ``headers`` and ``timestamp``; None for columns of types, or with
+    headers, that need conversion or a closer look."""
+    pa = import_pyarrow()
+    names = [name for name in ("value", "key", "headers", "timestamp") if name in table.column_names]
+    try:
+        if "headers" in names and not _has_sound_keys(pa, table.column("headers")):
+            return None
+        chunks = [rows_of(batch, now_ms) for batch in table.select(names).to_batches()]
+        times = _times(pa, table.column("timestamp"), now_ms) if "timestamp" in names else None
+    except (InvalidRecordError, pa.ArrowException):
+        return None
+    return TableRows(chunks, times, "key" in names and table.column("key").null_count == 0)
+
+
+def _has_sound_keys(pa: Any, column: Any) -> bool:
+    """Whether the keys of all headers are text. Raises: ArrowInvalid if one is not UTF-8."""
+    kind = column.type
+    if pa.types.is_null(kind):
+        return True
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    if {field.name: pa.types.is_string(field.type) for field in kind.value_type}.get("key") is not True:
+        return False
+    column.validate(full=True)
+    return True
+
+
+def _times(pa: Any, column: Any, now_ms: int) -> tuple[int, int] | None:
+    """The least and the greatest timestamp in ms, rounded down; a missing one is ``now_ms``."""
+    import pyarrow.compute as pc
+
+    if len(column) == 0 or pa.types.is_null(column.type):
+        return None
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+    per_second_of = per_second[column.type.unit] if pa.types.is_timestamp(column.type) else 1_000
+    ends = pc.min_max(column.cast(pa.int64())).as_py().values()
+    found = [each * 1_000 // per_second_of for each in ends if each is not None]
+    found += [now_ms] if column.null_count else []
+    return min(found), max(found)
 
 
 class PartitionedEncoder:

@@ -12,6 +12,7 @@ from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 __all__ = [
+    "are_timely",
     "as_columns",
     "as_rows",
     "as_sequence",
@@ -27,13 +28,23 @@ __all__ = [
 T = TypeVar("T")
 
 
+def _time_window(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    return lowest, now_ms + config.message_timestamp_after_max_ms
+
+
+def are_timely(least: int, greatest: int, config: LogConfig, now_ms: int) -> bool:
+    """Whether timestamps from ``least`` to ``greatest`` (ms) are accepted without a look at each."""
+    lowest, highest = _time_window(config, now_ms)
+    return lowest <= least and greatest <= highest
+
+
 def check_timestamps(timestamps: Sequence[int], config: LogConfig, now_ms: int) -> None:
     if not timestamps or config.message_timestamp_type == LOG_APPEND_TIME:
         return
-    lowest = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    highest = now_ms + config.message_timestamp_after_max_ms
-    if lowest <= min(timestamps) and max(timestamps) <= highest:
+    if are_timely(min(timestamps), max(timestamps), config, now_ms):
         return
+    lowest, highest = _time_window(config, now_ms)
     errors = [
         RecordError(index, f"timestamp {timestamp} ms, expected {lowest} to {highest}")
         for index, timestamp in enumerate(timestamps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable
 
 import kstore
 from tools.bench.logs import RECORD_BYTES, RECORDS, fill, fresh, values
@@ -14,11 +15,36 @@ __all__ = ["arrow"]
 
 # What most jobs read, and the least possible: the projection shows the cost of the columns themselves.
 SMALL_RECORDS, LONG_RECORDS = 150_000, 200_000
+APPENDS = 20
 COLUMNS = ["key", "value", "offset", "timestamp"]
 
 
 def arrow(run: Run) -> list[Line]:
-    return [*_large(run), _small(run), _long_values(run)]
+    return [*_large(run), _small(run), _long_values(run), _append(run)]
+
+
+def _append(run: Run) -> Line:
+    import pyarrow as pa
+
+    batch = values(10_000)
+    table = pa.table({"value": pa.array(batch, pa.binary())})
+    with (
+        fresh(run.root, "columns") as one,
+        fresh(run.root, "values") as other,
+        kstore.Log(one, durability="os") as columns,
+        kstore.Log(other, durability="os") as objects,
+    ):
+        rates = in_turn(
+            lambda: APPENDS * len(batch) / seconds_of(lambda: _repeat(lambda: columns.append_arrow(table))),
+            lambda: APPENDS * len(batch) / seconds_of(lambda: _repeat(lambda: objects.append_many(batch))),
+            rounds=run.rounds,
+        )
+    return rate_line("append_arrow, tables of 10,000", *rates, "append_many of 10,000", rate_min=20 * MILLION)
+
+
+def _repeat(append: Callable[[], object]) -> None:
+    for _ in range(APPENDS):
+        append()
 
 
 def _small(run: Run) -> Line:
