@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kstore.cli.places import LogPlace, log_places
-from kstore.cli.processes import BYTES_MIN, in_order, processor_count
+from kstore.cli.processes import BYTES_MIN, in_order, processor_count, report_progress
 from kstore.files.local import SYSTEM_FS
 from kstore.upkeep.verify.findings import Advance
 
@@ -34,20 +34,12 @@ def each_log(
         return
     # A log that takes long must not leave the other processes without work, and a result is small.
     tasks = [(str(place.path), place.is_stray) for place in places]
-    with closing(in_order(partial(_look, look), tasks, count, ahead=len(tasks))) as results:
-        for place, size, (_, done) in zip(places, sizes, results, strict=True):
-            if done is None:
-                yield look(place, advance)
-            else:
-                advance(size)
-                yield done[0]
+    with closing(in_order(partial(_look, look), tasks, count, ahead=len(tasks), advance=advance)) as results:
+        for place, (_, done) in zip(places, results, strict=True):
+            yield look(place, advance) if done is None else done[0]
 
 
 def _look(look: Callable[[LogPlace, Advance], Result], task: tuple[str, bool]) -> Result:
     """In another process."""
     path, is_stray = task
-    return look(log_places(path)[0] if is_stray else LogPlace(Path(path), SYSTEM_FS), _no_advance)
-
-
-def _no_advance(size: int) -> None:
-    """The first process reports the progress, a log at a time."""
+    return look(log_places(path)[0] if is_stray else LogPlace(Path(path), SYSTEM_FS), report_progress)

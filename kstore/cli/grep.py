@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
 from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
-from kstore.cli.places import log_places
+from kstore.cli.places import log_bytes, log_places
+from kstore.cli.processes import BYTES_MIN
+from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import TimeType
@@ -118,7 +121,11 @@ def command(
         raise click.UsageError(str(error)) from None
     logs = list(dict.fromkeys(log.path for path in paths for log in log_places(path)))
     want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
-    with searched(Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)) as results:
+    job = Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)
+    size = sum(map(log_bytes, logs))
+    # Less is searched before a bar can be drawn.
+    bar = progress("grep", size) if size >= BYTES_MIN else nullcontext(lambda size: None)
+    with bar as advance, searched(job, advance) as results:
         outcome = _print_counts(results, logs, form) if count else _print_lines(results)
     return DAMAGED if outcome.is_damaged or not outcome.count else OK
 
@@ -142,6 +149,8 @@ def _print_lines(results: Iterator[tuple[Task, Found]]) -> _Outcome:
     count, is_damaged, has_group = 0, False, False
     out = sys.stdout.buffer
     for _, found in results:
+        if found.groups:
+            print(end="")  # The bar gives way.
         for group in found.groups:
             if has_group and found.has_context:
                 out.write(GROUP_BORDER)

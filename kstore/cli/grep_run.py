@@ -23,6 +23,7 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.types import CorruptRange, IsolationLevel
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
+from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["Found", "Job", "Task", "Want", "searched"]
 
@@ -80,15 +81,20 @@ class Found:
 
 
 @contextmanager
-def searched(job: Job) -> Iterator[Iterator[tuple[Task, Found]]]:
-    """The results of ``job``, piece by piece in the order of the logs; no process remains at the end."""
-    tasks, count = _tasks(job), job.jobs or _process_count(job)
+def searched(job: Job, advance: Advance) -> Iterator[Iterator[tuple[Task, Found]]]:
+    """The results of ``job``, piece by piece in the order of the logs; no process remains at the end.
+
+    ``advance`` is called with bytes that were searched, or need not be.
+    """
+    tasks, count = _tasks(job, advance), job.jobs or _process_count(job)
     try:
         if count == 1:
-            yield _limited(job, ((task, search_piece(task)) for task in tasks))
+            yield _limited(job, advance, ((task, search_piece(task)) for task in tasks))
             return
         with closing(in_order(search_piece, tasks, count, ahead=PIECES_AHEAD * count)) as results:
-            yield _limited(job, ((task, search_piece(task) if done is None else done[0]) for task, done in results))
+            yield _limited(
+                job, advance, ((task, search_piece(task) if done is None else done[0]) for task, done in results)
+            )
     finally:
         _opened.cache_clear()
 
@@ -100,15 +106,16 @@ def _process_count(job: Job) -> int:
     return 1 if sum(map(log_bytes, job.logs)) < bytes_min else processor_count()
 
 
-def _tasks(job: Job) -> Iterator[Task]:
+def _tasks(job: Job, advance: Advance) -> Iterator[Task]:
     for path in job.logs:
         with open_place(*log_places(str(path))) as log:
             found = pieces(log, since_ms=job.want.since_ms)
+        advance(max(log_bytes(path) - sum(piece.size for piece in found), 0))
         for piece in found:
             yield Task(str(path), piece, job.want, job.with_lines, job.context, job.max_count)
 
 
-def _limited(job: Job, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:
+def _limited(job: Job, advance: Advance, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:
     """The results up to ``max_count`` matches, with their lines."""
     rest = job.max_count
     context = _Context(job.want, job.context) if job.context else None
@@ -118,6 +125,7 @@ def _limited(job: Job, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[
                 found.count = rest
                 del found.groups[rest:], found.matches[rest:]
             rest -= found.count
+        advance(task.piece.size)
         yield task, (found if context is None else context.of(task.log, found))
         if rest == 0:
             break

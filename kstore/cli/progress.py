@@ -7,6 +7,7 @@
     line.end()
 
 What the command prints meanwhile gets lines of its own: the bar is erased first, and comes back with the next advance.
+If it prints to a pipe there is no bar: the pipe's reader may write to the same terminal.
 
 ``NO_COLOR`` turns off colours; ``TERM=dumb``, which cannot move its cursor, the bar.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import threading
 import time
@@ -46,7 +48,7 @@ def progress(title: str, total: int | None, *, unit: str = "bytes") -> Iterator[
     Yields the function that advances it, which any thread may call. ``total`` None: unknown.
     """
     stream = terminal_of(sys.stderr)
-    if not _can_show(stream):
+    if not _can_show(stream) or _is_pipe(sys.stdout):
         yield _nothing
         return
     # Not at the top: rich takes longer to import than most commands run.
@@ -136,6 +138,13 @@ class LiveLine:
             self._stream.write(TO_LINE_START)
             self._stream.flush()
             self._is_shown = False
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False  # closed, or no file
 
 
 def _can_show(stream: TextIO) -> bool:

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kstore.engine.reader import open_reader
@@ -122,10 +123,11 @@ class Match(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Offsets of a log to search by themselves; ``stop_offset`` is exclusive."""
+    """Offsets of a log to search by themselves; ``stop_offset`` is exclusive. ``size``: about how many bytes."""
 
     start_offset: int
     stop_offset: int
+    size: int = 0
 
 
 def pieces(log: Log, *, since_ms: int | None = None, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
@@ -144,7 +146,8 @@ def pieces(log: Log, *, since_ms: int | None = None, piece_bytes: int = PIECE_BY
             continue
         start = max(segment.base_offset, bound.start_offset)
         borders = [at for at in _borders(segment, piece_bytes) if start < at < stop]
-        found += [Piece(*ends) for ends in zip([start, *borders], [*borders, stop], strict=True) if ends[0] < ends[1]]
+        ends = [pair for pair in pairwise([start, *borders, stop]) if pair[0] < pair[1]]
+        found += [Piece(*pair, bound.limit_of(segment) // len(ends)) for pair in ends]
     return found
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from kstore.cli import grep as grep_module
 from kstore.cli import grep_run
 from kstore.cli.grep_run import Found, Task
 from kstore.cli.main import main
@@ -188,6 +192,38 @@ def test_each_record_of_a_broker_is_found_as_a_read_finds_it() -> None:
                 item for item in search(log, Pattern(text, fields=("key", "value")), whole) if isinstance(item, Match)
             ]
         assert [(one.record.offset, ("key" in one.where) + 2 * ("value" in one.where)) for one in found] == expected
+
+
+def test_a_search_has_a_bar_that_gives_way_if_it_takes_long(
+    orders: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    totals: list[int] = []
+
+    class Output(io.TextIOWrapper):
+        def write(self, text: str, /) -> int:
+            steps.append(0)
+            return super().write(text)
+
+    @contextmanager
+    def noted(title: str, total: int) -> Iterator[Callable[[int], None]]:
+        totals.append(total)
+        yield steps.append
+
+    monkeypatch.setattr(grep_module, "progress", noted)
+    output = Output(sys.stdout.buffer, write_through=True)
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["grep", "--jobs", "1", "u1", "orders-0"]) == 0
+    assert (totals, sum(steps)) == ([], 0)
+    monkeypatch.setattr(grep_module, "BYTES_MIN", 1)
+    steps.clear()
+    assert main(["grep", "--jobs", "1", "u1", "orders-0"]) == 0
+    assert totals == [sum(path.stat().st_size for path in orders.glob("*.log"))]
+    # Each output follows a write to the text stream, which hides the bar.
+    assert 0.98 * totals[0] <= sum(steps) <= totals[0]
+    assert steps.count(0) >= 2
+    assert len(capfd.readouterr().out.splitlines()) == 2 * 11
+    output.detach()
 
 
 def test_a_terminal_gets_escapes(tmp_path: Path) -> None:

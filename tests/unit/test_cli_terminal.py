@@ -131,6 +131,17 @@ def test_bars_and_results_do_not_share_a_line(tmp_path: Path, columns: int) -> N
     assert screen(out) == [*(f"data/a-{number}: closed cleanly, nothing to do" for number in range(3)), ""]
 
 
+def test_a_bar_is_not_shown_beside_a_pipe(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "a-0") as log:
+        log.append(b"x")
+    reader, writer = os.pipe()
+    try:
+        assert in_terminal("recover", "a-0", directory=tmp_path, stdout=writer) == (0, b"")
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
 @pytest.mark.parametrize(("columns", "line_count"), [(80, 3), (120, 2)])
 @pytest.mark.sampled(1)
 def test_a_table_fits_the_terminal(tmp_path: Path, columns: int, line_count: int) -> None:
