@@ -71,30 +71,37 @@ from kstore.errors import (
     UnsupportedFormatError,
     WakeupError,
 )
-from kstore.log import Log
+from kstore.log import Log, TimePoint
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
 
 if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore import aio as aio
+    from kstore.backup.check import CheckedBackup, check_backups
+    from kstore.backup.restore import RestoreResult, restore
+    from kstore.backup.take import BackupResult
     from kstore.consumer.consumer import Consumer
     from kstore.engine.fetch import FetchSlice
     from kstore.files.paths import TopicPartition
     from kstore.producer._accumulate import Deliveries, Delivery
+    from kstore.producer.mock import MockProducer
     from kstore.producer.producer import Producer
     from kstore.producer.records import ProducerRecord, RecordMetadata
     from kstore.queue.job import Job
+    from kstore.queue.look import LeasedItem, QueueStats
     from kstore.queue.queue import Queue
     from kstore.record._codec import ConsumerRecord
     from kstore.record.scan import parse_batches
     from kstore.reports.report import Report, report
-    from kstore.store import Store, open
+    from kstore.store import PartitionDescription, Store, StoreStatus, TopicDescription, TopicSummary, open
     from kstore.transactions.group_records import OffsetAndMetadata
 
 __all__ = [
     "AppendInfo",
+    "BackupResult",
     "BatchTooLargeError",
     "BufferExhaustedError",
+    "CheckedBackup",
     "ClosedError",
     "CommitFailedError",
     "ConfigError",
@@ -132,11 +139,13 @@ __all__ = [
     "Job",
     "KstoreError",
     "LeaseLostError",
+    "LeasedItem",
     "LockedError",
     "Log",
     "LogNotFoundError",
     "LossLimitError",
     "MissingExtraError",
+    "MockProducer",
     "NoOffsetError",
     "NotALogError",
     "NotLostError",
@@ -144,12 +153,14 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OpenTransaction",
     "OutOfOrderSequenceError",
+    "PartitionDescription",
     "PoisonedError",
     "Producer",
     "ProducerFencedError",
     "ProducerInfo",
     "ProducerRecord",
     "Queue",
+    "QueueStats",
     "ReadOnlyError",
     "Record",
     "RecordDeserializationError",
@@ -159,15 +170,20 @@ __all__ = [
     "RecoveryReport",
     "Report",
     "RequestError",
+    "RestoreResult",
     "SerializationError",
     "SharedLogError",
     "StorageError",
     "Store",
+    "StoreStatus",
     "SyncFailedError",
     "ThreadStartError",
+    "TimePoint",
+    "TopicDescription",
     "TopicExistsError",
     "TopicNotFoundError",
     "TopicPartition",
+    "TopicSummary",
     "TopicWaitTimeoutError",
     "TransactionAbortedError",
     "TransactionCoordinatorFencedError",
@@ -176,9 +192,11 @@ __all__ = [
     "UnsupportedFormatError",
     "WakeupError",
     "__version__",
+    "check_backups",
     "open",
     "parse_batches",
     "report",
+    "restore",
 ]
 
 # The one place of the version: pyproject.toml reads it from here.
@@ -186,23 +204,35 @@ __version__ = "0.2.0"
 
 # The module of each public name that is loaded on first use.
 LAZY = {
+    "BackupResult": "kstore.backup.take",
+    "CheckedBackup": "kstore.backup.check",
     "Consumer": "kstore.consumer.consumer",
     "ConsumerRecord": "kstore.record._codec",
     "Deliveries": "kstore.producer._accumulate",
     "Delivery": "kstore.producer._accumulate",
     "FetchSlice": "kstore.engine.fetch",
     "Job": "kstore.queue.job",
+    "LeasedItem": "kstore.queue.look",
+    "MockProducer": "kstore.producer.mock",
     "OffsetAndMetadata": "kstore.transactions.group_records",
+    "PartitionDescription": "kstore.store",
     "Producer": "kstore.producer.producer",
     "ProducerRecord": "kstore.producer.records",
     "Queue": "kstore.queue.queue",
+    "QueueStats": "kstore.queue.look",
     "RecordMetadata": "kstore.producer.records",
     "Report": "kstore.reports.report",
+    "RestoreResult": "kstore.backup.restore",
     "Store": "kstore.store",
+    "StoreStatus": "kstore.store",
+    "TopicDescription": "kstore.store",
     "TopicPartition": "kstore.files.paths",
+    "TopicSummary": "kstore.store",
+    "check_backups": "kstore.backup.check",
     "open": "kstore.store",
     "parse_batches": "kstore.record.scan",
     "report": "kstore.reports.report",
+    "restore": "kstore.backup.restore",
 }
 
 

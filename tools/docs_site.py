@@ -43,13 +43,26 @@ API = {
         "Logs",
         [
             *("Log", "Record", "AppendInfo", "RecoveryReport", "CutRange", "CorruptRange", "FetchSlice"),
-            *("parse_batches", "RecordError", "OpenTransaction", "ProducerInfo"),
+            *("parse_batches", "RecordError", "OpenTransaction", "ProducerInfo", "TimePoint"),
         ],
     ),
-    "reference/store.md": ("Stores", ["open", "Store", "TopicPartition"]),
-    "reference/producer.md": ("Producers", ["Producer", "ProducerRecord", "Delivery", "Deliveries", "RecordMetadata"]),
+    "reference/store.md": (
+        "Stores",
+        [
+            *("open", "Store", "TopicPartition", "StoreStatus"),
+            *("TopicDescription", "TopicSummary", "PartitionDescription"),
+        ],
+    ),
+    "reference/producer.md": (
+        "Producers",
+        ["Producer", "ProducerRecord", "Delivery", "Deliveries", "RecordMetadata", "MockProducer"],
+    ),
     "reference/consumer.md": ("Consumers", ["Consumer", "ConsumerRecord", "OffsetAndMetadata"]),
-    "reference/queue.md": ("Queues", ["Queue", "Job"]),
+    "reference/queue.md": ("Queues", ["Queue", "Job", "LeasedItem", "QueueStats"]),
+    "reference/backup.md": (
+        "Backups",
+        ["restore", "RestoreResult", "check_backups", "CheckedBackup", "BackupResult"],
+    ),
     "reference/report.md": ("Reports", ["report", "Report"]),
 }
 # Modules whose ``__all__`` is public too.
@@ -57,6 +70,8 @@ DOORS = {
     "reference/aio.md": "kstore.aio",
     "reference/spark.md": "kstore.spark",
     "reference/metrics.md": "kstore.metrics",
+    "reference/segment.md": "kstore.segment",
+    "reference/index.md": "kstore.index",
 }
 TABLES: dict[str, Callable[[], tuple[Setting, ...]]] = {
     "A log, or a topic": settings,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.threads import Threads, whole
+from kstore.consumer.consumer import Consumer as SyncConsumer
 from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
@@ -42,7 +43,7 @@ class Consumer:
 
     def __init__(self, consumer: LoopConsumer, threads: Threads) -> None:
         """See ``Store.consumer``."""
-        self.sync = consumer.sync
+        self.sync: SyncConsumer = consumer.sync
         self._loop_consumer = consumer
         self._threads = threads
         self._turn = asyncio.Lock()

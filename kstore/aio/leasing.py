@@ -38,7 +38,7 @@ class Getters:
     """The waiting tasks, in order of arrival."""
 
     def __init__(self, queue: Queue, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
-        self.waiter = LoopWaiter(SYSTEM_CLOCK, loop)
+        self.waiter: LoopWaiter = LoopWaiter(SYSTEM_CLOCK, loop)
         self._queue = queue
         self._threads = threads
         self._loop = loop

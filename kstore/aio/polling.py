@@ -14,6 +14,7 @@ from kstore.consumer.next_records import Polled
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.pieces import Piece
+from kstore.consumer.reading import Reading
 from kstore.consumer.wanted import RebalanceListener
 from kstore.logs.topics import Topics
 
@@ -41,10 +42,10 @@ class LoopConsumer:
         self._waiter = LoopWaiter(topics.clock, loop)
         parts = consumer_parts(topics, groups, group, settings, waiter=self._waiter)
         self._use = parts.use
-        self.reading = parts.reading
+        self.reading: Reading = parts.reading
         self._positions = parts.positions
         self._next = parts.next
-        self.sync = Consumer(parts, names, pattern=pattern, listener=listener)
+        self.sync: Consumer = Consumer(parts, names, pattern=pattern, listener=listener)
 
     def close(self) -> None:
         """See ``Consumer.close``."""

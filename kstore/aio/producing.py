@@ -15,6 +15,7 @@ from kstore.aio.threads import Threads, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery
+from kstore.producer.producer import Producer as SyncProducer
 from kstore.producer.records import GivenHeaders, RecordMetadata
 from kstore.producer.waiting import arrived
 from kstore.rules.arguments import as_columns
@@ -38,7 +39,7 @@ class Producer:
 
     def __init__(self, producer: LoopProducer, threads: Threads) -> None:
         """See ``Store.producer``."""
-        self.sync = producer.sync
+        self.sync: SyncProducer = producer.sync
         self._loop_producer = producer
         self._threads = threads
         # Tasks wait for memory in turn: a later one does not overtake.

@@ -61,10 +61,10 @@ class LoopProducer:
         self._no_waiting = self._outbox.before_wait = _NoWaiting()
         self._path = parts.slow_path
         self._once = self._path.interceptors = _OnceInterceptors(parts.config.interceptors)
-        self.max_block_seconds = self._path.max_block_seconds
+        self.max_block_seconds: float = self._path.max_block_seconds
         # Only awaited calls wait.
         self._path.max_block_seconds = 0.0
-        self.sync = Producer(parts)
+        self.sync: Producer = Producer(parts)
 
     @property
     def closed(self) -> bool:

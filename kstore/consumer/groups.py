@@ -84,7 +84,7 @@ class GroupBox(Protocol):
 class MemoryGroup:
     """A group whose members are all in this process."""
 
-    look_seconds = float("inf")
+    look_seconds: float = float("inf")
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name

@@ -40,7 +40,7 @@ class LogReads:
         self._path = path
         self._aborted: Sequence[AbortedTransaction] | None = None
         self.closed: bool = False
-        self.times = SegmentTimes()
+        self.times: SegmentTimes = SegmentTimes()
 
     @property
     def source(self) -> LogSource:

@@ -86,7 +86,8 @@ class MockProducer:
 
         A record without a key goes to partition 0, unless a partitioner is set. Raises: ConfigError.
         """
-        self.config = config = ProducerConfig.from_settings(**settings)
+        self.config: ProducerConfig = ProducerConfig.from_settings(**settings)
+        config = self.config
         self.client_id: str = next_client_id(config)
         self.auto_complete = auto_complete
         self.closed: bool = False

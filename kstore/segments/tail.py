@@ -107,7 +107,7 @@ class SegmentTail:
     def use(self, config: LogConfig) -> None:
         """Uses other settings from now on; the indexes may not exceed their first maximum."""
         numbers = self.numbers
-        self.jitter_ms = jitter_ms(config)
+        self.jitter_ms: int = jitter_ms(config)
         numbers.index_interval_bytes = config.index_interval_bytes
         numbers.segment_bytes = config.segment_bytes
         numbers.segment_ms = segment_ms_max(config) - self.jitter_ms

@@ -5,12 +5,19 @@ A new name belongs here. Functions such as ``kstore.log.writer_of`` give the par
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import kstore
+import kstore.log
+import kstore.store
 from kstore.rules.deprecated import Deprecated
+from tools.docs_site import DOORS
 
 # What many have.
 COMMON = {"close", "closed", "metrics"}
@@ -67,3 +74,89 @@ def test_a_name_that_only_kstore_uses_works_with_a_warning(things: dict[str, obj
     with pytest.warns(DeprecationWarning, match=f"{kind}.{name} is for kstore's own use") as caught:
         assert getattr(things[kind], name)
     assert caught[0].filename == __file__
+
+
+# --- what the guides use ----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+# Their functions have the names of their modules, so that no package can name them.
+FUNCTIONS = re.compile(r"kstore\.spark\.(pack|jobs\.\w+)")
+MODULES = {"kstore", "kstore.log", "kstore.store", "kstore.segment", "kstore.index", *DOORS.values()}
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """The Python of every guide and example, by its file."""
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))):
+        for block in re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            yield path.name, block
+    for path in sorted(ROOT.glob("examples/*.py")):
+        yield path.name, path.read_text(encoding="utf-8")
+
+
+def used_names(program: str) -> Iterator[tuple[str, str]]:
+    """What it imports from kstore's modules, and what it names as ``kstore.…``: the module, and the name there."""
+    for node in ast.walk(ast.parse(program)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kstore":
+            for alias in node.names:
+                is_module = f"{node.module}.{alias.name}" in MODULES
+                yield (f"{node.module}.{alias.name}", "") if is_module else (node.module, alias.name)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "kstore")
+        elif isinstance(node, ast.Attribute):
+            module = ast.unparse(node.value)
+            if module in MODULES and f"{module}.{node.attr}" not in MODULES:
+                yield module, node.attr
+
+
+def test_guides_and_examples_use_public_names_only() -> None:
+    count, private = 0, []
+    for name, program in programs():
+        for module, attribute in used_names(program):
+            count += 1
+            if module not in MODULES and not FUNCTIONS.fullmatch(module):
+                private.append((name, module))
+            elif attribute and attribute not in getattr(import_module(module), "__all__", [attribute]):
+                private.append((name, f"{module}.{attribute}"))
+    assert private == []
+    assert count > 60
+
+
+def test_the_page_on_stability_names_the_public_modules() -> None:
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
+    assert {module for module in MODULES if f"`{module}`" in page or f"`{module}.__all__`" in page} == MODULES
+
+
+def test_the_names_of_the_first_doors_are_in_kstore() -> None:
+    assert {*kstore.log.__all__, *kstore.store.__all__} <= set(kstore.__all__)
+
+
+def test_every_public_name_is_what_it_says() -> None:
+    for name in kstore.__all__:
+        assert getattr(kstore, name) is not None, name
+
+
+# --- what editors know of them ----------------------------------------------------------------------------------------
+
+# Where the public classes, and what their attributes are, are written.
+FOLDERS = ("aio", "consumer", "engine", "indexes", "logs", "producer", "queue", "segments", "transactions")
+
+
+def untyped_attributes(path: Path) -> Iterator[str]:
+    """Public attributes that ``__init__`` gives a value of no evident type, which type checkers then guess."""
+    for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(kind, ast.ClassDef) or kind.name.startswith("_"):
+            continue
+        made = [one for one in kind.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+        nodes = [node for function in made for node in ast.walk(function)]
+        typed = {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
+        for node in nodes:
+            if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant | ast.Name):
+                names = {ast.unparse(target) for target in node.targets if isinstance(target, ast.Attribute)}
+                public = {name for name in names - typed if re.fullmatch(r"self\.[a-z]\w*", name)}
+                yield from (f"{path.relative_to(ROOT)}: {kind.name}: {name}" for name in sorted(public))
+
+
+def test_public_attributes_have_types() -> None:
+    paths = [ROOT / "kstore" / name for name in ("log.py", "segment.py", "store.py", "index.py")]
+    paths += [path for folder in FOLDERS for path in sorted((ROOT / "kstore" / folder).rglob("*.py"))]
+    assert [one for path in paths for one in untyped_attributes(path)] == []
