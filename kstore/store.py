@@ -292,6 +292,11 @@ class Store:
         """A topic's partitions and settings. Raises: TopicNotFoundError, StorageError."""
         return self._topics.describe(name)
 
+    def disk_usage(self) -> dict[TopicPartition, int]:
+        """The bytes of the files of each partition, of internal topics too: segments, indexes, and what waits to be
+        removed. No log is opened. Raises: StorageError."""
+        return self._topics.disk_usage()
+
     # --- logs -------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int = 0) -> Log:

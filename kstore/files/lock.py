@@ -32,6 +32,7 @@ import struct
 import threading
 import time
 import weakref
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple
@@ -466,9 +467,13 @@ def _locked(fd: int, path: str) -> LockedError:
 
 
 def _describe_holder(fd: int) -> str:
-    """The holder of the lock, as far as known; the file's own text only if it can be kstore's."""
+    """The holder of the lock, as far as known; the file's own text only if it can be kstore's.
+
+    The text was written when the lock was taken, so the time of the file is since when it is held.
+    """
     try:
         pid = _ofd_holder(fd)
+        since = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
         match = HOLDER.fullmatch(os.pread(fd, HOLDER_SIZE_MAX, 0))
     except OSError:
         return UNKNOWN_HOLDER
@@ -477,7 +482,7 @@ def _describe_holder(fd: int) -> str:
     # Only kstore takes an open file description lock; a lone flock may be any program's, beside an old text.
     if match is None or (pid is None and OFD_GETLK is not None):
         return UNKNOWN_HOLDER
-    return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}"
+    return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _write_holder(fd: int, text: bytes) -> None:

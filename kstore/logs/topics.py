@@ -38,6 +38,7 @@ from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.files.threads import side_by_side
 from kstore.log import Log, reads_of
 from kstore.logs.directory import LogDirectory
+from kstore.logs.disk_usage import size_of_files
 from kstore.logs.open_logs import Flushes, OpenLogs
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
@@ -205,6 +206,12 @@ class Topics:
         config, durability = self.settings.of(TopicPartition(name, numbers[0]))
         partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
         return TopicDescription(name, entry.topic_id, dict(entry.settings), config, durability, partitions)
+
+    def disk_usage(self) -> dict[TopicPartition, int]:
+        """See ``Store.disk_usage``."""
+        self._refresh()
+        directory = self.directory
+        return {owner: size_of_files(directory.fs, directory.partition_path(owner)) for owner in directory.owners()}
 
     def _describe(self, owner: TopicPartition) -> PartitionDescription:
         try:

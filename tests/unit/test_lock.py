@@ -222,7 +222,7 @@ def test_what_the_file_says_of_its_holder_is_believed_only_to_the_letter(
 def test_another_process_of_kstore_is_named(tmp_path: Path) -> None:
     kept: list[DirectoryLock] = []
     with waiting_child(lambda: kept.append(DirectoryLock(tmp_path, kind="store"))) as pid:
-        with pytest.raises(LockedError, match=rf"kstore \(store\), process {pid}"):
+        with pytest.raises(LockedError, match=rf"kstore \(store\), process {pid}, since 20..-..-.. ..:..:.. UTC"):
             DirectoryLock(tmp_path)
         with pytest.raises(LockedError, match=rf"kstore \(store\), process {pid}"):
             probe_lock(tmp_path)

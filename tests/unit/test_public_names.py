@@ -30,7 +30,7 @@ FACES = {
     | {"transactions", "truncate_to", "verify"},
     "Store": COMMON
     | {"add_partitions", "alter_topic", "apply_retention", "backup", "checkpoint", "config", "consumer"}
-    | {"consumer_offsets", "create_topic", "delete_topic", "describe_topic", "group_members", "ignored"}
+    | {"consumer_offsets", "create_topic", "delete_topic", "describe_topic", "disk_usage", "group_members", "ignored"}
     | {"live_consumers", "live_producers", "log", "log_metrics", "notes", "own_metrics", "partitions", "path"}
     | {"producer", "queue", "read_only", "run_due_tasks", "run_task", "status", "summary", "topic", "topics"},
     "Producer": COMMON

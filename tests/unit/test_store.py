@@ -22,7 +22,7 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files.checkpoint import read_offset_checkpoint, read_topic_id
-from kstore.files.local import SYSTEM_FS
+from kstore.files.local import SYSTEM_FS, OsFileSystem
 from kstore.files.paths import (
     CLEAN_SHUTDOWN,
     LOG_START_OFFSETS,
@@ -32,6 +32,7 @@ from kstore.files.paths import (
     TopicPartition,
 )
 from kstore.log import reads_of, writer_of
+from kstore.logs.disk_usage import size_of_files
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.golden_data import golden_root
@@ -483,3 +484,28 @@ def test_a_log_that_is_not_in_order_is_recovered_at_the_open(tmp_path: Path) -> 
         assert store.log("orders").recovery.clean
         assert len(values(store)) == 40
     assert (tmp_path / "killed" / CLEAN_SHUTDOWN).exists()
+
+
+def test_the_disk_usage_is_that_of_the_files_of_each_partition(tmp_path: Path) -> None:
+    with Store(tmp_path / "data", background=False, durability="os") as store:
+        store.create_topic("orders", 2)
+        store.log("orders", 1).append(b"x" * 1000)
+        store.log("orders", 1).flush()
+        found = store.disk_usage()
+        sizes = {
+            owner: sum(path.stat().st_size for path in (tmp_path / "data" / str(owner)).iterdir()) for owner in found
+        }
+        assert found == sizes
+        assert found[TopicPartition("orders", 1)] > 1000 > found[TopicPartition("orders", 0)]
+
+
+def test_the_disk_usage_leaves_out_what_disappears_meanwhile(tmp_path: Path) -> None:
+    class Vanishing(OsFileSystem):
+        def list(self, path: Any) -> list[str]:
+            return [*super().list(path), "00000000000000000000.log.deleted"]
+
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a").write_bytes(b"abc")
+    (tmp_path / "b").write_bytes(b"d")
+    assert size_of_files(Vanishing(), tmp_path) == 4
+    assert size_of_files(Vanishing(), tmp_path / "gone") == 0
