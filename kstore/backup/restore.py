@@ -2,7 +2,8 @@
 
 1. The files are written to a directory beside the new one, each checked by size and CRC.
 2. The store there is recovered: the active segment of each log is checked batch by batch, and must end where the
-   manifest says. Decided transactions get their missing markers, open ones are aborted, and every log is closed.
+   manifest says. Logs are cut at the offsets that are asked for (``cuts``). Decided transactions get their missing
+   markers, open ones are aborted, and every log is closed.
 3. That directory is renamed to the new one.
 
 A kill before step 3 leaves a directory named ``.<name>.restore-<hex>``, which may be removed.
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kstore.backup.cuts import Cuts, checked_offsets, plan_cuts
 from kstore.backup.manifest import LogEntry, Manifest
 from kstore.backup.target import BackupTarget
 from kstore.clock import SYSTEM_CLOCK, Clock
@@ -33,6 +35,7 @@ from kstore.files.paths import (
     META_PROPERTIES,
     PARTITION_METADATA,
     PRODUCER_IDS,
+    TopicPartition,
     segment_name,
 )
 from kstore.files.remote import put_file
@@ -65,6 +68,7 @@ def restore(
     directory: str | os.PathLike[str],
     *,
     at_ms: int | None = None,
+    at_offsets: Mapping[TopicPartition, int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
     fs: FileSystem = SYSTEM_FS,
@@ -75,26 +79,38 @@ def restore(
     The store is that of the backup's moment: records, topics with their settings, committed offsets, queues, producers.
     Transactions that were not decided at that moment are aborted. It opens without recovery.
 
+    With ``at_offsets`` some logs end earlier. A transaction that loses a record, or its end, is aborted in all logs,
+    with the offsets that it committed; committed offsets beyond the new ends are lowered to them. All other logs keep
+    what they have. A batch is not split: if the offset is in one, no record of it is restored.
+
     Args:
         target: where the backups are: a directory, or a URL.
         directory: it must not exist, or be empty.
         at_ms: take the last backup at or before this time, in ms since the epoch.
+        at_offsets: by partition, the first offset that is not restored, from the start to the end that the backup has.
         storage_options: those of fsspec, or of HDFS.
         progress: called with the number of bytes that were just written.
         fs, clock: for tests.
 
     Raises: LogNotFoundError if there is no such backup; FileInTheWayError if ``directory`` holds anything;
-    CorruptFileError, TruncatedFileError, FileMissingError if the backup is damaged; DiskFullError, StorageError.
+    CorruptFileError, TruncatedFileError, FileMissingError if the backup is damaged; DiskFullError, StorageError. For
+    ``at_offsets``: TopicNotFoundError and OffsetOutOfRangeError for one outside the backup; ConfigError for a queue or
+    an internal topic; InvalidTransactionStateError if a cut transaction of an old Kafka client cannot be told from its
+    next ones.
     """
     place = BackupTarget(target, storage_options=storage_options, fs=fs)
     path = Path(directory).absolute()
     manifest = place.last_at(at_ms)
+    ends = checked_offsets(manifest, at_offsets or {})
     _check_free(fs, path)
     making = path.parent / f".{path.name}.restore-{uuid.uuid4().hex}"
     try:
         fs.mkdir(making)
         _write(fs, making, place, manifest, progress)
-        _recover(fs, making, manifest, clock)
+        cuts = plan_cuts(fs, making, manifest, ends)
+        for log in manifest.logs:
+            _write_state(fs, making / str(log.owner), log, cuts.changed.get(log.owner, log.segments[-1].base))
+        _recover(fs, making, manifest, cuts, clock)
         fs.sync_dir(making)
         _check_free(fs, path)
         if fs.exists(path):
@@ -166,12 +182,14 @@ def _write_log(
         write_leader_epochs(fs, path / LEADER_EPOCHS, log.epochs)
     if entry.topic_id is not None:
         write_topic_id(fs, path / PARTITION_METADATA, entry.topic_id)
-    active = log.segments[-1].base
+
+
+def _write_state(fs: FileSystem, path: Path, log: LogEntry, recovery_point: int) -> None:
     bases = [segment.base for segment in log.segments]
     sizes = TransactionIndexSizes.found(fs, path, bases)
     state = LogState(
         generation=STATE_GENERATION,
-        recovery_point=active,
+        recovery_point=recovery_point,
         log_start_offset=log.start,
         durable_end=log.end,
         boot_id=boot_id(),
@@ -179,7 +197,7 @@ def _write_log(
         accepted=log.losses.accepted,
         unconfirmed=log.losses.unconfirmed,
         has_epochs=bool(log.epochs),
-        txn_bytes=sizes.total(bases, log.start, active),
+        txn_bytes=sizes.total(bases, log.start, recovery_point),
     )
     replace_file(fs, path / KSTORE_STATE, state_file_bytes(state))
     fs.sync_dir(path)
@@ -188,8 +206,8 @@ def _write_log(
 # --- the store --------------------------------------------------------------------------------------------------------
 
 
-def _recover(fs: FileSystem, root: Path, manifest: Manifest, clock: Clock) -> None:
-    """Checks every log, ends the transactions, and closes everything cleanly."""
+def _recover(fs: FileSystem, root: Path, manifest: Manifest, cuts: Cuts, clock: Clock) -> None:
+    """Checks every log, cuts some, ends the transactions, and closes everything cleanly."""
     scheduler = Scheduler(clock, threads=False)
     topics = Topics(root, {}, "sync", scheduler, read_only=False, shared=False, create=False, fs=fs, clock=clock)
     try:
@@ -201,10 +219,12 @@ def _recover(fs: FileSystem, root: Path, manifest: Manifest, clock: Clock) -> No
                         f"it has offsets {found[0]} to {found[1]}, expected {log.start} to {log.end} (exclusive)",
                         path=str(log.owner),
                     )
+        cuts.apply(topics)
         coordinator = StoreCoordinator(topics, scheduler)
         if topics.directory.is_used(TRANSACTION_STATE.name) and topics.count(TRANSACTION_STATE.name):
             coordinator.get()
             coordinator.close()
+        cuts.clip(topics, clock)
         owners = topics.logs.shut()
         for owner in owners:
             topics.logs.close(owner)

@@ -13,6 +13,7 @@ from kstore.cli.options import format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import OK
 from kstore.cli.time_type import TimeType, timestamp_text
+from kstore.files.paths import TopicPartition, topic_partition
 
 __all__ = ["command"]
 
@@ -21,6 +22,7 @@ EXAMPLES = """
 Examples:
   kstore restore /mnt/backups restored
   kstore restore s3://bucket/kstore restored --at 2026-01-31T12:00:00Z
+  kstore restore /mnt/backups restored --at-offset orders-0=42     without what came at offset 42 and later
   kstore verify restored
 
 \b
@@ -31,10 +33,33 @@ Exit status:
 """
 
 
+def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[TopicPartition, int]:
+    """The pairs of ``--at-offset TOPIC-PARTITION=OFFSET``."""
+    offsets: dict[TopicPartition, int] = {}
+    for value in values:
+        name, _, number = value.rpartition("=")
+        owner = topic_partition(name)
+        if owner is None or not (number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"{value!r}, expected TOPIC-PARTITION=OFFSET, such as orders-0=42")
+        if owner in offsets:
+            raise click.BadParameter(f"{value!r}: {owner} is given twice")
+        offsets[owner] = int(number)
+    return offsets
+
+
 @click.command("restore", cls=KstoreCommand, epilog=EXAMPLES, short_help="Make a new store from a backup.")
 @click.argument("target", metavar="TARGET")
 @click.argument("directory", metavar="DIR")
 @click.option("--at", "at_ms", type=TimeType(), help="Take the last backup at or before this time.")
+@click.option(
+    "--at-offset",
+    "at_offsets",
+    multiple=True,
+    metavar="TOPIC-PARTITION=OFFSET",
+    callback=partition_offsets,
+    help="End this partition before OFFSET; may be given more than once. A transaction that this cuts is aborted in all"
+    " partitions, and committed offsets are lowered. Not for queues and internal topics.",
+)
 @click.option(
     "--storage-option",
     "options",
@@ -44,13 +69,22 @@ Exit status:
     help="An option for the store's library (fsspec, HDFS); may be given more than once.",
 )
 @format_option("text: one line. json: one object.")
-def command(target: str, directory: str, at_ms: int | None, options: dict[str, str], form: str) -> int:
+def command(
+    target: str,
+    directory: str,
+    at_ms: int | None,
+    at_offsets: dict[TopicPartition, int],
+    options: dict[str, str],
+    form: str,
+) -> int:
     """Restore the last backup in TARGET to DIR, which must not exist, or be empty: whole, or not at all.
 
     Transactions that were not decided when the backup was made are aborted.
     """
     with progress("restore", None) as advance:
-        result = restore(target, directory, at_ms=at_ms, storage_options=options, progress=advance)
+        result = restore(
+            target, directory, at_ms=at_ms, at_offsets=at_offsets, storage_options=options, progress=advance
+        )
     if form == "json":
         print(json.dumps(result._asdict()))
     else:
