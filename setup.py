@@ -24,6 +24,7 @@ COMPILED = {
     "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],
     "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
+    "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }
 # Without debug symbols, which Python's own flags ask for: they are three quarters of a module, and a third of the time.
 FLAGS = ["-O3", "-g0"]

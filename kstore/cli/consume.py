@@ -8,12 +8,13 @@ from typing import BinaryIO, Literal, get_args
 
 import click
 
+from kstore.cli._json_lines import kcat_line
 from kstore.cli.command import KstoreCommand
 from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
 from kstore.cli.record_format import FormatError, RecordFormat
-from kstore.cli.record_json import add_bytes, compact, header_fields, json_line
+from kstore.cli.record_json import add_bytes, compact, header_fields, json_line, line_start
 from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.consumer.consumer import Consumer
@@ -29,6 +30,7 @@ POLL_SECONDS = 5.0
 POLL_RECORDS = 10_000
 WRITE_BYTES = 1 << 18
 TIMESTAMP_TYPES = {CREATE_TIME: "create", LOG_APPEND_TIME: "logappend"}
+UNKNOWN_TYPE = "unknown"
 
 Line = Callable[[TopicPartition, Record], bytes]
 
@@ -248,8 +250,7 @@ def _line(form: str | None, is_json: bool, delimiter: str, key_delimiter: str | 
     if is_json:
         if form is not None or key_delimiter is not None:
             raise click.UsageError("--json has its own format: it excludes --format and --key-delimiter")
-        shown = shown_line()
-        return lambda owner, record: _json_line(owner, record, shown)
+        return _JsonLines(shown_line())
     text = form
     if text is None:
         key = "" if key_delimiter is None else "%k" + key_delimiter.replace("%", "%%")
@@ -260,17 +261,33 @@ def _line(form: str | None, is_json: bool, delimiter: str, key_delimiter: str | 
         raise click.UsageError(f"--format: {error}") from None
 
 
-def _json_line(owner: TopicPartition, record: Record, shown: Callable[[str], str]) -> bytes:
+class _JsonLines:
+    """Makes the lines of records, with kcat's names."""
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
+        # How the lines of a partition begin.
+        self._starts: dict[TopicPartition, bytes] = {}
+
+    def __call__(self, owner: TopicPartition, record: Record) -> bytes:
+        if self._shown is not str:
+            return f"{self._shown(compact(_json_fields(owner, record)))}\n".encode("utf-8", "surrogatepass")
+        start = self._starts.get(owner)
+        if start is None:
+            start = self._starts[owner] = line_start({"topic": owner.topic, "partition": owner.partition})
+        line = kcat_line(record, start, TIMESTAMP_TYPES.get(record.timestamp_type, UNKNOWN_TYPE).encode())
+        return json_line(_json_fields(owner, record)) if line is None else line
+
+
+def _json_fields(owner: TopicPartition, record: Record) -> dict[str, object]:
     fields: dict[str, object] = {
         "topic": owner.topic,
         "partition": owner.partition,
         "offset": record.offset,
-        "tstype": TIMESTAMP_TYPES.get(record.timestamp_type, "unknown"),
+        "tstype": TIMESTAMP_TYPES.get(record.timestamp_type, UNKNOWN_TYPE),
         "ts": record.timestamp,
         "headers": header_fields(record.headers),
     }
     add_bytes(fields, "key", record.key)
     add_bytes(fields, "payload", record.value)
-    if shown is str:
-        return json_line(fields)
-    return f"{shown(compact(fields))}\n".encode("utf-8", "surrogatepass")
+    return fields

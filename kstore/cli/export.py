@@ -13,7 +13,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
 from kstore.cli.progress import progress
-from kstore.cli.record_json import json_line, record_fields
+from kstore.cli.record_json import line_start, record_line
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.cli.terminal import shown_output
@@ -131,9 +131,9 @@ def command(
 
 def _write_lines(records: Iterator[object], out: BinaryIO, advance: Callable[[int], None]) -> int:
     lines: list[bytes] = []
-    count = 0
+    count, start = 0, line_start({})
     for record in records:
-        lines.append(json_line(record_fields(record)))  # type: ignore[arg-type]  # nothing else without "yield"
+        lines.append(record_line(record, {}, start))  # type: ignore[arg-type]  # nothing else without "yield"
         if len(lines) == LINES_AT_ONCE:
             count += _drain(lines, out, advance)
     return count + _drain(lines, out, advance)

@@ -12,7 +12,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.places import log_places, open_place
-from kstore.cli.record_json import compact, json_line, record_fields
+from kstore.cli.record_json import compact, line_start, record_fields, record_line
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.cli.time_type import TimeType
@@ -198,9 +198,8 @@ def _json_line(first: dict[str, str]) -> Callable[[Record], bytes]:
     shown = shown_line()
     if shown is not str:
         return lambda record: f"{shown(compact({**first, **record_fields(record)}))}\n".encode("utf-8", "surrogatepass")
-    if first:
-        return lambda record: json_line({**first, **record_fields(record)})
-    return lambda record: json_line(record_fields(record))
+    start = line_start(first)
+    return lambda record: record_line(record, first, start)
 
 
 def _text_line(separator: bytes | None) -> Callable[[Record], bytes]:

@@ -13,8 +13,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from kstore.cli._json_lines import plain_line
 from kstore.errors import KstoreError
 from kstore.record._codec import Record
+from kstore.types import TIMESTAMP_TYPES
 
 __all__ = [
     "InputError",
@@ -23,11 +25,14 @@ __all__ = [
     "compact",
     "header_fields",
     "json_line",
+    "line_start",
     "parse_record",
     "record_fields",
+    "record_line",
 ]
 
 BASE64 = "_base64"
+TYPE_BYTES = {each: each.encode() for each in TIMESTAMP_TYPES}
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
 # Fields that a dump or a read prints, and that an append assigns.
 IGNORED_FIELDS = {
@@ -81,6 +86,17 @@ def _line_encoder() -> Callable[[Any], bytes]:
     except ImportError:
         return _standard_bytes
     return encoder
+
+
+def line_start(fields: Mapping[str, Any]) -> bytes:
+    """How a line begins whose first fields these are."""
+    return json_line(fields)[: -len(b"}\n")] + b"," if fields else b"{"
+
+
+def record_line(record: Record, first: Mapping[str, Any], start: bytes) -> bytes:
+    """``json_line`` of the fields ``first`` and those of the record; ``start`` is their ``line_start``."""
+    line = plain_line(record, start, TYPE_BYTES[record.timestamp_type])
+    return json_line({**first, **record_fields(record)}) if line is None else line
 
 
 def _standard_bytes(value: Any) -> bytes:

@@ -1,0 +1,6 @@
+from kstore.record._codec import Record
+
+__all__ = ["kcat_line", "plain_line"]
+
+def plain_line(record: Record, head: bytes, kind: bytes) -> bytes | None: ...
+def kcat_line(record: Record, head: bytes, kind: bytes) -> bytes | None: ...
