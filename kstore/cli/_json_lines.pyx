@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """Records as lines of JSON. No I/O here.
 
 It makes the lines of records whose keys and values are UTF-8 or null. The others need fields in base64: ``record_json.py``

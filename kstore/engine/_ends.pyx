@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, binding=False
 """Makes a log's ends, once per append: a named tuple's own constructor takes five times as long."""
 
 from cpython.object cimport PyTypeObject

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, binding=False
 """Memory that is shared with a file. It needs no descriptor: the system's mapping outlives the one it was made from.
 
 Python's own ``mmap`` keeps a duplicate of the descriptor (until Python 3.13, which can avoid it). Every method but

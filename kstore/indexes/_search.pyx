@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
 """The compiled loops over an index: its search, and many entries as bytes and as numbers. No I/O here.
 
 Nothing releases the GIL.

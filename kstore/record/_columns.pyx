@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """Decodes batches straight into the buffers of Arrow columns: no Python object for a record. No I/O here, no pyarrow.
 
     bytes      validity bitmap (none without nulls) | offsets int32, or int64 if large | data

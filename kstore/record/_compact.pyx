@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """The compiled part of compaction: a map from keys to their last offsets, and the choice among a block's records.
 
     slot   first, second   uint64   128-bit hash of the key (SipHash-2-4 with a secret of the map's own)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """Encodes the rows of Arrow columns into the batches of a topic's partitions: no Python object for a row.
 
 The buffers are not trusted: a column's offsets are compared with the existing bytes before the first row is read. No

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """Runs: stretches of whole, plain batches of version 2, checked by one compiled call. No I/O here.
 
 A run is what needs no decision: sizes that fit, CRCs that are right, offsets that rise, records whose structure holds.

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """The numbers of an active segment's end, and what they decide for one batch. No I/O here.
 
 Every append passes here, so this is compiled. Signals are served between the byte codes of Python functions, never in

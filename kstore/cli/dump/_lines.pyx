@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-# cython: auto_pickle=False
+# cython: auto_pickle=False, binding=False
 """The lines of Kafka's DumpLogSegments for plain batches, those of a run. No I/O here.
 
 It prints what needs no decision, and ends before the first batch that does: a control batch, text that is not UTF-8, a
