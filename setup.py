@@ -62,7 +62,6 @@ class BuildExt(build_ext):
             [Extension(each.name, list(each.sources)) for each in self.extensions],
             nthreads=workers,
             language_level=3,
-            quiet=True,
         )
         sources = {each.name: each.sources for each in translated}
         for each in self.extensions:

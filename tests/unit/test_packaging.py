@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import kstore
-from tools.make_venv import requirements
+from tools.make_venv import Step, bundled_pip, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -55,6 +56,25 @@ def test_an_unknown_group_is_named_before_anything_is_installed(tmp_path: Path) 
     assert done.returncode == 1
     assert done.stderr.startswith("kstore: no group tset in pyproject.toml, expected some of ")
     assert not (tmp_path / "venv").exists()
+
+
+def test_the_environment_gets_the_pip_that_came_with_python() -> None:
+    wheel = bundled_pip()
+    assert wheel is not None
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "pip/__main__.py" in names
+    assert {name.partition("/")[0] for name in names} == {"pip", wheel.name.partition("-py3")[0] + ".dist-info"}
+
+
+def test_a_step_shows_its_progress_and_on_failure_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "print('a warning'); print('[ 3/11] Cythonizing a.pyx'); raise SystemExit(%d)"
+    with Step(sys.executable, "-c", lines % 0) as step:
+        step.wait()
+    assert capsys.readouterr().out == "    [ 3/11] Cythonizing a.pyx\n"
+    with Step(sys.executable, "-c", lines % 3) as step, pytest.raises(SystemExit, match="failed with status 3"):
+        step.wait()
+    assert "a warning\n" in capsys.readouterr().out
 
 
 # --- archives ---------------------------------------------------------------------------------------------------------
