@@ -179,8 +179,8 @@ def pass_producers(
 ):
     """Passes batches of a run from place ``start`` in its data on, by the rules of ``ProducerCheck.note``.
 
-    Stops before a batch that needs more: an abort marker, a producer's batch at or above ``snapshot_offset``, and one
-    that ends at or above ``visible_offset`` after others did not. Returns its place, and ``next_offset`` and
+    Stops before a batch that needs more: an abort marker, a compressed control batch, a producer's batch at or above
+    ``snapshot_offset``, and one that ends at or above ``visible_offset`` after others did not. Returns its place, and ``next_offset`` and
     ``gap_end`` there. What the batches of producers change is told to the three dicts; ``follow_producers`` has the rest.
     """
     cdef Head head
@@ -203,6 +203,8 @@ def pass_producers(
         kind = NO_MARKER
         if producer_id >= 0:
             if head.attributes & ATTRIBUTE_CONTROL:
+                if head.attributes & ATTRIBUTE_CODEC:
+                    break
                 kind = read_marker(at, &head, &coordinator_epoch)
             if kind == ABORT or head.base_offset >= snapshot_offset or is_visible != was_visible:
                 break

@@ -35,7 +35,7 @@ PRODUCERS = (5, 6, 7)
 
 
 def by_batches(source: Any, start: int, stop: int, **bounds: Any) -> Iterator[tuple[int, Batch] | Damage]:
-    del bounds["run_bytes"]
+    del bounds["run_bytes"], bounds["with_compressed"]
     return walk(source, start, stop, **bounds)
 
 
@@ -81,10 +81,15 @@ def written(path: Path, generator: random.Random) -> None:
                 batch = data(*wanted, codec=generator.choice(["gzip", "zstd"]))
             elif kind in (2, 3) and producer_id not in open_ones:
                 owned = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequences[producer_id]}
-                batch = data(*wanted, **owned)
+                batch = data(*wanted, codec=generator.choice(["none", "none", "lz4"]), **owned)
                 sequences[producer_id] += count
             elif kind == 4:
-                batch = transaction(producer_id, *wanted, sequence=sequences[producer_id])
+                batch = transaction(
+                    producer_id,
+                    *wanted,
+                    sequence=sequences[producer_id],
+                    codec=generator.choice(["none", "none", "lz4"]),
+                )
                 sequences[producer_id] += count
                 open_ones.add(producer_id)
             elif kind == 5 and open_ones:

@@ -41,9 +41,9 @@ def counts(data: bytes) -> None:
     """What is counted of runs, and of decompressed records, is what is counted of their batches one by one."""
     for run in _runs(data):
         _check_counts(run)
-    for item in walk_runs(BufferSource(data), 0, len(data), next_offset=0, with_compressed=True):
-        if isinstance(item, Run) and item.is_compressed:
-            for _, batch in item.batches():
+    for run in _runs(data, with_compressed=True):
+        if run.is_compressed:
+            for _, batch in run.batches():
                 try:
                     codec = CODECS_BY_NAME[batch.codec]
                     payload = codec.decompress(batch.data[BATCH_HEADER_BYTES:], UNCOMPRESSED_BYTES_MAX, 2)
@@ -58,7 +58,7 @@ def counts(data: bytes) -> None:
 def checks(data: bytes) -> None:
     """What a verification finds in a run is what it finds in its batches."""
     hostile = array("q", data[: len(data) // ROW_BYTES * ROW_BYTES])
-    for run in _runs(data):
+    for run in _runs(data, with_compressed=True):
         batches = [*run.batches()]
         ends = array("q", [number for at, each in batches for number in (each.last_offset, at)])
         times = array("q", [number for _, each in batches for number in (each.max_timestamp, each.last_offset)])
@@ -78,8 +78,8 @@ def checks(data: bytes) -> None:
             _check_producers(run, snapshot_offset, visible_offset)
 
 
-def _runs(data: bytes) -> Iterator[Run]:
-    for item in walk_runs(BufferSource(data), 0, len(data), next_offset=0):
+def _runs(data: bytes, *, with_compressed: bool = False) -> Iterator[Run]:
+    for item in walk_runs(BufferSource(data), 0, len(data), next_offset=0, with_compressed=with_compressed):
         if isinstance(item, Run):
             yield item
 
@@ -192,9 +192,13 @@ def _check_producers(run: Run, snapshot_offset: int, visible_offset: int) -> Non
     for position, batch in run.batches():
         is_visible = batch.last_offset >= visible_offset
         was_visible = is_visible if was_visible is None else was_visible
-        kind = _first_end_of(batch) if batch.is_control else None
+        is_packed = batch.is_control and run.is_compressed
+        kind = _first_end_of(batch) if batch.is_control and not is_packed else None
         if batch.producer_id >= 0 and (
-            kind == ControlRecordType.ABORT or batch.base_offset >= snapshot_offset or is_visible != was_visible
+            is_packed
+            or kind == ControlRecordType.ABORT
+            or batch.base_offset >= snapshot_offset
+            or is_visible != was_visible
         ):
             at = position - run.position
             break

@@ -87,6 +87,7 @@ def verify_segment(
         known_end=files.known_end,
         hints=offsets.positions,
         run_bytes=RUN_BYTES_MAX,
+        with_compressed=True,
     ):
         if isinstance(item, Damage):
             log.add_loss(_damage(files, item, size), files.losses)
@@ -94,8 +95,7 @@ def verify_segment(
             offsets.skip(item.position, item.stop)
             times.skip(item.first_offset, item.next_offset)
             continue
-        # A gap may be a known loss, which is reported in the order of the batches around it.
-        if isinstance(item, Run) and not (item.has_gap and files.losses.lost):
+        if isinstance(item, Run) and _needs_no_words(files, item):
             progress.reach(item.position + item.start)
             offsets.note_run(item)
             times.note_run(item)
@@ -106,8 +106,8 @@ def verify_segment(
             continue
         for position, batch in item.batches() if isinstance(item, Run) else (item,):
             progress.reach(position)
-            # The records of a run are checked.
-            if not isinstance(item, Run):
+            # The records of a plain run are checked.
+            if not isinstance(item, Run) or item.is_compressed:
                 _check_records(files, log, position, batch)
             if batch.base_offset > expected:
                 _add_lost(files, log, expected, batch.base_offset, position)
@@ -147,6 +147,19 @@ class _Progress:
 
     def end(self, size: int) -> None:
         self._advance(size - self._told)
+
+
+def _needs_no_words(files: SegmentFiles, run: Run) -> bool:
+    """Whether nothing is reported of the batches of a run themselves. What is, comes in their order."""
+    if run.has_gap and files.losses.lost:
+        return False
+    try:
+        if run.is_compressed:
+            for _, batch in run.batches():
+                batch.check(files.max_batch_bytes_uncompressed)
+    except CorruptDataError:
+        return False
+    return True
 
 
 def _check_records(files: SegmentFiles, log: LogVerification, position: int, batch: Batch) -> None:
