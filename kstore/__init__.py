@@ -1,7 +1,7 @@
 """An embedded, durable, append-only log with Apache Kafka's exact file format.
 
-``import kstore`` loads what a log needs. Every other public name loads its module on first use, so that a program pays
-only for the producers, consumers and event loops that it uses.
+``import kstore`` loads the errors and the compiled codec. Every other public name loads its module on first use, so
+that a program pays only for the logs, producers, consumers and event loops that it uses.
 """
 
 from importlib import import_module
@@ -71,7 +71,6 @@ from kstore.errors import (
     UnsupportedFormatError,
     WakeupError,
 )
-from kstore.log import Log, TimePoint
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, ProducerInfo, RecoveryReport
 
@@ -83,6 +82,7 @@ if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore.consumer.consumer import Consumer
     from kstore.engine.fetch import FetchSlice
     from kstore.files.paths import TopicPartition
+    from kstore.log import Log, TimePoint
     from kstore.producer._accumulate import Deliveries, Delivery
     from kstore.producer.mock import MockProducer
     from kstore.producer.producer import Producer
@@ -213,6 +213,7 @@ LAZY = {
     "FetchSlice": "kstore.engine.fetch",
     "Job": "kstore.queue.job",
     "LeasedItem": "kstore.queue.look",
+    "Log": "kstore.log",
     "MockProducer": "kstore.producer.mock",
     "OffsetAndMetadata": "kstore.transactions.group_records",
     "PartitionDescription": "kstore.store",
@@ -226,6 +227,7 @@ LAZY = {
     "Store": "kstore.store",
     "StoreStatus": "kstore.store",
     "TopicDescription": "kstore.store",
+    "TimePoint": "kstore.log",
     "TopicPartition": "kstore.files.paths",
     "TopicSummary": "kstore.store",
     "check_backups": "kstore.backup.check",

@@ -74,8 +74,21 @@ def parts(modules: set[str]) -> set[str]:
     return {name.split(".")[1] for name in modules if name.startswith("kstore.")} & OTHER_PARTS
 
 
-def test_importing_kstore_loads_only_what_a_log_needs() -> None:
+def test_importing_kstore_loads_no_engine() -> None:
     modules = loaded_by("import kstore")
+    assert {name for name in modules if name.startswith("kstore.")} <= {
+        "kstore.compiled",
+        "kstore.errors",
+        "kstore.record",
+        "kstore.record._codec",
+        "kstore.record.crc",
+        "kstore.types",
+    }
+    assert not heavy(modules)
+
+
+def test_a_log_loads_only_what_it_needs() -> None:
+    modules = loaded_by("import kstore\nassert kstore.Log")
     assert "kstore.log" in modules
     assert not heavy(modules)
     assert not parts(modules)
