@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.names import complete_partitions
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
@@ -31,26 +32,26 @@ Exit status:
 
 @click.command("delete-records", cls=KstoreCommand, epilog=EXAMPLES, short_help="Delete the oldest records of a log.")
 @click.argument("directory", type=click.Path())
-@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.argument("owner", metavar="TOPIC-PARTITION", shell_complete=complete_partitions)
 @click.option("--before", type=int, required=True, metavar="OFFSET", help="The new start; -1 for the high watermark.")
 @format_option("text: a sentence. json: one object.")
-def command(directory: str, partition: str, before: int, form: str) -> int:
+def command(directory: str, owner: str, before: int, form: str) -> int:
     """Delete the records below an offset from TOPIC-PARTITION of the store in DIRECTORY, durably.
 
     Whole segments below it are removed; the rest below it is never read again.
     """
-    owner = topic_partition(partition)
-    if owner is None:
-        raise click.UsageError(f"{partition}: expected <topic>-<partition>, as orders-0")
+    partition = topic_partition(owner)
+    if partition is None:
+        raise click.UsageError(f"{owner}: expected <topic>-<partition>, as orders-0")
     if before < -1:
         raise click.UsageError("--before: expected an offset, or -1 for the high watermark")
     with Store(directory, create=False, background=False, file_delete_delay_ms=0) as store:
-        log = store.log(*owner)
+        log = store.log(*partition)
         size_before = segment_count_and_size(reads_of(log).source)[1]
         low_watermark = log.delete_records(log.high_watermark if before == -1 else before)
         freed = size_before - segment_count_and_size(reads_of(log).source)[1]
     if form == "json":
-        print(compact({"partition": partition, "low_watermark": low_watermark, "bytes_removed": freed}))
+        print(compact({"partition": owner, "low_watermark": low_watermark, "bytes_removed": freed}))
     else:
-        print(f"{partition} starts at offset {low_watermark:,}; {freed:,} bytes were removed")
+        print(f"{owner} starts at offset {low_watermark:,}; {freed:,} bytes were removed")
     return OK

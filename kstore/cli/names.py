@@ -14,10 +14,18 @@ from kstore.config import LogConfig
 from kstore.errors import KstoreError
 from kstore.files.paths import topic_partition
 
-__all__ = ["complete_groups", "complete_settings", "complete_topics", "nearest", "topic_hint", "topics_in"]
+__all__ = [
+    "complete_groups",
+    "complete_partitions",
+    "complete_settings",
+    "complete_topics",
+    "nearest",
+    "topic_hint",
+    "topics_in",
+]
 
-# The parameters of commands that name a topic.
-TOPIC_PARAMETERS = ("topics", "topic", "alter", "delete")
+# The parameters of commands that name a topic, a queue, or a partition by its directory.
+TOPIC_PARAMETERS = ("topics", "topic", "alter", "delete", "name", "owner")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -44,6 +52,8 @@ def topic_hint(context: click.Context) -> str:
             if name in known:
                 continue
             owner = topic_partition(name)
+            if parameter == "owner" and owner is not None:
+                return nearest(name, [f"{topic}-{owner.partition}" for topic in known])
             if owner is not None and owner.topic in known:
                 return f"; did you mean topic {owner.topic}, partition {owner.partition}?"
             return nearest(name, known)
@@ -58,6 +68,14 @@ def _directory(context: click.Context) -> str:
 def complete_topics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     known = topics_in(_directory(context))
     return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def complete_partitions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        names = sorted(path.name for path in Path(_directory(context)).iterdir() if topic_partition(path.name))
+    except OSError:
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

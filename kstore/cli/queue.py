@@ -10,6 +10,7 @@ import click
 
 from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.interrupts import held_interrupts
+from kstore.cli.names import complete_topics
 from kstore.cli.options import RAW, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
@@ -56,7 +57,7 @@ def command() -> None:
 def _sub(name: str, help_line: str) -> Callable[[Callable[..., int]], click.Command]:
     def decorate(function: Callable[..., int]) -> click.Command:
         with_arguments = click.argument("directory", type=click.Path())(
-            click.argument("name", metavar="QUEUE")(function)
+            click.argument("name", metavar="QUEUE", shell_complete=complete_topics)(function)
         )
         return command.command(name, cls=KstoreCommand, short_help=help_line)(with_arguments)
 

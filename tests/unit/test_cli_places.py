@@ -123,6 +123,8 @@ def test_a_directory_of_logs_is_read_log_by_log(data: Path, capsys: Capture) -> 
         (["describe", "data", "bils"], "did you mean bills?"),
         (["topics", "data", "--delete", "oders"], "did you mean orders?"),
         (["groups", "data", "--describe", "biling"], "did you mean billing?"),
+        (["delete-records", "data", "ordrs-0", "--before", "1"], "did you mean orders-0?"),
+        (["queue", "stats", "data", "bils"], "did you mean bills?"),
         (["raed"], "did you mean read?"),
     ],
 )
@@ -146,6 +148,8 @@ def test_a_name_like_no_other_gets_no_suggestion(data: Path, capsys: Capture) ->
         (["topics", "data", "--alter"], "o", ["orders"]),
         (["groups", "data", "--describe"], "b", ["billing"]),
         (["consume", "gone"], "o", []),
+        (["queue", "stats", "data"], "b", ["bills"]),
+        (["delete-records", "data"], "o", ["orders-0"]),
         (["topics", "data", "--config"], "retention_m", ["retention_ms="]),
         (["topics", "data", "--reset"], "retention_m", ["retention_ms"]),
     ],
