@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 import click
 
@@ -12,10 +14,14 @@ from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table, wrapped
+from kstore.logs.topics import PartitionDescription
 from kstore.rules.topics import format_topic_id
 from kstore.store import Store, TopicDescription
 
 __all__ = ["command"]
+
+# From this many on, empty partitions share a row.
+ALIKE_MIN = 3
 
 EXAMPLES = """
 \b
@@ -77,13 +83,20 @@ def _print(topic: TopicDescription) -> None:
     for line in wrapped(f"{topic.name}: {topic_id}{', ' if own else ''}{own}"):
         print(line)
     columns = ("partition", "start", "high watermark", "end", "segments", "bytes")
-    rows = [
-        (str(row.partition), row.start_offset, row.high_watermark, row.end_offset, row.segment_count, row.size)
-        for row in topic.partitions
-        if not row.error
-    ]
-    for line in table(columns, rows):
+    for line in table(columns, list(_rows(topic.partitions))):
         print(line)
     for row in topic.partitions:
         if row.error:
             print(f"{row.partition}: {painted('cannot be opened', 'red')}: {row.error}")
+
+
+def _rows(partitions: Sequence[PartitionDescription]) -> Iterator[tuple[object, ...]]:
+    """A row for each partition, but one for several in succession that never held a record."""
+    for (*numbers, error), found in groupby(partitions, lambda row: row[1:]):
+        names = [str(row.partition) for row in found]
+        if error:
+            continue
+        end_offset = numbers[2]
+        if len(names) >= ALIKE_MIN and not end_offset:
+            names = [f"{names[0]}-{names[-1]}"]
+        yield from ((name, *numbers) for name in names)

@@ -105,6 +105,16 @@ def test_describe_prints_each_partition(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(capsys, "describe", str(tmp_path), "none")[0] == 1
 
 
+def test_partitions_that_never_held_a_record_share_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with kstore.open(tmp_path) as store:
+        store.create_topic("orders", 8)
+        for number in (0, 3):
+            store.log("orders", number).append(b"a")
+        _, out, _ = run(capsys, "describe", str(tmp_path))
+    rows = [line.split() for line in out.splitlines()[2:]]
+    assert [(row[0], row[3]) for row in rows] == [("0", "1"), ("1", "0"), ("2", "0"), ("3", "1"), ("4-7", "0")]
+
+
 def test_records_are_deleted_below_an_offset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with kstore.open(tmp_path) as store:
         store.create_topic("orders")
