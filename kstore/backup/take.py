@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 from kstore.backup.manifest import LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, open_files
-from kstore.backup.target import CHUNK_BYTES, BackupTarget
+from kstore.backup.target import BackupTarget
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
 from kstore.errors import FileMissingError, KstoreError, PathLike, TruncatedFileError
+from kstore.files.copies import PIECE_BYTES, FileRange, crc_of
 from kstore.files.fs import File, read_file
 from kstore.files.paths import LOG_SUFFIX, META_PROPERTIES, PRODUCER_IDS, SNAPSHOT_SUFFIX, TopicPartition, segment_name
 from kstore.logs.topics import Topics
@@ -35,6 +36,8 @@ __all__ = ["BackupResult", "back_up"]
 # How many segments may be left to copy at the moment: their files stay open until then.
 OPEN_SEGMENTS_MAX = 64
 ROUNDS = 5
+# What the kernel copies in one call, if the rate is not limited.
+COPY_BYTES = 16 << 20
 # A file that was written so recently may change once more without a change of its time.
 SETTLED_NS = 2_000_000_000
 ROOT_FILES = (META_PROPERTIES, PRODUCER_IDS)
@@ -239,33 +242,36 @@ class _Run:
     # --- one file -----------------------------------------------------------------------------------------------------
 
     def _copy(self, owner: TopicPartition, base: int, suffix: str, file: File, size: int) -> StoredFile:
-        crc = 0
-        for data in _chunks(file, size):
-            crc = crc32c(data, crc)
-        stored = StoredFile(base, suffix, size, crc)
-        if not self._target.has(owner, stored):
+        if size and self._target.copies(owner, base, suffix, size):
+            stored = self._target.copy(owner, base, suffix, self._ranges(file, size))
+        else:
+            stored = StoredFile(base, suffix, size, crc_of(FileRange(file, 0, size)))
+            if self._target.has(owner, stored):
+                return stored
             self._target.put(owner, stored, self._paced(file, stored))
-            self._copied_count += 1
-            self._copied_bytes += size
+        self._copied_count += 1
+        self._copied_bytes += size
         return stored
+
+    def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
+        """What to copy, at the pace that is asked for."""
+        step = PIECE_BYTES if self._throttle.is_limited else COPY_BYTES
+        for position in range(0, size, step):
+            piece = FileRange(file, position, min(step, size - position))
+            yield piece
+            self._note_copied(piece.size)
 
     def _paced(self, file: File, stored: StoredFile) -> Iterator[bytes]:
         """The bytes to copy. They are read a second time: their CRC is in the name. Raises: TruncatedFileError."""
         crc = 0
-        for data in _chunks(file, stored.size):
+        for _, data in FileRange(file, 0, stored.size).pieces():
             crc = crc32c(data, crc)
             yield data
-            self._throttle.note(len(data))
-            if self._progress is not None:
-                self._progress(len(data))
+            self._note_copied(len(data))
         if crc != stored.crc:
             raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", file.path)
 
-
-def _chunks(file: File, size: int) -> Iterator[bytes]:
-    """Raises: TruncatedFileError, StorageError."""
-    for position in range(0, size, CHUNK_BYTES):
-        data = file.pread(min(CHUNK_BYTES, size - position), position)
-        if len(data) != min(CHUNK_BYTES, size - position):
-            raise TruncatedFileError(errno.EAGAIN, f"it ends before {size} bytes", file.path)
-        yield data
+    def _note_copied(self, size: int) -> None:
+        self._throttle.note(size)
+        if self._progress is not None:
+            self._progress(size)

@@ -14,11 +14,12 @@ from typing import Any
 
 from kstore.backup.manifest import Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name, manifest_time
 from kstore.errors import CorruptFileError, LogNotFoundError, PathLike, TruncatedFileError
+from kstore.files.copies import FileRange, copy_range, crc_of
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import TopicPartition
-from kstore.files.remote import open_remote, put_file
+from kstore.files.paths import TopicPartition, segment_name
+from kstore.files.remote import UPLOAD_SUFFIX, Location, new_file, open_remote, put_file
 from kstore.record.crc import crc32c
 
 __all__ = ["CHUNK_BYTES", "BackupTarget"]
@@ -88,17 +89,21 @@ class BackupTarget:
         """Whether the file is there, by its name and size. Files of no bytes are never stored."""
         if not file.size:
             return True
+        name = file.name
+        is_there = self._files_of(owner).get(name) == file.size
+        if is_there and (owner, name) not in self._durable:
+            # A backup that was killed may have left it there, and its name not on disk.
+            self._unsynced.add(owner)
+        return is_there
+
+    def _files_of(self, owner: TopicPartition) -> dict[str, int]:
+        """The sizes of a log's files, by their names in the target."""
         if owner not in self._present:
             self._present[owner] = {}
             with suppress(FileNotFoundError):
                 found = self._at.fs.list_stats((self._at / str(owner)).path)
                 self._present[owner] = {name: stat.size for name, stat in found.items()}
-        name = file.name
-        is_there = self._present[owner].get(name) == file.size
-        if is_there and (owner, name) not in self._durable:
-            # A backup that was killed may have left it there, and its name not on disk.
-            self._unsynced.add(owner)
-        return is_there
+        return self._present[owner]
 
     def chunks(self, owner: TopicPartition, file: StoredFile) -> Iterator[bytes]:
         """The bytes of a file, checked. Raises: CorruptFileError, TruncatedFileError, StorageError."""
@@ -133,18 +138,53 @@ class BackupTarget:
 
         Raises: DiskFullError, StorageError.
         """
-        directory, local = self._at / str(owner), self._at.local
-        present = self._present.setdefault(owner, {})
+        at, local = self._directory_of(owner) / file.name, self._at.local
         if local is None:
-            if not present:
-                self._at.fs.make_dirs(directory.path)
-            self._at.fs.put((directory / file.name).path, chunks)
+            self._at.fs.put(at.path, chunks)
         else:
-            if not present and not local.exists(directory.path):
+            put_file(local, at.path, chunks)
+        self._note_new(owner, file)
+
+    def copies(self, owner: TopicPartition, base: int, suffix: str, size: int) -> bool:
+        """Whether ``copy`` can store such a file: on this machine's disks, if none of its base and size is there."""
+        if self._at.local is None:
+            return False
+        like = StoredFile(base, suffix, size, 0).name.rpartition("-")[0]
+        return not any(name.startswith(like) and name.endswith(suffix) for name in self._files_of(owner))
+
+    def copy(self, owner: TopicPartition, base: int, suffix: str, pieces: Iterable[FileRange]) -> StoredFile:
+        """``put`` of a file that is read only once: its copy tells the CRC. Raises: as ``put``; TruncatedFileError."""
+        directory, local = self._directory_of(owner).path, self._at.local
+        assert local is not None
+        temporary = directory / (segment_name(base, suffix) + UPLOAD_SUFFIX)
+        size = crc = 0
+        with new_file(local, temporary) as file:
+            for piece in pieces:
+                copy_range(piece, file)
+                crc = crc_of(FileRange(file, size, piece.size), crc)
+                # The kernel begins to write, and forgets, what is not read again: the sync has less to wait for.
+                file.advise(size, piece.size, "dontneed")
+                size += piece.size
+            file.fdatasync()
+            file.advise(0, 0, "dontneed")
+            stored = StoredFile(base, suffix, size, crc)
+            local.rename(temporary, directory / stored.name)
+        self._note_new(owner, stored)
+        return stored
+
+    def _directory_of(self, owner: TopicPartition) -> Location:
+        """The directory of a log's files, which exists on return."""
+        directory, local = self._at / str(owner), self._at.local
+        if not self._files_of(owner):
+            if local is None:
+                self._at.fs.make_dirs(directory.path)
+            elif not local.exists(directory.path):
                 local.mkdir(directory.path)
-            self._unsynced.add(owner)
-            put_file(local, (directory / file.name).path, chunks)
-        present[file.name] = file.size
+        return directory
+
+    def _note_new(self, owner: TopicPartition, file: StoredFile) -> None:
+        self._files_of(owner)[file.name] = file.size
+        self._unsynced.add(owner)
 
     def finish(self, manifest: Manifest) -> None:
         """Stores the manifest, which makes what was put a backup. Raises: DiskFullError, StorageError."""

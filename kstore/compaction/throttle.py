@@ -44,5 +44,9 @@ class Throttle:
             self._wait(min(seconds, WAIT_SECONDS_MAX))
 
     @property
+    def is_limited(self) -> bool:
+        return self._rate is not None
+
+    @property
     def _seconds_left(self) -> float:
         return self._free_at - self._clock.monotonic()

@@ -16,8 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
@@ -38,6 +38,7 @@ __all__ = [
     "RemoteFileSystem",
     "RemoteFiles",
     "is_remote",
+    "new_file",
     "open_remote",
     "put_file",
 ]
@@ -141,6 +142,25 @@ def open_remote(
     return Location(files, Path(match[3] or "/"), None)
 
 
+@contextmanager
+def new_file(fs: FileSystem, path: PathLike, *, mode: int = 0o600) -> Iterator[File]:
+    """A new file to write, in place of one that was left there. An error within the block removes it.
+
+    Raises: StorageError.
+    """
+    with suppress(FileNotFoundError):
+        fs.unlink(path)
+    file = fs.open(path, write=True, create=True, mode=mode)
+    try:
+        yield file
+    except BaseException:
+        with suppress(StorageError):
+            fs.unlink(path)
+        raise
+    finally:
+        file.close()
+
+
 def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: int = 0o600, mtime_ns: int = 0) -> int:
     """``put`` for a local file system: the bytes are on disk under the name, which is durable after ``sync_dir``.
 
@@ -148,11 +168,8 @@ def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: 
     """
     name = os.fspath(path)
     temporary = name + UPLOAD_SUFFIX
-    with suppress(FileNotFoundError):
-        fs.unlink(temporary)
-    file = fs.open(temporary, write=True, create=True, mode=mode)
     size = 0
-    try:
+    with new_file(fs, temporary, mode=mode) as file:
         for chunk in chunks:
             file.write_all([chunk], size)
             size += memoryview(chunk).nbytes
@@ -160,12 +177,6 @@ def put_file(fs: FileSystem, path: PathLike, chunks: Iterable[Buffer], *, mode: 
         if mtime_ns:
             fs.set_mtime(temporary, mtime_ns)
         fs.rename(temporary, name)
-    except BaseException:
-        with suppress(StorageError):
-            fs.unlink(temporary)
-        raise
-    finally:
-        file.close()
     return size
 
 
