@@ -38,6 +38,8 @@ OPEN_SEGMENTS_MAX = 64
 ROUNDS = 5
 # What the kernel copies in one call, if the rate is not limited.
 COPY_BYTES = 16 << 20
+# What one call sends to an object store, or to HDFS: each call is a thread with a time limit.
+UPLOAD_BYTES = 8 << 20
 # A file that was written so recently may change once more without a change of its time.
 SETTLED_NS = 2_000_000_000
 ROOT_FILES = (META_PROPERTIES, PRODUCER_IDS)
@@ -255,7 +257,7 @@ class _Run:
 
     def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
         """What to copy, at the pace that is asked for."""
-        step = PIECE_BYTES if self._throttle.is_limited else COPY_BYTES
+        step = self._step(COPY_BYTES)
         for position in range(0, size, step):
             piece = FileRange(file, position, min(step, size - position))
             yield piece
@@ -264,12 +266,16 @@ class _Run:
     def _paced(self, file: File, stored: StoredFile) -> Iterator[bytes]:
         """The bytes to copy. They are read a second time: their CRC is in the name. Raises: TruncatedFileError."""
         crc = 0
-        for _, data in FileRange(file, 0, stored.size).pieces():
+        for _, data in FileRange(file, 0, stored.size).pieces(self._step(UPLOAD_BYTES)):
             crc = crc32c(data, crc)
             yield data
             self._note_copied(len(data))
         if crc != stored.crc:
             raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", file.path)
+
+    def _step(self, size: int) -> int:
+        """Of how many bytes a piece is: small ones are for a rate."""
+        return PIECE_BYTES if self._throttle.is_limited else size
 
     def _note_copied(self, size: int) -> None:
         self._throttle.note(size)

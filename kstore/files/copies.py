@@ -31,12 +31,12 @@ class FileRange(NamedTuple):
     position: int
     size: int
 
-    def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """(position, bytes) of each MiB. Raises: TruncatedFileError if the file ends before; StorageError."""
+    def pieces(self, piece_bytes: int = PIECE_BYTES) -> Iterator[tuple[int, bytes]]:
+        """(position, bytes) of each piece. Raises: TruncatedFileError if the file ends before; StorageError."""
         stop = self.position + self.size
-        for position in range(self.position, stop, PIECE_BYTES):
-            data = self.file.pread(min(PIECE_BYTES, stop - position), position)
-            if len(data) != min(PIECE_BYTES, stop - position):
+        for position in range(self.position, stop, piece_bytes):
+            data = self.file.pread(min(piece_bytes, stop - position), position)
+            if len(data) != min(piece_bytes, stop - position):
                 raise TruncatedFileError(errno.EAGAIN, f"it ends before {stop} bytes", self.file.path)
             yield position, data
 

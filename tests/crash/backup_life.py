@@ -51,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 # Long enough for a file to be settled: the next backup believes its time.
 STEP_MS = 5_000
 # Of how many states one is backed up again: that takes longer than all other checks.
-STATES_PER_BACKUP = 3
+STATES_PER_BACKUP = 5
 
 
 class Contents(NamedTuple):

@@ -67,7 +67,7 @@ def test_a_kill_leaves_each_backup_and_each_restore_whole_or_absent(
 ) -> None:
     life = lived()
     changes = [number for number, one in enumerate(life.operations) if one.kind in CHANGES | {"store"}]
-    tried("kills", kill(set(shuffled(changes, seed, tries(200, quick=4))), life))
+    tried("kills", kill(set(shuffled(changes, seed, tries(100, quick=4))), life))
 
 
 @pytest.mark.soak
@@ -75,7 +75,7 @@ def test_a_kill_after_any_change_leaves_each_backup_and_each_restore_whole_or_ab
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
     kills = kill(None, lived())
-    for number in range(1, len(change_kinds(prepared())) + 1, 20):
+    for number in range(1, len(change_kinds(prepared())) + 1, 60):
         kills += kill(None, lived(killed_at=number))
     assert kills >= 1000
     tried("kills", kills)

@@ -226,6 +226,16 @@ def test_a_backup_goes_to_an_object_store_and_comes_back(memory: str, tmp_path: 
         assert contents(new) == before
 
 
+@pytest.mark.parametrize("rate", [None, 1e12], ids=["no limit", "a limit"])
+def test_progress_counts_each_copied_byte_once(rate: float | None, memory: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        fill(store)
+        for target in (tmp_path / "backups", memory):
+            sizes: list[int] = []
+            result = store.backup(target, bytes_per_second=rate, progress=sizes.append)
+            assert sum(sizes) == result.copied_bytes == result.total_bytes
+
+
 # --- beside writers ---------------------------------------------------------------------------------------------------
 
 
