@@ -232,10 +232,16 @@ def _line(want: Want, log: str, record: Record, where: tuple[str, ...]) -> bytes
         return f"{escaped(text) if want.escapes else text}\n".encode("utf-8", "surrogateescape")
     shown = escaped_bytes if want.escapes else bytes
     mark = b":" if where else b"-"
-    parts = [shown(os.fsencode(log)), b"%d" % record.offset]
+    parts = [_name(log, want.escapes), b"%d" % record.offset]
     if "key" in where:
         parts.append(b"key=" + shown(record.key or b""))
     for name, value in record.headers if where else ():
         if f"header {name}" in where:
             parts.append(b"header " + shown(f"{name}=".encode("utf-8", "surrogatepass") + (value or b"")))
     return mark.join([*parts, shown(record.value or b"")]) + b"\n"
+
+
+@lru_cache(OPEN_LOGS_MAX)
+def _name(log: str, escapes: bool) -> bytes:
+    name = os.fsencode(log)
+    return escaped_bytes(name) if escapes else name
