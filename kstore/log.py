@@ -334,7 +334,9 @@ class Log:
         Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
         accepted; StorageError.
         """
-        return fetch(self._reads, offset_number("offset", offset), max_bytes, isolation_level)
+        return fetch(
+            self._reads, offset_number("offset", offset), offset_number("max_bytes", max_bytes), isolation_level
+        )
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None if there is none.

@@ -297,6 +297,9 @@ class SentMany:
         """How many were handed over, counted from the first."""
         return self._count
 
+    def __repr__(self) -> str:
+        return f"SentMany({self._count} of {len(self._values)} records handed over)"
+
     def __await__(self) -> Generator[Any, None, Self]:
         return self._sent().__await__()
 

@@ -25,8 +25,9 @@ class Throttle:
         has_ended: Callable[[], bool],
     ) -> None:
         """``wait`` waits for the given seconds, or less; ``has_ended`` says that no more waiting is needed."""
-        if bytes_per_second is not None and not bytes_per_second > 0:
-            raise ConfigError(f"bytes_per_second is {bytes_per_second}, expected more than 0")
+        is_number = isinstance(bytes_per_second, int | float)
+        if bytes_per_second is not None and not (is_number and bytes_per_second > 0):
+            raise ConfigError(f"bytes_per_second is {bytes_per_second!r:.80}, expected a number above 0")
         self._rate = bytes_per_second
         self._clock = clock
         self._wait = wait

@@ -340,6 +340,8 @@ class Consumer:
 
     def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time, by partition; None if no record has one. See ``Log.offset_for_time``."""
+        if not isinstance(times, Mapping):
+            raise ConfigError(f"times are {times!r:.80}, expected a mapping of partitions to times")
         return {
             topic_partition(owner): self._log(topic_partition(owner)).offset_for_time(when)
             for owner, when in times.items()

@@ -40,6 +40,8 @@ def topic_partition(owner: tuple[str, int]) -> TopicPartition:
 
 def topic_partitions(owners: Iterable[tuple[str, int]]) -> list[TopicPartition]:
     """Raises: ConfigError."""
+    if not isinstance(owners, Iterable):
+        raise ConfigError(f"partitions are {owners!r:.80}, expected TopicPartitions: topics and numbers")
     return [topic_partition(owner) for owner in owners]
 
 

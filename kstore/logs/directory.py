@@ -20,6 +20,7 @@ from kstore.clock import Clock
 from kstore.engine.directory import directory_mode, ensure_directory, make_directory
 from kstore.errors import (
     ClosedError,
+    ConfigError,
     CorruptFileError,
     FileInTheWayError,
     KstoreError,
@@ -281,7 +282,9 @@ class LogDirectory:
                 raise
 
     def topic(self, name: str) -> tuple[TopicEntry, tuple[int, ...]]:
-        """A topic's entry, and its usable partitions. Raises: TopicNotFoundError."""
+        """A topic's entry, and its usable partitions. Raises: TopicNotFoundError, ConfigError (it is not text)."""
+        if not isinstance(name, str):
+            raise ConfigError(f"a topic is {name!r:.80}, expected a name")
         entry, numbers = self.topics.get(name), self.numbers(name)
         if not numbers and self.shared:
             self.look()  # another process may have created it

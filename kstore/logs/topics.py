@@ -318,6 +318,8 @@ class Topics:
     def alter(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
         """See ``Store.alter_topic``."""
         self.check_alone("altering a topic")
+        if isinstance(reset, str) or not isinstance(reset, Iterable):
+            raise ConfigError(f"reset is {reset!r:.80}, expected names of settings")
         with self._lock:
             entry, numbers = self.directory.topic(name)
             gone = {snake_case(one, RULES) for one in reset}

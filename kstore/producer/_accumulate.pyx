@@ -191,7 +191,12 @@ cdef class SendPath:
         cdef int64_t now
         cdef tuple pairs = ()
         cdef object callback
-        if not self._is_plain or timestamp is not None or type(topic) is not str:
+        if (
+            not self._is_plain
+            or timestamp is not None
+            or type(topic) is not str
+            or (partition is not None and type(partition) is not int)
+        ):
             return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
         if (value is not None and not PyBytes_CheckExact(value)) or (key is not None and not PyBytes_CheckExact(key)):
             try:

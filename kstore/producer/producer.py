@@ -120,6 +120,10 @@ class Producer(SendPath):
         Returns the delivery of each. A bad record fails only its own delivery. Raises: as ``send`` for errors in the
         call; TypeError for a single text in place of the values; ValueError if the lengths differ.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
+        if partition is not None and not hasattr(partition, "__index__"):
+            raise TypeError(f"a partition of type {type(partition).__name__}, expected an int or None")
         values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
         self._slow_path.check_open()
         self._transactions.check_send()
@@ -160,6 +164,8 @@ class Producer(SendPath):
 
         ``options`` are those of ``send_many``. Raises: as ``send_many``; ValueError without a column ``value``.
         """
+        if not hasattr(batch, "schema"):
+            raise TypeError(f"a batch of type {type(batch).__name__}, expected a pyarrow.RecordBatch or Table")
         names = batch.schema.names
         if "value" not in names:
             raise ValueError(f"columns {', '.join(names)}, expected 'value' among them")
@@ -278,6 +284,8 @@ class Producer(SendPath):
         RuntimeError in a callback, where it would wait for itself.
         """
         self._life.check_fork()
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
         self._refuse_in_callback("flush()")
         started = self._clock.monotonic()
         try:

@@ -32,7 +32,7 @@ cdef tuple checked_headers(object headers):
     if headers is None:
         return ()
     if type(headers) is not tuple and type(headers) is not list:
-        if isinstance(headers, (str, bytes)):
+        if isinstance(headers, (str, bytes)) or not hasattr(headers, "__iter__"):
             raise TypeError(
                 f"headers must be a mapping or an iterable of (str, bytes or None) tuples, not {type(headers).__name__}"
             )

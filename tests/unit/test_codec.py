@@ -300,7 +300,7 @@ def test_a_record_has_no_garbage_collector_header() -> None:
         ({"headers": [(None, b"1")]}, "a header's key must be str, not NoneType"),
         ({"headers": [(b"h", b"1")]}, "a header's key must be str, not bytes"),
         ({"headers": [("h", "1")]}, "a header's value must be bytes or None, not str"),
-        ({"headers": 5}, "not iterable"),
+        ({"headers": 5}, "headers must be a mapping or an iterable"),
         ({"offset": 1.5}, "float"),
         ({"timestamp": 1.5}, "float"),
     ],

@@ -120,6 +120,19 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ("membership", lambda p: b"a" in p.log, TypeError, "'Log' object is not a container"),
     ("a truncation", lambda p: p.log.truncate_to("0"), TypeError, "offset is '0', expected an int"),
     ("a deletion", lambda p: p.log.delete_records(1.5), TypeError, "before is 1.5, expected an int"),
+    ("a size of text", lambda p: p.log.fetch(0, "64KiB"), TypeError, "max_bytes is '64KiB', expected an int"),
+    (
+        "headers of a number",
+        lambda p: p.log.append(b"a", headers=5),
+        TypeError,
+        "headers must be a mapping or an iterable",
+    ),
+    (
+        "a rate of text",
+        lambda p: p.log.compact(bytes_per_second="1MiB"),
+        ValueError,
+        "bytes_per_second is '1MiB', expected a number above 0",
+    ),
     # --- opening
     ("a number for a path", lambda p: p.api.Log(5), TypeError, "os.PathLike"),
     (
@@ -191,6 +204,14 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ("a codec", lambda p: p.store.create_topic("u", codec="lz4"), ValueError, "use compression_type="),
     ("no such topic", lambda p: p.store.log("nope"), LookupError, "there is no topic 'nope'"),
     ("no such partition", lambda p: p.store.log("t", 7), LookupError, "topic t has no partition 7"),
+    ("a topic in a list", lambda p: p.store.log(["t"]), ValueError, "a topic is ['t'], expected a name"),
+    ("topics in a list", lambda p: p.store.describe_topic(["t"]), ValueError, "a topic is ['t'], expected a name"),
+    (
+        "a reset of text",
+        lambda p: p.store.alter_topic("t", reset="retention_ms"),
+        ValueError,
+        "expected names of settings",
+    ),
     # --- producers
     ("a dict of settings", lambda p: p.api.Producer({"linger.ms": 5}), TypeError, "use kstore.open(path).producer("),
     ("servers", lambda p: p.store.producer(bootstrap_servers="x"), ValueError, "kstore.open(path).producer()"),
@@ -210,6 +231,21 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         TypeError,
         "a topic of type bytes, expected a str",
     ),
+    ("a partition as text", lambda p: p.producer.send("t", b"x", partition="0"), TypeError, "a partition of type str"),
+    ("to a partition as text", lambda p: p.producer.send_many("t", [b"x"], partition="0"), TypeError, "of type str"),
+    (
+        "many to a list",
+        lambda p: p.producer.send_many(["t"], [b"x"]),
+        TypeError,
+        "a topic of type list, expected a str",
+    ),
+    (
+        "a list as Arrow",
+        lambda p: p.producer.send_arrow("t", [b"x"]),
+        TypeError,
+        "expected a pyarrow.RecordBatch or Table",
+    ),
+    ("a flush for text", lambda p: p.producer.flush("1"), TypeError, "timeout is '1', expected seconds, or None"),
     (
         "one value sent as many",
         lambda p: p.producer.send_many("t", b"abc"),
@@ -261,6 +297,18 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         lambda p: p.consumer.commit(5),
         ValueError,
         "offsets are 5, expected a mapping of partitions to offsets",
+    ),
+    (
+        "times in a list",
+        lambda p: p.consumer.offsets_for_times([0]),
+        ValueError,
+        "expected a mapping of partitions to times",
+    ),
+    (
+        "the ends of a number",
+        lambda p: p.consumer.end_offsets(0),
+        ValueError,
+        "partitions are 0, expected TopicPartitions",
     ),
     # --- queues
     ("text put", lambda p: p.queue.put("x"), TypeError, "value must be bytes or None, not str"),
