@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from kstore.backup.manifest import Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name, manifest_time
+from kstore.engine.directory import make_directory
 from kstore.errors import CorruptFileError, LogNotFoundError, PathLike, TruncatedFileError
 from kstore.files.copies import FileRange, copy_range, crc_of
 from kstore.files.fs import FileSystem
@@ -25,6 +26,7 @@ from kstore.record.crc import crc32c
 __all__ = ["CHUNK_BYTES", "BackupTarget"]
 
 CHUNK_BYTES = 1 << 20
+DIRECTORY_MODE = 0o700
 MANIFEST_SIZE_MAX = 1 << 30
 
 
@@ -129,8 +131,10 @@ class BackupTarget:
 
     def begin(self) -> None:
         """Makes the place ready for a backup. Raises: LockedError if another one is running there; StorageError."""
-        self._at.fs.make_dirs(self._at.path)
-        if self._at.local is not None:
+        if self._at.local is None:
+            self._at.fs.make_dirs(self._at.path)
+        else:
+            make_directory(self._at.local, self._at.path, mode=DIRECTORY_MODE)
             self._lock = DirectoryLock(self._at.path, kind="backup")
 
     def put(self, owner: TopicPartition, file: StoredFile, chunks: Iterable[bytes]) -> None:
@@ -194,7 +198,6 @@ class BackupTarget:
             for owner in sorted(self._unsynced):
                 local.sync_dir((self._at / str(owner)).path)
             local.sync_dir(self._at.path)
-            local.sync_dir(self._at.path.parent)
         self._at.fs.put(at.path, [encode_manifest(manifest)])
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ __all__ = [
     "whole",
 ]
 
-STORE, BACKUPS = ROOT / "store", ROOT / "backups"
+STORE, BACKUPS = ROOT / "store", ROOT / "disk" / "backups"
 # One thread, and no work besides the life's.
 SETTINGS: dict[str, Any] = {
     "background": False,
