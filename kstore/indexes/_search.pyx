@@ -103,10 +103,18 @@ cdef inline int64_t load_32(const uint8_t* at) noexcept:
     return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
 
 
-def offset_rows(const uint8_t[::1] data not None):
+def offset_rows(data):
     """An ``array("q")`` of delta and position of each entry of an offset index, up to the first that is out of order."""
-    cdef Py_ssize_t count = data.shape[0] // OFFSET_ENTRY_SIZE, number
-    cdef const uint8_t* at = &data[0] if count else NULL
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return read_offset_rows(<const uint8_t*>view.buf, view.len // OFFSET_ENTRY_SIZE)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef array.array read_offset_rows(const uint8_t* at, Py_ssize_t count):
+    cdef Py_ssize_t number
     cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
     cdef long long* row = rows.data.as_longlongs
     cdef int64_t delta = -1, position = -1
@@ -122,10 +130,18 @@ def offset_rows(const uint8_t[::1] data not None):
     return rows
 
 
-def time_rows(const uint8_t[::1] data not None):
+def time_rows(data):
     """An ``array("q")`` of timestamp and delta of each entry of a time index, up to the first that is out of order."""
-    cdef Py_ssize_t count = data.shape[0] // TIME_ENTRY_SIZE, number
-    cdef const uint8_t* at = &data[0] if count else NULL
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return read_time_rows(<const uint8_t*>view.buf, view.len // TIME_ENTRY_SIZE)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef array.array read_time_rows(const uint8_t* at, Py_ssize_t count):
+    cdef Py_ssize_t number
     cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
     cdef long long* row = rows.data.as_longlongs
     cdef int64_t timestamp = -1, delta = 0

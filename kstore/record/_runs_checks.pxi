@@ -5,6 +5,19 @@ from kstore.record.control import ControlRecordType as _ControlRecordType
 cdef object COMMIT_TYPE = _ControlRecordType.COMMIT
 
 
+cdef Py_ssize_t pair_count(array.array rows) except -1:
+    if rows.ob_descr.typecode != c"q":
+        raise ValueError("rows are an array('q')")
+    return len(rows) // 2
+
+
+cdef const int64_t* pairs_of(array.array rows, Py_ssize_t count) except? NULL:
+    """The numbers of ``rows``; ValueError if it has become shorter than ``count`` pairs."""
+    if len(rows) // 2 < count:
+        raise ValueError(f"{len(rows) // 2} entries, expected the {count} there were")
+    return <const int64_t*>rows.data.as_longlongs
+
+
 @cython.final
 cdef class OffsetCheck:
     """The entries of an offset index, held against the batches of its segment as these pass. Not thread-safe.
@@ -14,20 +27,20 @@ cdef class OffsetCheck:
     position, "above" where the batch there begins above the entry's offset, "no end" where none ends with that offset.
     """
 
-    cdef const int64_t[::1] rows
+    cdef array.array rows
     cdef int64_t base_offset
     cdef Py_ssize_t count
     # The slots up to which positions, and offsets, were held against batches.
     cdef readonly Py_ssize_t position_slot
     cdef Py_ssize_t offset_slot
 
-    def __cinit__(self, const int64_t[::1] rows not None, int64_t base_offset):
+    def __cinit__(self, array.array rows not None, int64_t base_offset):
         self.rows = rows
         self.base_offset = base_offset
-        self.count = rows.shape[0] // 2
+        self.count = pair_count(rows)
 
     cdef int note(self, int64_t position, int64_t base_delta, int64_t last_delta, list found) except -1:
-        cdef const int64_t* rows = &self.rows[0] if self.count else NULL
+        cdef const int64_t* rows = pairs_of(self.rows, self.count)
         cdef Py_ssize_t slot
         while self.position_slot < self.count and rows[2 * self.position_slot + 1] <= position:
             slot = self.position_slot
@@ -69,9 +82,10 @@ cdef class OffsetCheck:
     def skip(self, int64_t start, int64_t stop):
         """Passes over the entries that point below ``stop``, of which those from ``start`` on cannot be held against
         anything; what those before it contradict."""
+        cdef const int64_t* rows = pairs_of(self.rows, self.count)
         cdef list found = []
-        while self.position_slot < self.count and self.rows[2 * self.position_slot + 1] < stop:
-            if self.rows[2 * self.position_slot + 1] < start:
+        while self.position_slot < self.count and rows[2 * self.position_slot + 1] < stop:
+            if rows[2 * self.position_slot + 1] < start:
                 found.append((self.position_slot, "no start", 0, 0))
             self.position_slot += 1
         self.offset_slot = max(self.offset_slot, self.position_slot)
@@ -87,7 +101,7 @@ cdef class TimeCheck:
     timestamp of its batch is another one.
     """
 
-    cdef const int64_t[::1] rows
+    cdef array.array rows
     cdef int64_t base_offset
     cdef Py_ssize_t count
     # How many were held against batches.
@@ -96,14 +110,14 @@ cdef class TimeCheck:
     cdef readonly int64_t max_timestamp
     cdef readonly bint is_far
 
-    def __cinit__(self, const int64_t[::1] rows not None, int64_t base_offset):
+    def __cinit__(self, array.array rows not None, int64_t base_offset):
         self.rows = rows
         self.base_offset = base_offset
-        self.count = rows.shape[0] // 2
+        self.count = pair_count(rows)
         self.max_timestamp = -1
 
     cdef int note(self, int64_t base_delta, int64_t last_delta, int64_t timestamp, list found) except -1:
-        cdef const int64_t* rows = &self.rows[0] if self.count else NULL
+        cdef const int64_t* rows = pairs_of(self.rows, self.count)
         cdef Py_ssize_t slot
         while self.slot < self.count and rows[2 * self.slot + 1] <= last_delta:
             slot = self.slot
@@ -140,12 +154,12 @@ cdef class TimeCheck:
             at = following
         return found
 
-    def replace(self, const int64_t[::1] rows not None):
+    def replace(self, array.array rows not None):
         """Takes other entries for those that no batch has come to."""
-        if rows.shape[0] // 2 < self.slot:
-            raise ValueError(f"{rows.shape[0] // 2} entries, expected at least {self.slot}")
+        if pair_count(rows) < self.slot:
+            raise ValueError(f"{pair_count(rows)} entries, expected at least {self.slot}")
         self.rows = rows
-        self.count = rows.shape[0] // 2
+        self.count = pair_count(rows)
 
 
 def falling_epoch(Run run not None, int64_t latest):

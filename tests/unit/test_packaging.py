@@ -77,6 +77,14 @@ def test_a_step_shows_its_progress_and_on_failure_everything(capsys: pytest.Capt
     assert "a warning\n" in capsys.readouterr().out
 
 
+def test_no_compiled_module_carries_cythons_memoryviews_and_coroutines() -> None:
+    """Either doubles the C code of a small module, and what compiles it: ``Py_buffer`` and ``__next__`` do as well."""
+    sources = [path for pattern in ("*.pyx", "*.pxi", "*.pxd") for path in (ROOT / "kstore").rglob(pattern)]
+    assert sources
+    found = [path.name for path in sources if re.search(r"\[::1?\]|\byield\b|\basync def\b", path.read_text("utf-8"))]
+    assert found == []
+
+
 # --- archives ---------------------------------------------------------------------------------------------------------
 
 
