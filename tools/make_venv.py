@@ -96,9 +96,10 @@ class Step:
         with self._process.stdout as lines:
             for line in lines:
                 self._output.append(line)
-                text = line.strip()
-                if SHOWN.match(text):
-                    print(f"    {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}", flush=True)
+                # Cython's processes may write two lines as one.
+                for text in re.split(r"(?<=\.pyx)(?=\[)", line.strip()):
+                    if SHOWN.match(text):
+                        print(f"    {text if len(text) <= WIDTH else text[: WIDTH - 3] + '...'}", flush=True)
 
     def __enter__(self) -> Step:
         return self

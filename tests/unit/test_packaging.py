@@ -68,10 +68,10 @@ def test_the_environment_gets_the_pip_that_came_with_python() -> None:
 
 
 def test_a_step_shows_its_progress_and_on_failure_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = "print('a warning'); print('[ 3/11] Cythonizing a.pyx'); raise SystemExit(%d)"
+    lines = "print('a warning'); print('[ 3/11] Cythonizing a.pyx[ 4/11] Cythonizing b.pyx'); raise SystemExit(%d)"
     with Step(sys.executable, "-c", lines % 0) as step:
         step.wait()
-    assert capsys.readouterr().out == "    [ 3/11] Cythonizing a.pyx\n"
+    assert capsys.readouterr().out == "    [ 3/11] Cythonizing a.pyx\n    [ 4/11] Cythonizing b.pyx\n"
     with Step(sys.executable, "-c", lines % 3) as step, pytest.raises(SystemExit, match="failed with status 3"):
         step.wait()
     assert "a warning\n" in capsys.readouterr().out
