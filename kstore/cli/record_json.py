@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kstore.cli._json_lines import plain_line
@@ -71,21 +69,8 @@ def compact(value: Mapping[str, Any]) -> str:
 
 
 def json_line(value: Mapping[str, Any]) -> bytes:
-    """``compact`` in bytes, with a line break; msgspec, if it is installed, makes the same bytes faster."""
-    try:
-        return _line_encoder()(value) + b"\n"
-    except (ValueError, TypeError, OverflowError):
-        # What only the standard library accepts: lone surrogates, numbers beyond 64 bits.
-        return _standard_bytes(value) + b"\n"
-
-
-@cache
-def _line_encoder() -> Callable[[Any], bytes]:
-    try:
-        encoder: Callable[[Any], bytes] = import_module("msgspec.json").Encoder().encode
-    except ImportError:
-        return _standard_bytes
-    return encoder
+    """``compact`` in bytes, with a line break."""
+    return compact(value).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def line_start(fields: Mapping[str, Any]) -> bytes:
@@ -97,10 +82,6 @@ def record_line(record: Record, first: Mapping[str, Any], start: bytes) -> bytes
     """``json_line`` of the fields ``first`` and those of the record; ``start`` is their ``line_start``."""
     line = plain_line(record, start, TYPE_BYTES[record.timestamp_type])
     return json_line({**first, **record_fields(record)}) if line is None else line
-
-
-def _standard_bytes(value: Any) -> bytes:
-    return _encode(value).encode("utf-8", "surrogatepass")
 
 
 def add_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> None:

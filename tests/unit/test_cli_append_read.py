@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kstore.cli import record_json
 from kstore.cli.interrupts import Interrupts
 from kstore.cli.main import main
 from kstore.cli.record_json import (
     InputError,
     add_bytes,
-    compact,
     header_fields,
-    json_line,
     parse_record,
     record_fields,
 )
@@ -396,18 +393,6 @@ def test_the_group_lists_its_commands_and_its_version(run: Run) -> None:
     for name in ("append", "dump-log", "read", "_KSTORE_COMPLETE=bash_source"):
         assert name in out.decode()
     assert run("--version")[1].startswith(b"kstore, version ")
-
-
-@pytest.mark.parametrize("encoder", ["msgspec", "json"])
-def test_a_json_line_has_the_same_bytes_with_and_without_msgspec(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if encoder == "msgspec":
-        pytest.importorskip("msgspec")
-    else:
-        monkeypatch.setattr(record_json, "_line_encoder", lambda: record_json._standard_bytes)
-    every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x10400)]))
-    for value in (every, None, "", "\ud800", 1, -1, 2**63, 2**80):
-        fields = {"offset": 1, "value": value, "headers": [{"key": value, "value": None}]}
-        assert json_line(fields) == f"{compact(fields)}\n".encode("utf-8", "surrogatepass")
 
 
 def test_a_record_s_fields_are_those_of_its_bytes() -> None:
