@@ -141,6 +141,11 @@ cdef class Delivery:
         # The first attribute that concurrent.futures asks for. Raises: TypeError.
         raise TypeError("a Delivery is lighter than a future of concurrent.futures: give it delivery.future()")
 
+    @property
+    def add_done_callback(self):
+        # Not there for hasattr: a loop would take the delivery for a future. Raises: AttributeError.
+        raise AttributeError("a Delivery has add_callback(callback); delivery.future() has add_done_callback")
+
     def __await__(self):
         from kstore.producer.waiting import awaited
 

@@ -266,6 +266,12 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         TypeError,
         "lighter than a future of concurrent.futures: give it delivery.future()",
     ),
+    (
+        "a future's callback",
+        lambda p: p.producer.send("t", b"x").add_done_callback(print),
+        AttributeError,
+        "a Delivery has add_callback(callback)",
+    ),
     # --- consumers
     ("a consumer of a topic", lambda p: p.api.Consumer("t"), TypeError, "use kstore.open(path).consumer("),
     (
