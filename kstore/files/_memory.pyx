@@ -38,11 +38,6 @@ cdef extern from "<sys/mman.h>" nogil:
 cdef class SharedMemory:
     """The first ``size`` bytes of the file ``fd``, which is at least that long. Thread-safe."""
 
-    cdef char* _start
-    cdef Py_ssize_t _size
-    cdef int _sync_count
-    cdef bint _is_closed
-
     def __cinit__(self, int fd, Py_ssize_t size):
         """Raises: ValueError for a size below 1; OSError."""
         self._is_closed = True

@@ -18,13 +18,17 @@ HEAD = re.compile(rb"(\S{1,40}) ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 
 class CheckedText(NamedTuple):
-    """One kind of file, by its ``name``, of which this program reads and writes ``version``."""
+    """One kind of file, by its ``name``, of which this program writes ``version``, and reads it and those from
+    ``oldest`` on."""
 
     name: str
     version: int
+    oldest: int | None = None
 
-    def encode(self, body: bytes) -> bytes:
-        return b"%s %d %08x\n" % (self.name.encode("ascii"), self.version, crc32c(body)) + body
+    def encode(self, body: bytes, version: int | None = None) -> bytes:
+        """The file. ``version``: an older one, which can express the content too."""
+        head = self.name.encode("ascii"), self.version if version is None else version, crc32c(body)
+        return b"%s %d %08x\n" % head + body
 
     def decode(self, data: bytes, path: PathLike) -> bytes:
         """The content. Raises: CorruptFileError; UnsupportedFormatError for another version."""
@@ -34,6 +38,8 @@ class CheckedText(NamedTuple):
         body = data[head.end() :]
         if int(head[3], 16) != crc32c(body):
             raise CorruptFileError("the CRC does not fit", path=path)
-        if int(head[2]) != self.version:
-            raise UnsupportedFormatError(f"version {int(head[2])}, expected {self.version}", path=path)
+        oldest = self.version if self.oldest is None else self.oldest
+        if not oldest <= int(head[2]) <= self.version:
+            expected = f"{self.version}" if oldest == self.version else f"{oldest} to {self.version}"
+            raise UnsupportedFormatError(f"version {int(head[2])}, expected {expected}", path=path)
         return body

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EpochEntry",
+    "encode_leader_epochs",
+    "encode_topic_id",
     "read_broker_epoch",
     "read_leader_epochs",
     "read_offset_checkpoint",
@@ -43,8 +45,9 @@ __all__ = [
 ]
 
 SIZE_MAX = 64 * 1024
-# A store's checkpoint has a line for each of its partitions, of which a broker may have 100,000.
-OFFSET_CHECKPOINT_SIZE_MAX = 16 << 20
+# A store's checkpoint has a line for each of its partitions, of which a broker may have 100,000; that of a partition's
+# epochs one for each election of a leader, of which years bring thousands.
+CHECKPOINT_SIZE_MAX = 16 << 20
 
 VERSION_LINE = b"0"
 COUNT_LINE = re.compile(rb"0|[1-9][0-9]{0,8}")
@@ -109,7 +112,7 @@ def read_offset_checkpoint(fs: FileSystem, path: PathLike) -> dict[TopicPartitio
     Raises: CorruptFileError, StorageError.
     """
     offsets: dict[TopicPartition, int] = {}
-    for number, line in _read_lines(fs, path, OFFSET_CHECKPOINT_SIZE_MAX):
+    for number, line in _read_lines(fs, path, CHECKPOINT_SIZE_MAX):
         match = OFFSET_LINE.fullmatch(line)
         if match is None or int(match[2]) > PARTITION_MAX or int(match[3]) > OFFSET_MAX:
             raise CorruptFileError(f"line {number} is not '<topic> <partition> <offset>'", path=path)
@@ -122,7 +125,7 @@ def write_offset_checkpoint(
 ) -> None:
     """Replaces the checkpoint; durable on return. Raises: as ``replace_file``."""
     lines = (f"{owner.topic} {owner.partition} {offset}" for owner, offset in sorted(offsets.items()))
-    _write_lines(fs, path, lines, mode=mode)
+    replace_file(fs, path, _encode_lines(lines), mode=mode)
 
 
 def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
@@ -131,7 +134,7 @@ def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
     Raises: CorruptFileError, StorageError.
     """
     entries: list[EpochEntry] = []
-    for number, line in _read_lines(fs, path, SIZE_MAX):
+    for number, line in _read_lines(fs, path, CHECKPOINT_SIZE_MAX):
         match = EPOCH_LINE.fullmatch(line)
         if match is None or int(match[1]) > EPOCH_MAX or int(match[2]) > OFFSET_MAX:
             raise CorruptFileError(f"line {number} is not '<epoch> <start offset>'", path=path)
@@ -141,7 +144,12 @@ def read_leader_epochs(fs: FileSystem, path: PathLike) -> list[EpochEntry]:
 
 def write_leader_epochs(fs: FileSystem, path: PathLike, entries: Iterable[EpochEntry], *, mode: int = 0o600) -> None:
     """Replaces the epochs; durable on return. Raises: as ``replace_file``."""
-    _write_lines(fs, path, (f"{epoch} {start_offset}" for epoch, start_offset in entries), mode=mode)
+    replace_file(fs, path, encode_leader_epochs(entries), mode=mode)
+
+
+def encode_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
+    """The content of a ``leader-epoch-checkpoint``."""
+    return _encode_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def read_topic_id(fs: FileSystem, path: PathLike) -> uuid.UUID:
@@ -165,8 +173,12 @@ def read_topic_id(fs: FileSystem, path: PathLike) -> uuid.UUID:
 
 def write_topic_id(fs: FileSystem, path: PathLike, topic_id: uuid.UUID, *, mode: int = 0o600) -> None:
     """Replaces a ``partition.metadata``; durable on return. Raises: as ``replace_file``."""
-    text = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
-    replace_file(fs, path, b"version: 0\ntopic_id: " + text, mode=mode)
+    replace_file(fs, path, encode_topic_id(topic_id), mode=mode)
+
+
+def encode_topic_id(topic_id: uuid.UUID) -> bytes:
+    """The content of a ``partition.metadata``."""
+    return b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=")
 
 
 def read_broker_epoch(fs: FileSystem, path: PathLike) -> int | None:
@@ -219,7 +231,6 @@ def _read_lines(fs: FileSystem, path: PathLike, size_max: int) -> list[tuple[int
     return list(enumerate(lines[2:], start=3))
 
 
-def _write_lines(fs: FileSystem, path: PathLike, lines: Iterable[str], *, mode: int) -> None:
+def _encode_lines(lines: Iterable[str]) -> bytes:
     entries = list(lines)
-    text = "\n".join([VERSION_LINE.decode("ascii"), str(len(entries)), *entries]) + "\n"
-    replace_file(fs, path, text.encode("ascii"), mode=mode)
+    return ("\n".join([VERSION_LINE.decode("ascii"), str(len(entries)), *entries]) + "\n").encode("ascii")

@@ -30,7 +30,17 @@ from kstore.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Advice", "File", "FileStat", "FileSystem", "Mapping", "read_file", "storage_error", "sync_error"]
+__all__ = [
+    "Advice",
+    "File",
+    "FileStat",
+    "FileSystem",
+    "Mapping",
+    "plain_text",
+    "read_file",
+    "storage_error",
+    "sync_error",
+]
 
 Advice = Literal["normal", "sequential", "random", "willneed", "dontneed"]
 
@@ -202,6 +212,13 @@ class FileSystem(Protocol):
     def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
         """Sets the modification time, and the access time with it."""
         ...
+
+
+def plain_text(error: Exception) -> str:
+    """What an error says, with the file's name first and without the system's error number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def storage_error(error: OSError, path: PathLike, *, writing: bool = False) -> StorageError:

@@ -132,7 +132,7 @@ class OsFile:
             if count == 1:
                 buffer = buffers[0]
                 written = os.pwrite(self._fd, buffer, position)
-                if type(buffer) is bytes and written == len(buffer):
+                if written == (len(buffer) if type(buffer) is bytes else memoryview(buffer).nbytes):
                     return
             else:
                 written = os.pwritev(self._fd, buffers, position) if count <= BUFFERS_PER_WRITE else 0

@@ -13,6 +13,9 @@
       <topic>-<partition>.<32 hex digits>-delete  and -stray, -future: being removed, unknown, arriving
       *-offset-checkpoint  meta.properties  .kafka_cleanshutdown  .lock  kstore.producer-ids
 
+    where backups are
+      backup-<time, 15 digits>.manifest           one for each backup; replica-... for those of a replicator
+
 A name must match exactly: digits are ASCII, an offset has 63 bits. Every other name is foreign and left alone.
 """
 
@@ -40,6 +43,7 @@ __all__ = [
     "LOCK",
     "LOG_START_OFFSETS",
     "LOG_SUFFIX",
+    "MANIFEST",
     "METADATA_TOPIC",
     "META_PROPERTIES",
     "PARTITION_METADATA",
@@ -102,6 +106,7 @@ STRAY_MARK = "-stray"
 FUTURE_MARK = "-future"
 DIR_NAME_LENGTH_MAX = 255
 
+MANIFEST = re.compile(r"(backup|replica)-([0-9]{15})\.manifest", re.ASCII)
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap|)", re.ASCII
 )

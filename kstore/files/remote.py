@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from kstore.errors import KstoreError, PathLike, ReadOnlyError, StorageError
+from kstore.errors import ConfigError, KstoreError, PathLike, ReadOnlyError, StorageError
 from kstore.files.fs import Advice, File, FileStat, FileSystem
 from kstore.files.fs import Mapping as FileMapping
 from kstore.files.local import SYSTEM_FS
@@ -38,6 +38,7 @@ __all__ = [
     "RemoteFileSystem",
     "RemoteFiles",
     "is_remote",
+    "local_path",
     "new_file",
     "open_remote",
     "put_file",
@@ -117,6 +118,22 @@ def is_remote(url: str) -> bool:
     return match is not None and match[1] != "file"
 
 
+def local_path(path: PathLike, what: str) -> Path:
+    """``path`` with ``~`` expanded; ``what`` is to be there. Raises: ConfigError for a URL of another place."""
+    text = os.fspath(path)
+    if is_remote(text):
+        raise ConfigError(
+            f"{without_password(text)}: {what} is on this machine's disks; kstore.open reads a URL with read_only=True"
+        )
+    match = SCHEME.fullmatch(text)
+    if match:
+        return Path(match[2] + (match[3] or "/"))
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(text)
+
+
 def open_remote(
     url: PathLike, *, storage_options: Mapping[str, Any] | None = None, local: FileSystem = SYSTEM_FS
 ) -> Location:
@@ -127,8 +144,7 @@ def open_remote(
     text = os.fspath(url)
     match = SCHEME.fullmatch(text)
     if match is None or match[1] == "file":
-        path = Path(match[2] + (match[3] or "/")) if match else Path(text)
-        return Location(_LocalFiles(local), path.absolute(), local)
+        return Location(_LocalFiles(local), local_path(text, "it").absolute(), local)
     scheme, authority = match[1], match[2]
     prefix = f"{scheme}://{authority}"
     options = {**TIME_LIMITS.get(scheme, {}), **(storage_options or {})}

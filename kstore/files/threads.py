@@ -7,11 +7,12 @@ holds a lock of the whole process. Two rules keep such a close from deadlocking:
   one. ``side_by_side`` takes no such lock, even with a ``WorkerPool``, and waits only for threads that are
   already working;
 - a thread inside the lock registry (``files.lock``) does not wait for other threads, which may need the registry:
-  ``closed_elsewhere`` moves the close to a new thread.
+  ``closed_elsewhere`` moves the close to a new thread, and does not wait for its start either.
 """
 
 from __future__ import annotations
 
+import _thread
 import errno
 import logging
 import sys
@@ -156,8 +157,11 @@ def closed_elsewhere(close: Callable[[], object], what: object) -> bool:
         except Exception:
             logger.exception("%r: closed by a finalizer", what)
 
+    if sys.is_finalizing():
+        return False
     try:
-        start_thread(work, name="kstore-finalizer")
-    except ThreadStartError:
+        # Not ``Thread.start``, which waits until the thread runs: a garbage collection there may need the registry.
+        _thread.start_new_thread(work, ())
+    except RuntimeError:
         return False
     return True

@@ -14,7 +14,7 @@ from kstore.errors import ClosedError, PathLike
 from kstore.files.fs import File, FileSystem, Mapping
 from kstore.files.paths import KSTORE_STATE
 
-__all__ = ["unmapped"]
+__all__ = ["UnmappedFile", "unmapped"]
 
 
 class _FileMapping:
@@ -50,17 +50,19 @@ class _FileMapping:
         self._file = None
 
 
-class _UnmappedFile:
+class UnmappedFile:
+    """A ``File`` without a real mapping, and without blocks ahead of its end."""
+
     def __init__(self, file: File) -> None:
-        self._file = file
+        self.file: File = file
         # What each append calls, as directly as possible.
         self.write_all, self.size, self.pread = file.write_all, file.size, file.pread
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        return getattr(self.file, name)
 
     def map(self, size: int) -> Mapping:
-        return _FileMapping(self._file, size)
+        return _FileMapping(self.file, size)
 
     def allocate(self, position: int, size: int) -> bool:
         return False
@@ -77,7 +79,7 @@ class _UnmappedFs:
         file = self._fs.open(path, write=write, create=create, mode=mode)
         if not write or os.path.basename(path) == KSTORE_STATE:
             return file
-        return cast("File", _UnmappedFile(file))
+        return cast("File", UnmappedFile(file))
 
 
 def unmapped(fs: FileSystem) -> FileSystem:

@@ -162,10 +162,11 @@ class _Hub:
 
     def _sweep(self) -> None:
         """Ends the system's watches that no watch uses any more; a thread inside does it when it leaves."""
-        if not self.mutex.acquire(blocking=False):
-            return
+        is_mine = False
         try:
-            if self._is_busy:
+            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
+            (is_mine,) = map(self.mutex.acquire, (False,))
+            if not is_mine or self._is_busy:
                 return
             self._is_busy = True
             try:
@@ -182,7 +183,8 @@ class _Hub:
             finally:
                 self._is_busy = False
         finally:
-            self.mutex.release()
+            if is_mine:
+                self.mutex.release()
 
     def _warn(self, code: int, path: bytes) -> None:
         if code in NO_WATCH_ERRNOS and not self._warned:

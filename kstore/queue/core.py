@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import cast
@@ -16,8 +16,20 @@ from typing import cast
 from kstore.clock import Clock
 from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
+from kstore.files._locks import Condition, Released
 from kstore.log import Log, reads_of, writer_of
+from kstore.queue._jobs import (
+    close_all,
+    done_if_held,
+    end_all,
+    end_one,
+    held_offsets,
+    lease_first,
+    made_records,
+    new_jobs,
+)
 from kstore.queue.config import QueueConfig
+from kstore.queue.events import DONE
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job, Leaser
 from kstore.queue.journal import Journal
@@ -53,15 +65,16 @@ class QueueCore:
         # The ledger's own.
         self.name: str = ledger.name
         self.items: Log = ledger.items
+        self._appends = writer_of(ledger.items).appends
         self.journal: Journal = ledger.journal
         self.config: QueueConfig = ledger.config
         self.clock: Clock = ledger.clock
         self.lock: threading.Lock = ledger.lock
         self.state: QueueState[Record, Job] = ledger.state
         # Three conditions with one lock: an item may be available; a put may find space; all items may be done.
-        self.available: threading.Condition = threading.Condition(self.lock)
-        self.room: threading.Condition = threading.Condition(self.lock)
-        self.all_done: threading.Condition = threading.Condition(self.lock)
+        self.available: Condition = Condition(self.lock)
+        self.room: Condition = Condition(self.lock)
+        self.all_done: Condition = Condition(self.lock)
         self.getter_count = self.putter_count = self.joiner_count = 0
         self.is_closed: bool = False
         self._reader: LogReader[Record] | None = None
@@ -95,20 +108,15 @@ class QueueCore:
 
     def take_one(self, queue: Leaser, seconds: float) -> Job | None:
         """Leases one item by a short path; None if ``take`` is needed. Needs the lock."""
-        now = self.clock.monotonic()
-        record = None if self.config.note_deliveries else self.state.take_one(now)
-        if record is None:
+        state = self.state
+        if self.config.note_deliveries or not state.is_fresh_next:
             return None
         try:
-            job = Job(queue, record, 1, seconds, now + seconds, threading.get_ident())
-            leases = self.state.leases
-            try:
-                leases[seconds][record.offset] = job
-            except KeyError:
-                leases[seconds] = {record.offset: job}
-            return job
+            return lease_first(
+                Job, queue, state.fresh, state.leases, seconds, self.clock.monotonic(), threading.get_ident()
+            )
         except BaseException:
-            self.state.lose_order()
+            state.lose_order()
             raise
 
     def _leased(
@@ -116,17 +124,21 @@ class QueueCore:
     ) -> list[Job]:
         me = threading.get_ident()
         deadline = now + seconds
+        jobs: list[Job] = []
         try:
-            jobs = []
             for offset, count in again:
                 record = self.read_one(offset)
                 if record is not None:
                     jobs.append(Job(queue, record, count + 1, seconds, deadline, me))
-            jobs += [Job(queue, record, 1, seconds, deadline, me) for record in fresh]
+            jobs += new_jobs(Job, queue, fresh, seconds, deadline, me)
             if jobs:
                 jobs = self.leasing.own(jobs, seconds)
                 self.state.lease(jobs, seconds)
         except BaseException:
+            # First: an item that is offered to the next get must not be leased.
+            for job in jobs:
+                if self.state.is_leased(job):
+                    self.state.end_lease(job)
             self.state.put_back(fresh, [offset for offset, _ in again])
             raise
         return jobs
@@ -228,23 +240,88 @@ class QueueCore:
         logger.warning("%s: items %d to %d cannot be read, and stay where they are: %s", self.name, first, last, reason)
         self.state.damage(first, last)
 
-    def hand_over(self, records: Sequence[Record]) -> None:
-        """Offers items that were just put without a delay: gets that reach them next need not read them. Needs the
-        lock."""
+    def put_one(self, item: bytes) -> int:
+        """Puts an item without a delay, a key or headers; returns its offset. Takes the lock. Raises: as
+        ``Log.append``."""
+        offset, time_ms = self._appends.append_single(item, None) or self.items.append_many((item,))[:3:2]
+        with self.lock:
+            self.hand_over(offset, time_ms, None, (item,))
+            if self.getter_count:
+                self.available.notify()
+        return offset
+
+    def hand_over(
+        self, first: int, time_ms: int, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
+    ) -> None:
+        """Offers items that were just put without a delay, from offset ``first`` on: gets that reach them next need
+        not read them. Needs the lock."""
         state = self.state
         if (
-            records[0].offset == state.position
+            first == state.position
             and self._reader is None
             and len(state.fresh) < HANDED_COUNT_MAX
             and state.is_past_known
         ):
             try:
-                state.offer_fresh(records)
+                records = made_records(first, time_ms, keys, values)
+                if records is not None:
+                    state.offer_fresh(records)
+            except MemoryError:
+                state.lose_order()  # the items are in the log, and only the shortcut is lost
             except BaseException:
                 state.lose_order()
                 raise
 
     # --- return -------------------------------------------------------------------------------------------------------
+
+    def ack_one(self, job: Job) -> bool:
+        """``ack_now`` of one job."""
+        state, journal = self.state, self.journal
+        if self.is_sync or state.is_shared or state.unnoted or self.is_closed:
+            return False
+        leases = state.leases
+        value = done_if_held(leases, job, DONE)
+        if value is None:
+            return False
+        end = journal.append(value)
+        try:
+            end_one(leases, job)
+            state.finish_run(job.offset, 1)
+        except BaseException:
+            state.lose_order()
+            raise
+        self.ledger.applied(end)
+        job.is_open = False
+        if self.joiner_count:
+            self.note_done()
+        return True
+
+    def ack_now(self, jobs: list[Job]) -> bool:
+        """Acks leased jobs by a short path, or does nothing and returns False. Needs the lock: an append that does not
+        wait for the disk may run under it. Raises: as ``Journal.append``, and nothing is acked."""
+        state = self.state
+        if self.is_sync or state.is_shared or state.unnoted or self.is_closed:
+            return False
+        leases = state.leases
+        offsets = held_offsets(leases, jobs)
+        if not offsets:
+            return False
+        end = self.journal.append_done(DONE, offsets)
+        try:
+            end_all(leases, jobs)
+            first, count = offsets[0], len(offsets)
+            if offsets[-1] - first + 1 == count:
+                state.finish_run(first, count)
+            else:
+                state.finish_fast(offsets)
+        except BaseException:
+            state.lose_order()
+            raise
+        self.ledger.applied(end)
+        close_all(jobs)
+        if self.joiner_count:
+            self.note_done()
+        return True
 
     def give_back(self, jobs: Sequence[Job]) -> list[Job]:
         """Ends leases of items that no caller has seen: these deliveries do not count. Needs the lock.
@@ -255,12 +332,28 @@ class QueueCore:
         leased = [job for job in jobs if job.is_open and state.is_leased(job)]
         if state.is_shared or self.is_closed:
             return [] if self.is_closed else leased
-        for job in leased:
-            state.end_lease(job)
-            job.is_open = False
-            state.give_back(job.offset, job.delivery_count - 1, 0)
+        try:
+            for job in leased:
+                state.end_lease(job)
+                job.is_open = False
+                state.give_back(job.offset, job.delivery_count - 1, 0)
+        except BaseException:
+            state.lose_order()
+            raise
         self.wake_getters(len(leased))
         return []
+
+    def end_write(
+        self, token: object, end: int, finish: Callable[[Sequence[int]], None], offsets: Sequence[int]
+    ) -> None:
+        """Calls ``finish``, which marks ``offsets`` as done, if the journal has that, up to ``end``. Takes the lock. An
+        interrupt may end this anywhere; a second call does the rest."""
+        with self.lock:
+            if self.ledger.is_writing(token):
+                if end:
+                    finish(offsets)
+                    self.note_done()
+                self.ledger.end_write(token, end)
 
     # --- wait -------------------------------------------------------------------------------------------------------
 
@@ -359,11 +452,8 @@ class QueueCore:
         # During an open transaction the log ends beyond the readable part, and so will the marker.
         if self.readable_end()[0] > self.state.position:
             return
-        self.lock.release()
-        try:
+        with Released(self.lock):
             reads_of(self.items).wait_beyond(end, min(seconds, POLL_SECONDS), committed=False)
-        finally:
-            self.lock.acquire()
 
     def close(self) -> None:
         """Wakes every waiting thread. Needs no lock."""

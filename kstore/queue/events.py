@@ -44,7 +44,6 @@ __all__ = [
     "SNAPSHOT",
     "Event",
     "decode_events",
-    "encode_done",
     "encode_events",
     "ranges_of",
 ]
@@ -73,15 +72,7 @@ HEAD = struct.Struct(">cI")
 COUNT_MAX = 2**32 - 1
 # The largest record of the journal: it must fit every segment.
 ROWS_MAX = 10_000
-# One item done: the content of most records.
-ONE_DONE = struct.Struct(">cIqI")
 assert HEAD.size == 5
-assert ONE_DONE.size == HEAD.size + ROWS[DONE].size
-
-
-def encode_done(offset: int) -> bytes:
-    """A group that marks one item as done."""
-    return ONE_DONE.pack(DONE, 1, offset, 1)
 
 
 def encode_events(kind: bytes, rows: Sequence[tuple[int, ...]]) -> bytes:

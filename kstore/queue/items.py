@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kstore.record._codec import Record
 from kstore.types import INT64_MAX
 
-__all__ = ["NOTHING", "GivenHeaders", "Headers", "Marks", "Shown", "as_headers", "marks_of", "of_user", "with_marks"]
+__all__ = ["NOTHING", "GivenHeaders", "Headers", "Marks", "Shown", "marks_of", "of_user", "with_marks"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 # What callers may give.
@@ -57,11 +57,6 @@ def marks_of(record: Record) -> Marks:
     if not found:
         return NOTHING
     return Marks(found.get(DUE) or 0, found.get(DELIVERIES) or 0, found.get(MOVED_FROM))
-
-
-def as_headers(given: GivenHeaders | None) -> Headers:
-    """The items of a mapping, or the pairs; whoever writes them checks them."""
-    return tuple(given.items() if isinstance(given, Mapping) else given or ())
 
 
 def of_user(headers: Headers) -> Headers:

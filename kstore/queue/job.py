@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from kstore.errors import KstoreError, LeaseLostError
+from kstore.queue._jobs import LeasedRecord
 from kstore.queue.items import Headers, of_user
-from kstore.record._codec import Record
 
 __all__ = ["Job", "Leaser"]
 
@@ -24,26 +24,15 @@ class Leaser(Protocol):
     def extend(self, job: Job, seconds: float | None = None) -> None: ...
 
 
-class Job:
+class Job(LeasedRecord):
     """An item, leased until ``deadline`` (monotonic). ``with queue.get() as job:`` acks it, or nacks it after an
-    exception. For one thread at a time."""
+    exception. For one thread at a time.
 
-    __slots__ = ("_queue", "deadline", "delivery_count", "is_open", "owner", "record", "seconds", "thread")
+    ``offset`` is the number of the item; a copy of an item that was moved has another one. ``delivery_count`` includes
+    this delivery. ``is_open``: neither acked nor nacked.
+    """
 
-    def __init__(
-        self, queue: Leaser, record: Record, delivery_count: int, seconds: float, deadline: float, thread: int
-    ) -> None:
-        self._queue = queue
-        self.record: Record = record
-        # This delivery included.
-        self.delivery_count: int = delivery_count
-        self.seconds: float = seconds
-        self.deadline: float = deadline
-        # The thread that took it, for ``task_done``.
-        self.thread: int = thread
-        self.owner: int = 0
-        # Neither acked nor nacked.
-        self.is_open: bool = True
+    __slots__ = ()
 
     @property
     def value(self) -> bytes | None:
@@ -57,11 +46,6 @@ class Job:
     def headers(self) -> Headers:
         """The headers that were passed to ``put``."""
         return of_user(self.record.headers)
-
-    @property
-    def offset(self) -> int:
-        """The number of the item; it changes if the item is moved."""
-        return self.record.offset
 
     @property
     def timestamp(self) -> int:

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from kstore.engine.append import Appends
 from kstore.errors import CorruptFileError
 from kstore.log import Log, reads_of, writer_of
+from kstore.queue._jobs import encode_runs
 from kstore.queue.events import GAP, ROWS_MAX, Event, decode_events, encode_events
 from kstore.queue.known import KnownItems
 from kstore.queue.leases import Lease
@@ -38,6 +40,8 @@ class Journal:
     def __init__(self, log: Log, *, is_sync: bool) -> None:
         self.log = log
         self._is_sync = is_sync
+        # The log's, once there was an append: a log that is open for reading has none.
+        self._appends: Appends | None = None
         # An estimate of the bytes since the last snapshot; unguarded: only the time of the next snapshot depends on it.
         self.size: int = 0
 
@@ -48,14 +52,27 @@ class Journal:
     def append(self, value: bytes) -> int:
         """Appends one record; returns the offset after it. As durable as the log's setting. Raises: as ``Log``."""
         self.size += len(value) + BATCH_BYTES
-        single = writer_of(self.log).appends.append_single(value, None)
+        appends = self._appends
+        if appends is None:
+            appends = self._appends = writer_of(self.log).appends
+        single = appends.append_single(value, None)
         return (self.log.append(value) if single is None else single[0]) + 1
+
+    def append_done(self, kind: bytes, offsets: list[int], notes: bytes = b"") -> int:
+        """Appends that items are done, by events of ``kind``, and ``notes``. As ``append_rows``; ``offsets`` rise."""
+        values = encode_runs(kind, offsets, ROWS_MAX)
+        if len(values) == 1:
+            return self.append(values[0] + notes if notes else values[0])
+        return self._append_all(values, notes)
 
     def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
         """Appends events of one kind; if they need several records, a crash may leave only the first of them."""
         if len(rows) <= ROWS_MAX:
             return self.append(encode_events(kind, rows) + notes)
         values = [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
+        return self._append_all(values, notes)
+
+    def _append_all(self, values: Sequence[bytes], notes: bytes) -> int:
         self.size += sum(map(len, values))
         return self.append_many([*values, notes] if notes else values)
 

@@ -311,8 +311,9 @@ class KnownItems(Generic[LeaseT]):
 
     def finish_fast(self, offsets: Sequence[int]) -> None:
         """``finish``, for many items."""
-        # In a shared queue the journal may have been read since, and the floor may be above the items.
-        if self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
+        # The floor may have passed some since they were checked: their log's start has moved.
+        is_past = min(offsets, default=self.floor) < self.floor
+        if is_past or self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
             self.finish(offsets)
             return
         if self.busy:
@@ -320,16 +321,16 @@ class KnownItems(Generic[LeaseT]):
         self.done.update(offsets)
         self._advance()
 
-    def finish_one(self, offset: int) -> None:
-        """``finish``, for one item that was busy."""
-        if self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
-            self.finish((offset,))
+    def finish_run(self, first: int, count: int) -> None:
+        """``finish``, for ``count`` items from ``first`` on, none of which is held."""
+        is_past = first < self.floor
+        if is_past or self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
+            self.finish(range(first, first + count))
             return
-        self.busy.discard(offset)
-        if offset != self.floor:
-            self.done.add(offset)
-            return
-        self.floor = offset + 1
+        if first == self.floor:
+            self.floor = first + count
+        else:
+            self.done.update(range(first, first + count))
         if self.done or self.absent:
             self._advance()
 
@@ -362,10 +363,11 @@ class KnownItems(Generic[LeaseT]):
     def _advance(self) -> None:
         floor, done, absent = self.floor, self.done, self.absent
         while floor in done or (absent and floor in absent):
+            # The floor comes first: an interrupt is served after a call, and must not undo what is done.
+            self.floor = floor + 1
             done.discard(floor)
             floor += 1
         if absent:
             absent.keep_from(floor)
-        self.floor = floor
         if self.position < floor:
             self.position = floor

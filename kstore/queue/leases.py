@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
@@ -96,10 +96,23 @@ class Leases(dict[float, dict[int, LeaseT]]):
 
     def give(self, lease: LeaseT) -> None:
         """Adds a lease that begins now."""
-        group = self.get(lease.seconds)
+        self._group(lease.seconds)[lease.offset] = lease
+
+    def give_all(self, leases: Sequence[LeaseT], seconds: float) -> None:
+        """Adds leases of ``seconds`` that begin now; a refused allocation may leave some of them."""
+        group = self._group(seconds)
+        if type(group) is dict:
+            group.update({lease.offset: lease for lease in leases})
+        else:
+            for lease in leases:
+                group[lease.offset] = lease
+
+    def _group(self, seconds: float) -> dict[int, LeaseT]:
+        """Where a new lease of ``seconds`` belongs."""
+        group = self.get(seconds)
         if group is None:
-            group = self.setdefault(lease.seconds, {}) if len(self) < GROUPS_MAX else self._others()
-        group[lease.offset] = lease
+            group = self.setdefault(seconds, {}) if len(self) < GROUPS_MAX else self._others()
+        return group
 
     def give_again(self, lease: LeaseT) -> None:
         """Adds a lease that began before others of its length."""

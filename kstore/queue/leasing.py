@@ -42,8 +42,8 @@ class Leasing(Protocol):
         """Replaces items by their copies; returns the journal's end afterwards. Takes the lock."""
         ...
 
-    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        """Marks leased items as done; returns the journal's end afterwards. Needs no lock."""
+    def write_done(self, offsets: list[int], notes: bytes) -> int:
+        """Marks leased items as done; returns the journal's end afterwards. Needs no lock. ``offsets`` increase."""
         ...
 
     def nack(self, job: Job, due_ms: int) -> bool:
@@ -88,39 +88,58 @@ class LocalLeasing:
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         ledger = self._ledger
-        end = ledger.journal.append(encode_events(MOVED, rows))
+        end = 0
+        try:
+            end = ledger.journal.append(encode_events(MOVED, rows))
+        finally:
+            if end:
+                try:
+                    self._apply_moved(rows)
+                except BaseException:
+                    self._apply_moved(rows)
+                    raise
+        return end
+
+    def _apply_moved(self, rows: Sequence[tuple[int, int]]) -> None:
+        ledger = self._ledger
         with ledger.lock:
             for row in rows:
                 ledger.state.apply(MOVED, row)
-        return end
 
-    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
-        return self._ledger.journal.append_rows(DONE, rows, notes)
+    def write_done(self, offsets: list[int], notes: bytes) -> int:
+        return self._ledger.journal.append_done(DONE, offsets, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
         ledger, state = self._ledger, self._ledger.state
-        with ledger.lock:
-            if not job.is_open or not state.is_leased(job):
-                return False
-            token = ledger.begin_write()
-            try:
+        token, end = object(), 0
+        try:
+            with ledger.lock:
+                if not job.is_open or not state.is_leased(job):
+                    return False
+                ledger.begin_write(token)
                 state.end_lease(job)
                 state.hold((job.offset,))
                 job.is_open = False
-            except BaseException:
-                ledger.end_write(token)
-                state.busy.discard(job.offset)
-                state.lose_order()
-                raise
-        end = 0
-        try:
             end = ledger.journal.append(encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, 0)]))
         finally:
-            with ledger.lock:
-                ledger.end_write(token, end)
+            try:
+                self._end_nack(token, end, job, due_ms)
+            except BaseException:
+                self._end_nack(token, end, job, due_ms)
+                raise
+        return True
+
+    def _end_nack(self, token: object, end: int, job: Job, due_ms: int) -> None:
+        """Returns the item, if its lease was ended. An interrupt may end this anywhere; a second call does the rest."""
+        ledger, state = self._ledger, self._ledger.state
+        with ledger.lock:
+            if not ledger.is_writing(token):
+                return
+            if not state.is_leased(job):
+                job.is_open = False
                 state.busy.discard(job.offset)
                 state.give_back(job.offset, job.delivery_count, due_ms)
-        return True
+            ledger.end_write(token, end)
 
     def held_count(self, now: float) -> int:
         state = self._ledger.state

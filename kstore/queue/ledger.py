@@ -49,8 +49,7 @@ class Ledger:
         self.lock: threading.Lock = threading.Lock()
         self.state: QueueState[Record, Job] = QueueState(max_deliveries=config.max_deliveries, is_shared=is_shared)
         # The writes to the journal in progress: where it ended when each started.
-        self._writing: dict[int, int] = {}
-        self._write_count = 0
+        self._writing: dict[object, int] = {}
         self._end = 0
         self._load()
         if is_shared:
@@ -144,15 +143,17 @@ class Ledger:
 
     # --- write the journal --------------------------------------------------------------------------------------------
 
-    def begin_write(self) -> int:
-        """Called before an append to the journal; returns a token for ``end_write``. Needs the lock."""
-        self._write_count = token = self._write_count + 1
+    def begin_write(self, token: object) -> None:
+        """Called before an append to the journal, with a new object for ``end_write``. Needs the lock."""
         self._writing[token] = self._end
-        return token
 
-    def end_write(self, token: int, end: int = 0) -> None:
+    def is_writing(self, token: object) -> bool:
+        """Whether a write with this token has begun and not ended. Needs the lock."""
+        return token in self._writing
+
+    def end_write(self, token: object, end: int = 0) -> None:
         """Called when what was appended, up to ``end``, is in the state. Needs the lock."""
-        del self._writing[token]
+        self._writing.pop(token, None)
         if not self.state.is_shared:  # otherwise it is applied when it is read
             self.applied(end)
 

@@ -1,17 +1,21 @@
-"""The state of an open queue and its items: for ``Queue.stats`` and ``Queue.peek``."""
+"""The state of an open queue and its items: for ``Queue.stats``, ``Queue.peek``, its ``repr`` and notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from kstore.engine.describe import pieces_of
 from kstore.engine.reads import segment_count_and_size
+from kstore.errors import KstoreError
+from kstore.files._locks import Attempt
 from kstore.log import reads_of, writer_of
 from kstore.queue.core import QueueCore
 from kstore.queue.items import NOTHING, Shown, marks_of, of_user
+from kstore.rules.notebook import html_table, size_text
 from kstore.types import IsolationLevel
 
-__all__ = ["LeasedItem", "QueueStats", "leased_items", "peeked", "stats_of"]
+__all__ = ["LeasedItem", "QueueStats", "leased_items", "peeked", "queue_html", "queue_text", "stats_of"]
 
 
 class QueueStats(NamedTuple):
@@ -133,3 +137,38 @@ def peeked(core: QueueCore, count: int) -> list[Shown]:
             )
         )
     return shown
+
+
+def queue_text(core: QueueCore, *, is_closed: bool) -> str:
+    """See ``Queue.__repr__``: what is known without waiting. ``is_closed``: whatever ``core`` says."""
+    if is_closed or core.is_closed:
+        return f"Queue({core.name!r}, closed)"
+    counts = _leased_and_delayed(core)
+    return f"Queue({core.name!r}{f', {counts[0]} leased' if counts and counts[0] else ''})"
+
+
+def queue_html(core: QueueCore, *, is_closed: bool) -> str:
+    """The table of a queue in a notebook, with a map of the items' log. Nothing is read, and no lock is waited for."""
+    if is_closed or core.is_closed:
+        return html_table("Queue", [("name", core.name), ("state", "closed")])
+    rows, pieces = [("name", core.name)], []
+    try:
+        source = reads_of(core.items).source
+        pieces = pieces_of(source)
+        rows.append(("offsets not done", f"{core.state.floor:,} to {source.ends.high_watermark:,}"))
+    except KstoreError:
+        pass  # closed at this moment
+    counts = _leased_and_delayed(core)
+    if counts is not None:
+        rows += [("leased", f"{counts[0]:,}"), ("delayed", f"{counts[1]:,}")]
+    if pieces:
+        rows.append(("bytes", size_text(sum(piece.size for piece in pieces))))
+    return html_table("Queue", rows, pieces)
+
+
+def _leased_and_delayed(core: QueueCore) -> tuple[int, int] | None:
+    """How many items are leased, and delayed; None if another thread has the lock."""
+    with Attempt(core.lock) as is_mine:
+        if not is_mine:
+            return None
+        return core.leasing.leased_count(core.clock.monotonic()), core.state.delayed_count

@@ -15,21 +15,23 @@ from typing import NoReturn, Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError, not_picklable
 from kstore.files.fork import ForkGuard
-from kstore.log import writer_of
+from kstore.queue._jobs import close_all, end_all, held_offsets
 from kstore.queue.config import QueueConfig, check_timeout, deadline_of, seconds_of
 from kstore.queue.core import QueueCore
-from kstore.queue.events import encode_done, ranges_of
-from kstore.queue.items import NOTHING, GivenHeaders, Marks, Shown, as_headers, of_user, with_marks
+from kstore.queue.events import ranges_of
+from kstore.queue.items import NOTHING, GivenHeaders, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
-from kstore.queue.look import LeasedItem, QueueStats, leased_items, peeked, stats_of
+from kstore.queue.look import LeasedItem, QueueStats, leased_items, peeked, queue_html, queue_text, stats_of
 from kstore.queue.space import QueueSpace
-from kstore.record._codec import Record
+from kstore.record._codec import Record, as_headers
 from kstore.rules.arguments import as_columns
 
 __all__ = ["Queue", "QueueStats"]
 
 # How often a waiting get looks for items that were not put through this queue.
 LOOK_SECONDS = 0.25
+# Items of a larger call are not kept in memory for the next get.
+HANDED_AT_ONCE_MAX = 1024
 # How many dead letters are put again at a time.
 RETRY_COUNT = 500
 
@@ -97,17 +99,9 @@ class Queue:
         Raises: Full (``maxsize`` was reached for ``timeout`` seconds, or at all if ``block`` is False), and as
         ``Log.append``.
         """
-        core = self._core
+        core = self._core if self._guard.forked else self._of_process
         if not delay and not headers and key is None and not core.config.maxsize and not core.is_closed:
-            offset, time_ms = (
-                writer_of(core.items).appends.append_single(item, None) or core.items.append_many((item,))[:3:2]
-            )
-            with core.lock:
-                if offset == core.state.position:
-                    core.hand_over((Record(offset, time_ms, "CreateTime", None, item),))
-                if core.getter_count:
-                    core.available.notify()
-            return offset
+            return core.put_one(item)
         return self.put_many(
             (item,),
             block,
@@ -148,6 +142,10 @@ class Queue:
         if not count:
             core.check_open()
             return core.items.end_offset
+        is_handed = headers is None and count < HANDED_AT_ONCE_MAX
+        if is_handed:
+            # Copies: another thread may change the lists while they are appended.
+            items, keys = tuple(items), None if keys is None else tuple(keys)
         if core.config.maxsize:
             self._reserve(count, block, timeout)
         elif core.is_closed:
@@ -159,13 +157,9 @@ class Queue:
             if core.config.maxsize:
                 with core.lock:
                     self._reserved -= count
-        records: list[Record] = []
-        if first == core.state.position and count < 1024 and headers is None:
-            given = keys or [None] * count
-            records = [Record(first + at, now_ms, "CreateTime", given[at], items[at]) for at in range(count)]
         with core.lock:
-            if records:
-                core.hand_over(records)
+            if is_handed:
+                core.hand_over(first, now_ms, keys, items)
             core.wake_getters(count)
         return first
 
@@ -188,7 +182,7 @@ class Queue:
         maxsize = core.config.maxsize
         if count > maxsize:
             raise ConfigError(f"{count} items at once, expected up to {maxsize} (maxsize)")
-        deadline = deadline_of(timeout, core.clock)
+        deadline = deadline_of(timeout if block else None, core.clock)
         core.count_all()
         with core.lock, core.counted("putter_count"):
             while (waiting_count := core.waiting_count()) + self._reserved + count > maxsize:
@@ -209,8 +203,8 @@ class Queue:
         Raises: Empty (nothing could be delivered for ``timeout`` seconds, or at all if ``block`` is False),
         ClosedError, StorageError.
         """
-        core = self._core
-        if timeout is not None:
+        core = self._core if self._guard.forked else self._of_process
+        if block and timeout is not None:
             check_timeout(timeout)
         if lease_seconds is None and not core.putter_count and not core.is_closed:
             with core.lock:
@@ -231,7 +225,7 @@ class Queue:
         seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
         if not isinstance(count, int) or count < 1:
             raise ConfigError(f"count is {count!r:.80}, expected an int, at least 1")
-        check_timeout(timeout)
+        check_timeout(timeout if block else None)
         deadline: float | None = None
         is_first = True
         while True:
@@ -242,7 +236,7 @@ class Queue:
                     core.room.notify(len(jobs))
                 has_dead = bool(core.state.dead)
                 if not jobs and not (has_dead and is_first):
-                    if is_first and timeout is not None:
+                    if block and is_first and timeout is not None:
                         deadline = deadline_of(timeout, core.clock)
                     is_first = False
                     rest = None if deadline is None else deadline - core.clock.monotonic()
@@ -252,7 +246,7 @@ class Queue:
             if has_dead and (jobs or is_first):
                 self._bury_all()
                 is_first = False
-                if timeout is not None:
+                if block and timeout is not None:
                     deadline = deadline_of(timeout, core.clock)
             if jobs:
                 return jobs
@@ -271,84 +265,87 @@ class Queue:
 
     def ack(self, job: Job) -> None:
         """See ``Job.ack``."""
-        core = self._core
-        state = core.state
+        core = self._core if self._guard.forked else self._of_process
         with core.lock:
-            # An append that does not wait for the disk may run under the lock.
-            is_simple = not (core.is_sync or state.is_shared or state.unnoted or core.is_closed)
-            if is_simple and (is_simple := job.is_open and state.is_leased(job)):
-                offset = job.record.offset
-                end = core.journal.append(encode_done(offset))
-                try:
-                    state.end_lease(job)
-                    state.finish_one(offset)
-                except BaseException:
-                    state.lose_order()
-                    raise
-                core.ledger.applied(end)
-                job.is_open = False
-                if core.joiner_count:
-                    core.note_done()
-                is_due = self._space.is_due
-        if not is_simple:
+            is_acked = core.ack_one(job)
+            is_due = is_acked and self._space.is_due
+        if not is_acked:
             self.ack_many((job,))
         elif is_due:
             self._space.tidy()
 
     def ack_many(self, jobs: Sequence[Job]) -> None:
         """Acks jobs in one append: all of them, or none. Raises: as ``Job.ack``."""
-        core, state = self._core, self._core.state
+        core, jobs = self._core, list(jobs)
         with core.lock:
-            core.check_open()
-            core.ledger.refresh()
-            for job in jobs:
-                if not job.is_open or not state.may_finish(job):
-                    raise _lost(job)
-            leased = [job for job in dict.fromkeys(jobs) if state.is_leased(job)]
-            offsets = [job.record.offset for job in jobs]
-            notes = core.ledger.notes()
-            token = core.ledger.begin_write()
-            try:
-                for job in leased:
-                    state.end_lease(job)
-                state.hold(offsets)
-            except BaseException:
-                self._not_acked(token, leased, offsets)
-                raise
-        try:
-            end = core.leasing.write_done(ranges_of(offsets), notes)
-        except BaseException:
-            with core.lock:
-                self._not_acked(token, leased, offsets)
-            raise
-        with core.lock:
-            core.ledger.end_write(token, end)
-            try:
-                state.finish_fast(offsets)
-            except BaseException:
-                state.lose_order()
-                raise
-            if core.joiner_count:
-                core.note_done()
+            is_acked = core.ack_now(jobs)
             is_due = self._space.is_due
-        for job in jobs:
-            job.is_open = False
+        if not is_acked:
+            is_due = self._ack_in_steps(core, jobs)
         if is_due:
             self._space.tidy()
 
-    def _not_acked(self, token: int, leased: Iterable[Job], offsets: Sequence[int]) -> None:
-        """Called if an ack failed: the jobs are leased as before, and the other items wait. Needs the lock."""
-        core, state = self._core, self._core.state
-        core.ledger.end_write(token)
+    def _ack_in_steps(self, core: QueueCore, jobs: list[Job]) -> bool:
+        """Acks ``jobs``, without the lock during the append. Returns whether there may be something to tidy."""
+        state = core.state
+        token, end = object(), 0
+        leased, offsets = jobs, None
         try:
-            for job in leased:
-                if not state.is_leased(job):
-                    state.lease_again(job)
-            state.let_go(offsets)
-        except BaseException:
-            state.busy.difference_update(offsets)
-            state.lose_order()
-            raise
+            with core.lock:
+                core.check_open()
+                core.ledger.refresh()
+                offsets = held_offsets(state.leases, jobs)
+                is_plain = offsets is not None
+                if offsets is None:
+                    for job in jobs:
+                        if not job.is_open or not state.may_finish(job):
+                            raise _lost(job)
+                    leased = [job for job in dict.fromkeys(jobs) if state.is_leased(job)]
+                    offsets = [job.offset for job in jobs]
+                notes = core.ledger.notes()
+                core.ledger.begin_write(token)
+                if is_plain:
+                    end_all(state.leases, jobs)
+                else:
+                    for job in leased:
+                        state.end_lease(job)
+                state.hold(offsets)
+            end = core.leasing.write_done(offsets if is_plain else sorted(set(offsets)), notes)
+        finally:
+            try:
+                is_due = self._end_ack(token, end, jobs, leased, offsets or ())
+            except BaseException:
+                self._end_ack(token, end, jobs, leased, offsets or ())
+                raise
+        return is_due
+
+    def _end_ack(self, token: object, end: int, jobs: list[Job], leased: Iterable[Job], offsets: Sequence[int]) -> bool:
+        """Marks ``jobs`` as done if the journal has them, up to ``end``; else they are leased as before, and the other
+        items wait. Returns whether there may be something to tidy.
+
+        An interrupt may end this anywhere; a second call does the rest.
+        """
+        core, state = self._core, self._core.state
+        with core.lock:
+            if not core.ledger.is_writing(token):
+                return False  # it did not begin, or it has ended
+            try:
+                if end:
+                    state.finish_fast(offsets)
+                    close_all(jobs)
+                    if core.joiner_count:
+                        core.note_done()
+                else:
+                    for job in leased:
+                        if state.lease_of(job.offset) is None and not state.is_done(job.offset):
+                            state.lease_again(job)
+                    state.let_go(offsets)
+            except BaseException:
+                state.busy.difference_update(offsets)
+                state.lose_order()
+                raise
+            core.ledger.end_write(token, end)
+            return self._space.is_due
 
     def nack(self, job: Job, delay: float = 0) -> None:
         """See ``Job.nack``."""
@@ -499,17 +496,17 @@ class Queue:
             core.items.accept_loss(first, first + count - 1)
         if not ranges:
             return 0
-        with core.lock:
-            token = core.ledger.begin_write()
-        end = 0
+        token, end = object(), 0
         try:
-            end = core.leasing.write_done(ranges, b"")
-        finally:
             with core.lock:
-                core.ledger.end_write(token, end)
-                if end:
-                    state.give_up_damaged(offsets)
-                    core.note_done()
+                core.ledger.begin_write(token)
+            end = core.leasing.write_done(offsets, b"")
+        finally:
+            try:
+                core.end_write(token, end, state.give_up_damaged, offsets)
+            except BaseException:
+                core.end_write(token, end, state.give_up_damaged, offsets)
+                raise
         self._space.tidy()
         return len(offsets)
 
@@ -563,16 +560,10 @@ class Queue:
         self._space.close()
 
     def __repr__(self) -> str:
-        core = self._of_process
-        if self._guard.forked or core.is_closed:
-            return f"Queue({self.name!r}, closed)"
-        leased_count = 0
-        if core.lock.acquire(blocking=False):
-            try:
-                leased_count = core.leasing.leased_count(core.clock.monotonic())
-            finally:
-                core.lock.release()
-        return f"Queue({self.name!r}{f', {leased_count} leased' if leased_count else ''})"
+        return queue_text(self._of_process, is_closed=self._guard.forked)
+
+    def _repr_html_(self) -> str:
+        return queue_html(self._of_process, is_closed=self._guard.forked)
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable("Queue", "open its store in the other process with shared=True, and get the queue there")

@@ -82,9 +82,9 @@ class SharedLeasing:
             ledger.refresh()  # in order: other processes may have taken the items since
         return end
 
-    def write_done(self, rows: Sequence[tuple[int, int]], notes: bytes) -> int:
+    def write_done(self, offsets: list[int], notes: bytes) -> int:
         # The event may come late, after the next holder of an expired lease has moved the item.
-        return self._ledger.journal.append_rows(ACKED, rows, notes)
+        return self._ledger.journal.append_done(ACKED, offsets, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
         # Under the lock: its position among the other events decides whether it came too late.
@@ -102,8 +102,12 @@ class SharedLeasing:
             finally:
                 if is_leased:
                     job.is_open = False
-                    state.end_lease(job)
-                    state.put_back((), (job.offset,))  # when its claim expires, should no process see this event
+                    try:
+                        state.end_lease(job)
+                        state.put_back((), (job.offset,))  # when its claim expires, should no process see this event
+                    except BaseException:
+                        state.lose_order()
+                        raise
             ledger.refresh()
             if is_leased and state.retries.get(job.offset) == (job.delivery_count, due_ms):
                 state.give_back(job.offset, job.delivery_count, due_ms)

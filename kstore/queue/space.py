@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 
 from kstore.errors import ClosedError, KstoreError
+from kstore.files._locks import Attempt
 from kstore.log import reads_of
 from kstore.queue.core import QueueCore
-from kstore.queue.events import encode_done
+from kstore.queue.events import DONE
 from kstore.queue.items import Marks, marks_of, with_marks
 from kstore.queue.journal import SEGMENT_BYTES
 from kstore.queue.leases import Retry
@@ -58,16 +59,14 @@ class QueueSpace:
 
     def tidy(self) -> None:
         """Does what is due; nothing if another thread is doing it. Failures are logged and retried later."""
-        if not self._at_work.acquire(blocking=False):
-            return
-        try:
-            self._tidy()
-        except ClosedError:
-            pass
-        except KstoreError as error:
-            self._core.report("its space could not be freed", error)
-        finally:
-            self._at_work.release()
+        with Attempt(self._at_work) as is_mine:
+            if is_mine:
+                try:
+                    self._tidy()
+                except ClosedError:
+                    pass
+                except KstoreError as error:
+                    self._core.report("its space could not be freed", error)
 
     def _tidy(self) -> None:
         core = self._core
@@ -113,34 +112,51 @@ class QueueSpace:
         """Copies the remaining items of a segment to the end of the log; False if that is not worthwhile, or not
         possible now."""
         core, state = self._core, self._core.state
-        with core.lock:
-            # A segment with many such items counts too, if enough items after it are done.
-            count = max(stop - start, len(state.done))
-            count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
-            offsets = state.movable(stop, count_max)
-            if not offsets:
-                return False
-            owner = core.leasing.own_all(offsets, MOVE_SECONDS)
-            if owner is None:
-                core.state.put_back((), offsets)
-                return False
-            began = core.clock.monotonic()
-            records = [record for offset in offsets if (record := core.read_one(offset)) is not None]
-            retries = [state.retries.get(record.offset) or _of(record) for record in records]
-            offsets = [record.offset for record in records]
-            state.hold(offsets)
-            token = core.ledger.begin_write()
-        end = 0
+        token, end = object(), 0
+        records: list[Record] = []
+        offsets: list[int] = []
         try:
+            with core.lock:
+                # A segment with many such items counts too, if enough items after it are done.
+                count = max(stop - start, len(state.done))
+                count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
+                found = state.movable(stop, count_max)
+                if not found:
+                    return False
+                owner = core.leasing.own_all(found, MOVE_SECONDS)
+                if owner is None:
+                    core.state.put_back((), found)
+                    return False
+                began = core.clock.monotonic()
+                records = [record for offset in found if (record := core.read_one(offset)) is not None]
+                retries = [state.retries.get(record.offset) or _of(record) for record in records]
+                offsets = [record.offset for record in records]
+                core.ledger.begin_write(token)
+                state.hold(offsets)
             if records:
                 end = self._copy(records, retries, began, owner)
         finally:
-            with core.lock:
-                core.ledger.end_write(token, end)
+            try:
+                self._end_move(token, end, offsets)
+            except BaseException:
+                self._end_move(token, end, offsets)
+                raise
+        return bool(end) or not records
+
+    def _end_move(self, token: object, end: int, offsets: list[int]) -> None:
+        """Lets go of the items. An interrupt may end this anywhere; a second call does the rest."""
+        core, state = self._core, self._core.state
+        with core.lock:
+            if not core.ledger.is_writing(token):
+                return
+            try:
                 # After a late move some stay where they are, even if the journal records it.
                 state.let_go(offsets)
-                core.wake_getters(len(offsets))
-        return bool(end) or not records
+            except BaseException:
+                state.lose_order()
+                raise
+            core.wake_getters(len(offsets))
+            core.ledger.end_write(token, end)
 
     def _copy(self, records: list[Record], retries: list[Retry], began: float, owner: int) -> int:
         """Returns the journal's end afterwards; 0 if it took so long that another process may have taken the items."""
@@ -170,47 +186,42 @@ class QueueSpace:
         A crash in between may leave an item in both. Failures are logged, and retried.
         """
         core, state = self._core, self._core.state
-        if not self._burying.acquire(blocking=False):
-            return
-        try:
-            while True:
+        with Attempt(self._burying) as is_mine:
+            while is_mine:
                 with core.lock:
                     if not state.dead:
                         return
                     offset = state.dead[0]
                     core.ledger.refresh()
                     if state.is_done(offset) or core.leasing.own_all((offset,), MOVE_SECONDS) is None:
-                        state.dead.popleft()
                         state.busy.discard(offset)
-                        state.put_back(
-                            (), (offset,)
-                        )  # another process is doing it; if that dies, the item comes back here
+                        # Another process is doing it; if that dies, the item comes back here.
+                        state.put_back((), (offset,))
+                        state.dead.popleft()  # last: an interrupt loses no item
                         continue
                     record = core.read_one(offset)
                     retry = state.retries.get(offset, Retry(0, 0))
                 if record is not None and not self._bury_one(record, retry.deliveries, put_aside):
                     return
                 with core.lock:
-                    state.dead.popleft()
                     state.busy.discard(offset)
-        finally:
-            self._burying.release()
+                    state.dead.popleft()
 
     def _bury_one(self, record: Record, delivery_count: int, put_aside: PutAside) -> bool:
         core = self._core
         try:
             put_aside(record, delivery_count)
-            with core.lock:
-                token = core.ledger.begin_write()
-            end = 0
+            token, end = object(), 0
             try:
-                end = core.journal.append(encode_done(record.offset))
-            finally:
                 with core.lock:
-                    core.ledger.end_write(token, end)
-                    if end:
-                        core.state.finish((record.offset,))
-                        core.note_done()
+                    core.ledger.begin_write(token)
+                end = core.journal.append_done(DONE, [record.offset])
+            finally:
+                try:
+                    core.end_write(token, end, core.state.finish, [record.offset])
+                except BaseException:
+                    core.end_write(token, end, core.state.finish, [record.offset])
+                    raise
         except KstoreError as error:
             core.report("a dead letter could not be put aside", error)
             return False

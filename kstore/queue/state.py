@@ -114,7 +114,11 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         fresh: list[ItemT] = []
         queue, wanted = self.fresh, count - len(again)
         if not self.is_shared:
-            fresh = [queue.popleft() for _ in range(min(wanted, len(queue)))]
+            if len(queue) <= wanted:
+                fresh = list(queue)
+                queue.clear()
+            else:
+                fresh = [queue.popleft() for _ in range(wanted)]
         # Another process may have leased and returned an item that is fresh here: then it is in both lists.
         taken = {offset for offset, _ in again}
         while queue and len(fresh) < wanted:
@@ -141,16 +145,10 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
                 return False
         return True
 
-    def take_one(self, now: float) -> ItemT | None:
-        """The next item by a short path: it is fresh, and no other item could come before it; else None."""
-        if self.is_shared or self._waits or not self.fresh or not self.waiting.is_whole:
-            return None
-        for group in self.leases.values():
-            for lease in group.values():
-                if lease.deadline <= now:
-                    return None
-                break
-        return self.fresh.popleft()
+    @property
+    def is_fresh_next(self) -> bool:
+        """Whether the next item is the first fresh one, if there is a fresh one and no lease is over."""
+        return not (self.is_shared or self._waits) and self.waiting.is_whole
 
     def put_back(self, fresh: Sequence[ItemT], again: Iterable[int]) -> None:
         """Returns items that were taken but not leased."""
@@ -168,6 +166,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Rebuilds the order, after a failure left half a change, from the events of the journal."""
         if self.waiting.is_whole:
             return
+        self._advance()  # past what the call had marked as done
         elsewhere = {*(item.offset for item in self.fresh), *(lease.offset for lease in self.leases.held())}
         elsewhere |= self.busy | self.damaged | self.unconfirmed.keys()
         waits = []
@@ -180,8 +179,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
     def lease(self, leases: Sequence[LeaseT], seconds: float) -> None:
         """Leases items that were taken, all for the same time."""
-        for lease in leases:
-            self.leases.give(lease)
+        self.leases.give_all(leases, seconds)
 
     def lease_again(self, lease: LeaseT) -> None:
         """Resumes a lease that was ended, until its deadline."""
@@ -219,13 +217,17 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         while over := [lease for lease in self.leases.first() if lease.deadline <= now]:
             for lease in over:
                 self.end_lease(lease)
+                if self.is_done(lease.offset):
+                    continue
                 self.give_back(lease.offset, lease.delivery_count, 0)
                 self.unnoted[lease.offset] = (lease.delivery_count, lease.owner)
             count += len(over)
         return count
 
     def give_back(self, offset: int, delivery_count: int, due_ms: int) -> None:
-        """Returns a delivered item that is not done: it may be delivered again, or becomes a dead letter."""
+        """Returns a delivered item: it may be delivered again, or becomes a dead letter; nothing if it is done."""
+        if self.is_done(offset):
+            return
         try:
             self.retries[offset] = Retry(delivery_count, due_ms)
             if self.is_spent(delivery_count):
@@ -294,6 +296,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
     def check(self) -> None:
         """Asserts the invariants."""
+        self._find_order()
         assert 0 <= self.floor <= self.position, (self.floor, self.position)
         assert all(offset > self.floor for offset in self.done), (self.floor, sorted(self.done)[:3])
         assert not any(offset in self.absent for offset in self.done), "what is done is counted as absent"
@@ -302,7 +305,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         assert not any(self.is_done(offset) for offset in leased), "what is done is leased"
         fresh = [item.offset for item in self.fresh]
         assert fresh == sorted(set(fresh)), "fresh items are in order"
-        self._find_order()
+        assert self.is_shared or not set(fresh) & set(leased), "what is leased is offered to the next get"
         self.waiting.check()
         waiting = self._waits.keys()
         assert not any(self.is_done(offset) for offset in waiting), "what is done waits"

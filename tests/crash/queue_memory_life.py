@@ -20,6 +20,7 @@ import kstore
 from kstore.errors import Empty, KstoreError
 from kstore.queue.job import Job
 from kstore.queue.queue import Queue, give_back
+from kstore.types import Durability
 from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
 from tests.crash.refusals import refused
 from tests.evidence import Lost, Untyped, Wrong
@@ -33,9 +34,9 @@ DELAY_SECONDS = 5.0
 class Life:
     """A queue, and the items that it must still deliver."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, durability: Durability = "os", *, shared: bool = False) -> None:
         self.clock = ManualClock()
-        self.store = kstore.Store(path, durability="os", clock=self.clock)
+        self.store = kstore.Store(path, durability=durability, shared=shared, clock=self.clock)
         self.queue: Queue = self.store.queue("jobs", lease_seconds=LEASE_SECONDS, max_deliveries=0)
         self.alive: set[int] = set()
         self.doubtful: set[int] = set()
@@ -131,8 +132,39 @@ def ack_one(life: Life) -> Callable[[], object]:
     return act
 
 
+def ack_noted(life: Life) -> Callable[[], object]:
+    """The journal also gets a delivery whose lease has expired."""
+    life.leased(1)
+    life.pass_time()
+    return ack(life)
+
+
+def put(life: Life) -> Callable[[], object]:
+    return putting(life, 1, lambda: life.queue.put(b"one"))
+
+
+def put_many(life: Life) -> Callable[[], object]:
+    return putting(life, 5, lambda: life.queue.put_many([b"%d" % number for number in range(5)], keys=[b"key"] * 5))
+
+
+def putting(life: Life, item_count: int, act: Callable[[], int]) -> Callable[[], object]:
+    end = life.queue.stats().end_offset
+    offsets = set(range(end, end + item_count))
+    life.alive |= offsets
+    life.doubtful |= offsets
+
+    def acting() -> None:
+        act()
+        life.doubtful -= offsets
+
+    return acting
+
+
 CALLS = {
     "ack one": ack_one,
+    "ack noted": ack_noted,
+    "put": put,
+    "put many": put_many,
     "get": get,
     "get one": get_one,
     "get expired": get_expired,

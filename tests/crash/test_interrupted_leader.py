@@ -115,5 +115,5 @@ def test_no_append_waits_for_an_interrupted_leader(
             error.add_note(f"interrupted at number {number} of the {between}")
             raise
         shutil.rmtree(directory / str(number))
-    assert 50 < number < LINES_MAX - 1
+    assert 30 < number < LINES_MAX - 1
     tried("faults", number - 1)

@@ -209,6 +209,12 @@ def test_leader_epochs_are_written_and_overwritten(path: Path) -> None:
     assert read_leader_epochs(SYSTEM_FS, path) == second
 
 
+def test_a_partition_may_have_had_thousands_of_leaders(path: Path) -> None:
+    entries = [EpochEntry(epoch, 1_000_000_000_000 + 7 * epoch) for epoch in range(10_000)]
+    write_leader_epochs(SYSTEM_FS, path, entries)
+    assert read_leader_epochs(SYSTEM_FS, path) == entries
+
+
 @pytest.mark.parametrize(
     "content",
     [

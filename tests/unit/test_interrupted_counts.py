@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -12,9 +13,15 @@ from typing import Any, cast
 import pytest
 
 import kstore
+from kstore.backup import moment
+from kstore.consumer.consumer import Consumer
 from kstore.consumer.groups import MemoryGroup
+from kstore.files import watch as watches
+from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
-from kstore.shared.turn import SharedTurn, TurnLock
+from kstore.shared._turn import TurnLock
+from kstore.store import coordinator_of
+from tests.consumer_helpers import T0, T1, consumer, fill, opened
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
 
@@ -92,6 +99,99 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
         at_every_place(writer.growth.wake, check, tried)
 
 
+# --- locks that are only tried ----------------------------------------------------------------------------------------
+
+
+def is_free(lock: Any) -> bool:
+    """Whether another thread gets it."""
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(lock.acquire(blocking=False))
+        if taken[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return taken[0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_a_watch_that_ends_leaves_the_others_to_their_thread(tmp_path: Path, tried: Tried) -> None:
+    assert DirectoryWatch(tmp_path).arm()
+    hub = watches._the_hub
+    assert hub is not None
+
+    def check() -> None:
+        assert is_free(hub.mutex)
+
+    at_every_place(lambda: hub.forget(-1), check, tried)
+
+
+def test_the_work_on_transactions_leaves_each_of_them_free(tmp_path: Path, tried: Tried) -> None:
+    with kstore.open(tmp_path / "data", background=False) as store:
+        coordinator: Any = coordinator_of(store)
+        coordinator.init_producer_id("x", 60_000)
+        ((_, entry),) = coordinator._all()
+
+        def check() -> None:
+            was_free = is_free(entry.lock)
+            if not was_free:
+                entry.lock.release()  # for the store's close
+            assert was_free
+
+        at_every_place(coordinator.run_due, check, tried)
+
+
+@pytest.mark.parametrize("take", [lambda reading: reading.positions(), lambda reading: next(reading)])
+def test_a_call_of_a_consumer_leaves_it_to_other_threads(
+    tmp_path: Path, take: Callable[[Consumer], object], tried: Tried
+) -> None:
+    with opened(tmp_path / "data") as store:
+        for _ in range(100):
+            fill(store, T0, 1)
+        with consumer(store) as reading:
+            reading.assign([T0])
+            use: Any = reading._use
+
+            def act() -> None:
+                take(reading)
+                take(reading)
+
+            def check() -> None:
+                assert is_free(use.lock)
+                reading.seek(T0, 0)
+
+            at_every_place(act, check, tried)
+
+
+def test_a_backup_leaves_its_logs_to_other_threads(tmp_path: Path, tried: Tried) -> None:
+    with opened(tmp_path / "data") as store:
+        writers = {owner: writer_of(store.log(*owner)) for owner in (T0, T1)}
+        locks = [cast(Any, writer.turn).lock for writer in writers.values()]
+
+        def act() -> None:
+            with moment._all_locked(writers, 1.0) as is_complete:
+                assert is_complete
+
+        def check() -> None:
+            stuck = [lock for lock in locks if not is_free(lock)]
+            for lock in stuck:
+                lock.release()  # for the store's close
+            assert stuck == []
+
+        at_every_place(act, check, tried)
+
+
+def test_no_lock_is_tried_by_a_call() -> None:
+    """CPython serves a signal at the end of the call: the lock is then held, and nobody knows."""
+    tried = re.compile(r"(lock|mutex)\.acquire\((blocking=)?False\)")
+    # The queue's locks are tried elsewhere.
+    found = [path for path in Path(kstore.__file__).parent.rglob("*.py") if tried.search(path.read_text())]
+    assert [path for path in found if "queue" not in path.parts] == []
+
+
 def test_no_condition_is_entered() -> None:
     """``Condition.__enter__`` is Python: a signal that is served at its end leaves the lock taken, with nobody to
     release it. The lock's own ``with`` has no such place."""
@@ -126,7 +226,8 @@ class _Interrupting:
 
 
 def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() -> None:
-    turn = TurnLock(cast(SharedTurn, _Alone()))
+    alone: Any = _Alone()
+    turn = TurnLock(alone, alone, alone, alone)
     has_turn, may_end, found = threading.Event(), threading.Event(), list[bool]()
 
     def own() -> None:

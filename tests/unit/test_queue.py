@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue as standard
 import shutil
 import threading
@@ -14,9 +13,11 @@ import pytest
 
 import kstore
 from kstore.errors import ClosedError, ConfigError, Empty, Full, LeaseLostError, ReadOnlyError
+from kstore.log import Log
 from kstore.queue.journal import Journal
 from kstore.queue.queue import Queue, core_of
 from kstore.store import Store, parts_of
+from kstore.types import AppendInfo
 from tests.fake_clock import ManualClock
 from tests.log_cases import flip
 
@@ -78,6 +79,24 @@ def test_a_full_queue_raises_what_queue_raises(opened: Opened) -> None:
     queue.put_nowait(b"c")
     with pytest.raises(ConfigError, match="maxsize"):
         queue.put_many([b"."] * 3)
+
+
+def test_items_are_delivered_as_they_were_put_though_the_lists_change_meanwhile(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened()
+    items, keys = [b"a", b"b"], [b"k", b"l"]
+    append_many = Log.append_many
+
+    def append_and_change(log: Log, *given: Any, **named: Any) -> AppendInfo:
+        done = append_many(log, *given, **named)
+        items[0] = b"other"
+        keys.clear()
+        return done
+
+    monkeypatch.setattr(Log, "append_many", append_and_change)
+    queue.put_many(items, keys=keys)
+    assert [(job.key, job.value) for job in queue.get_many(2)] == [(b"k", b"a"), (b"l", b"b")]
 
 
 def test_an_acked_item_never_comes_back(opened: Opened) -> None:
@@ -377,154 +396,6 @@ def test_a_store_gives_one_object_for_all(tmp_path: Path) -> None:
         store.queue("jobs")
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
-def test_a_waiting_thread_is_woken(tmp_path: Path, shared: bool) -> None:
-    with kstore.open(tmp_path / "store", durability="os", shared=shared) as store:
-        queue = store.queue("jobs", maxsize=1)
-        got: list[bytes | None] = []
-
-        def work() -> None:
-            for _ in range(50):
-                with queue.get(timeout=300) as job:
-                    got.append(job.value)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        for number in range(50):
-            queue.put(b"%d" % number, timeout=20)
-        thread.join(300)
-        assert got == [b"%d" % number for number in range(50)]
-        assert queue.join(timeout=300)
-
-
-def test_a_child_s_queue_is_dead_and_says_so(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "store", durability="os") as store:
-        queue = store.queue("jobs")
-        queue.put(b"a")
-        job = queue.get()
-        with queue._core.lock:  # as some other thread may have it
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    for action in (lambda: queue.put(b"b"), queue.get, job.ack, queue.qsize, queue.join):
-                        with pytest.raises(kstore.ForkedError):
-                            action()
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        job.ack()
-        assert queue.join(timeout=0)
-
-
-def test_a_close_ends_all_waiting(tmp_path: Path) -> None:
-    store = kstore.open(tmp_path / "store", durability="os")
-    queue = store.queue("jobs", maxsize=1)
-    queue.put(b"a")
-    errors: list[BaseException] = []
-
-    def wait(action: Callable[[], object]) -> None:
-        try:
-            action()
-        except ClosedError as error:
-            errors.append(error)
-
-    held = queue.get()
-    queue.put(b"b")
-    queue.get_nowait()
-    queue.put(b"c")
-    threads = [threading.Thread(target=wait, args=(action,)) for action in (lambda: queue.put(b"d"), queue.join)]
-    for thread in threads:
-        thread.start()
-    while queue._core.putter_count + queue._core.joiner_count < 2:
-        threading.Event().wait(0.001)
-    store.close()
-    for thread in threads:
-        thread.join(300)
-    assert len(errors) == 2
-    with pytest.raises(ClosedError):
-        held.ack()
-
-
-@pytest.mark.parametrize("durability", ["sync", "os"])
-def test_many_threads_put_get_and_ack_each_item_once(tmp_path: Path, durability: Any) -> None:
-    with kstore.open(tmp_path / "store", durability=durability) as store:
-        queue = store.queue("jobs", segment_bytes=1 << 14)
-        count, thread_count = 60, 4
-        got: list[bytes | None] = []
-
-        def produce(number: int) -> None:
-            for at in range(count):
-                queue.put(b"%d-%d" % (number, at))
-
-        def work() -> None:
-            while True:
-                with queue.get(timeout=300) as job:
-                    if job.value == b"end":
-                        return
-                    got.append(job.value)
-
-        producers = [threading.Thread(target=produce, args=(number,)) for number in range(thread_count)]
-        workers = [threading.Thread(target=work) for _ in range(thread_count)]
-        for thread in producers + workers:
-            thread.start()
-        for thread in producers:
-            thread.join()
-        queue.put_many([b"end"] * thread_count)
-        for thread in workers:
-            thread.join()
-        assert len(got) == len(set(got)) == count * thread_count
-        assert queue.join(timeout=0)
-        queue.check()
-
-
-def test_two_stores_that_share_a_queue_give_an_item_to_one(tmp_path: Path) -> None:
-    with (
-        kstore.open(tmp_path / "store", durability="os", shared=True) as first,
-        kstore.open(tmp_path / "store", durability="os", shared=True) as second,
-    ):
-        one, other = first.queue("jobs", lease_seconds=600), second.queue("jobs", lease_seconds=600)
-        one.put_many([b"%d" % number for number in range(10)])
-        jobs = [*one.get_many(4), *other.get_many(4), *one.get_many(4)]
-        assert [job.value for job in jobs] == [b"%d" % number for number in range(10)]
-        assert other.stats().leased == 10
-        for job in jobs[:9]:
-            job.ack()
-        jobs[9].extend()
-        jobs[9].nack()
-        again = other.get(timeout=300)
-        assert (again.value, again.delivery_count) == (b"9", 2)
-        with pytest.raises(LeaseLostError):
-            jobs[9].ack()
-        again.ack()
-        assert one.join(timeout=300)
-        one.check()
-        other.check()
-
-
-def test_room_that_another_process_makes_is_found(tmp_path: Path) -> None:
-    with (
-        kstore.open(tmp_path / "store", durability="os", shared=True) as first,
-        kstore.open(tmp_path / "store", durability="os", shared=True) as second,
-    ):
-        one, other = first.queue("jobs", maxsize=1), second.queue("jobs")
-        one.put(b"a")
-        thread = threading.Thread(target=lambda: one.put(b"b", timeout=20))
-        thread.start()
-        other.get(timeout=300).ack()
-        thread.join(300)
-        assert other.get(timeout=300).value == b"b"
-
-
-def test_leases_of_a_process_that_closes_come_back_at_once(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "store", durability="os", shared=True) as first:
-        one = first.queue("jobs", lease_seconds=600)
-        with kstore.open(tmp_path / "store", durability="os", shared=True) as second:
-            second.queue("jobs").put(b"a")
-            second.queue("jobs").get()
-        assert one.get(timeout=300).delivery_count == 2
-
-
 def test_what_is_appended_after_a_power_cut_is_not_taken_for_items_that_were_done(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "store", durability="os", background=False) as store:
         queue = store.queue("jobs")
@@ -588,7 +459,7 @@ def test_a_negative_timeout_is_refused_though_an_item_waits(opened: Opened) -> N
     for get in (queue.get, lambda timeout: queue.get_many(1, timeout=timeout)):
         with pytest.raises(ValueError, match="timeout is -1, expected a number that is not negative"):
             get(timeout=-1)
-    assert queue.get(timeout=0).value == b"a"
+    assert queue.get(False, -1).value == b"a"
 
 
 def test_headers_are_a_mapping_or_pairs_and_many_items_any_iterable(opened: Opened) -> None:
@@ -606,3 +477,11 @@ def test_headers_are_a_mapping_or_pairs_and_many_items_any_iterable(opened: Open
         queue.put_many([b"a"], keys=[b"k", b"l"])
     with pytest.raises(TypeError, match="an iterable with an item for each record, not bytes"):
         queue.put_many(b"abc")  # type: ignore[arg-type]
+    for bad, reason in (
+        ([b"h"], "a header must be a"),
+        ([(b"h", b"1")], "key must be str"),
+        ({"h": 1}, "a header's value"),
+    ):
+        for delay in (0, 60):
+            with pytest.raises(TypeError, match=reason):
+                queue.put(b"a", headers=bad, delay=delay)  # type: ignore[arg-type]

@@ -82,6 +82,16 @@ def test_a_lease_that_is_over_gives_its_item_back() -> None:
     assert state.unnoted == {0: (1, 0)}
 
 
+def test_the_end_of_a_lease_gives_back_nothing_that_is_done() -> None:
+    state = with_items(2)
+    assert taken(state) == [0, 1]
+    state.lease([Held(0, 10), Held(1, 10)], 10.0)
+    state.finish([0])
+    assert state.expire(11) == 2
+    assert (set(state.retries), set(state.unnoted)) == ({1}, {1})
+    state.check()
+
+
 def test_the_floor_is_the_first_item_that_is_not_done() -> None:
     state = with_items(6)
     taken(state)

@@ -22,16 +22,6 @@ from kstore.log import Log
 DATA = bytes(range(256)) * 4096  # 1 MiB
 
 
-@pytest.fixture
-def memory() -> Iterator[str]:
-    """The URL of an empty directory in memory."""
-    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-    yield "memory://bucket/dir"
-    store.store.clear()
-
-
 # --- where a URL leads ------------------------------------------------------------------------------------------------
 
 
