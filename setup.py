@@ -20,9 +20,12 @@ COMPILED = {
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
     "kstore.record._columns": ["kstore/record/_columns.pyx"],
     "kstore.files._memory": ["kstore/files/_memory.pyx"],
+    "kstore.files._locks": ["kstore/files/_locks.pyx"],
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
     "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],
     "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
+    "kstore.shared._turn": ["kstore/shared/_turn.pyx"],
+    "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
     "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }

@@ -77,6 +77,7 @@ from kstore.types import AppendInfo, CorruptRange, CutRange, OpenTransaction, Pr
 if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore import aio as aio
     from kstore.backup.check import CheckedBackup, check_backups
+    from kstore.backup.replicate import Replicator
     from kstore.backup.restore import RestoreResult, restore
     from kstore.backup.take import BackupResult
     from kstore.consumer.consumer import Consumer
@@ -168,6 +169,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RecoveryReport",
+    "Replicator",
     "Report",
     "RequestError",
     "RestoreResult",
@@ -202,6 +204,9 @@ __all__ = [
 # The one place of the version: pyproject.toml reads it from here.
 __version__ = "0.2.0"
 
+# The modules that are attributes without an import of their own.
+MODULES = frozenset(("aio", "config", "index", "log", "metrics", "segment", "store"))
+
 # The module of each public name that is loaded on first use.
 LAZY = {
     "BackupResult": "kstore.backup.take",
@@ -223,6 +228,7 @@ LAZY = {
     "QueueStats": "kstore.queue.look",
     "RecordMetadata": "kstore.producer.records",
     "Report": "kstore.reports.report",
+    "Replicator": "kstore.backup.replicate",
     "RestoreResult": "kstore.backup.restore",
     "Store": "kstore.store",
     "StoreStatus": "kstore.store",
@@ -242,8 +248,8 @@ if not TYPE_CHECKING:  # otherwise a misspelt name would pass
 
     def __getattr__(name: str) -> Any:
         """Loads a public name on first use; later uses find it in the module."""
-        if name == "aio":
-            return import_module("kstore.aio")
+        if name in MODULES:
+            return import_module(f"kstore.{name}")
         if name not in LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(LAZY[name]), name)
@@ -251,4 +257,4 @@ if not TYPE_CHECKING:  # otherwise a misspelt name would pass
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "aio"})
+    return sorted({*globals(), *__all__, *MODULES})

@@ -463,7 +463,8 @@ class TopicNotFoundError(RequestError, LookupError):
 
 
 class DivergedError(RequestError, ValueError):
-    """A mirror that holds data its source lacks: it cannot be updated without losing that."""
+    """A copy that holds data its source lacks, a mirror or the backups of another store: an update would lose or hide
+    that data."""
 
 
 class ClosedError(RequestError, ValueError):

@@ -12,14 +12,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches, check_invariants
-from kstore.engine.describe import described
+from kstore.engine.describe import described, log_html
 from kstore.engine.directory import ensure_present
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
@@ -39,6 +38,7 @@ from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
+from kstore.files.remote import local_path
 from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
 from kstore.record._runs import Run
@@ -109,7 +109,7 @@ class Log:
         self._closed = True  # until it is open
         self._guard = ForkGuard()
         self._writer: LogWriter | None = None
-        self.path: Path = Path(path).expanduser()
+        self.path: Path = local_path(path, "a log")
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
@@ -172,6 +172,9 @@ class Log:
 
     def __repr__(self) -> str:
         return described(getattr(self, "_source", None), str(self.path), closed=self._closed)
+
+    def _repr_html_(self) -> str:
+        return log_html(getattr(self, "_source", None), str(self.path), closed=self._closed)
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable("Log", "open it in the other process, with read_only=True or shared=True")
@@ -419,8 +422,7 @@ class Log:
         """Removes everything from ``offset`` on, durably; a batch that holds ``offset`` goes as a whole.
 
         ``[10-19][20-29]`` at 25 -> ``[10-19]``, and the next record gets 25. Nothing happens at or above the end. What
-        stays is as durable as it was. If ``offset`` is inside the log's first batch, no record stays, and the log
-        starts at ``offset``.
+        stays is as durable as it was. If ``offset`` is in the first batch, no record stays, and the log starts there.
 
         Raises: InvalidOffsetError (negative), and as ``append_many``.
         """
@@ -463,8 +465,7 @@ class Log:
 
         Args:
             whole: compact again what earlier compactions have processed.
-            keep_keyless: whether records without a key stay; by default they do unless the policy is "compact", which
-                accepts none.
+            keep_keyless: whether records without a key stay; by default unless the policy is "compact" alone.
             map_bytes: the memory for the keys, 24 bytes each; keys that do not fit wait for the next call.
             bytes_per_second: a limit for reading and writing.
 
@@ -499,9 +500,8 @@ class Log:
         """Appends the end of a producer's transaction, its commit or its abort; returns the end marker's offset.
 
         A producer's first transactional batch begins a transaction (``append_batches``); if none is open, the marker
-        ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On
-        return the marker is as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by
-        default.
+        ends nothing. A newer ``producer_epoch`` than that of the batches fences their producer. On return the marker is
+        as durable as the log's setting says. ``timestamp`` is in ms since the epoch, now by default.
 
         Raises: TypeError, ValueError, ProducerFencedError (an older epoch), TransactionCoordinatorFencedError, and as
         ``append_many``.
@@ -572,9 +572,7 @@ class Log:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -582,8 +580,10 @@ class Log:
             warnings.warn(f"unclosed {self!r}: the next open has to recover it", ResourceWarning, stacklevel=2)
 
     if not TYPE_CHECKING:
-        truncate_fully_and_start_at = Deprecated(lambda log: writer_of(log).truncate_fully_and_start_at)
-        expire_producers = Deprecated(lambda log: writer_of(log).expire_producers)
+        truncate_fully_and_start_at = Deprecated(
+            lambda it: writer_of(it).truncate_fully_and_start_at, "use truncate_to"
+        )
+        expire_producers = Deprecated(lambda it: writer_of(it).expire_producers, "a store does it by itself")
 
 
 def writer_of(log: Log) -> LogWriter:

@@ -125,6 +125,13 @@ STORE_METRICS = (
         "When the task's last run began, since the epoch; 0 for never.",
         label="task",
     ),
+    Metric(
+        "replication_lag_seconds",
+        "gauge",
+        "seconds",
+        "How long a replicator's target has lacked something; 0 if it lacks nothing, as far as known.",
+        label="target",
+    ),
     Metric("ignored_names", "gauge", "names", "Names in the store's directory that kstore does not own."),
     Metric("notes", "gauge", "notes", "Problems found in the store's directory; its status lists them."),
 )
@@ -134,7 +141,12 @@ PRODUCER_METRICS = (
     Metric("records", "counter", "records", "Written records."),
     Metric("bytes", "counter", "bytes", "Bytes of their batches, as stored."),
     Metric("batches", "counter", "batches", "Their batches."),
-    Metric("writes", "counter", "writes", "Appends to logs; each takes up to 1 MiB of a partition's waiting batches."),
+    Metric(
+        "writes",
+        "counter",
+        "writes",
+        "Appends to logs; each takes up to 1 MiB of a partition's waiting batches (4 MiB if the log syncs).",
+    ),
     Metric("records_per_write", "gauge", "records", "Average number of records per write."),
     Metric("batch_avg_bytes", "gauge", "bytes", "Average size of a batch, as stored."),
     Metric("batch_max_bytes", "gauge", "bytes", "Size of the largest batch, as stored."),

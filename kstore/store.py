@@ -28,9 +28,11 @@ from kstore.errors import ConfigError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
+from kstore.files.remote import is_remote, local_path
 from kstore.files.threads import closed_elsewhere, side_by_side
 from kstore.log import Log
 from kstore.logs.clients import LiveClients
+from kstore.logs.describe import store_html
 from kstore.logs.metrics import logs_metrics, store_metrics
 from kstore.logs.scheduler import Scheduler, TaskStatus
 from kstore.logs.tasks import StoreTasks
@@ -42,6 +44,7 @@ from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.deprecated import Deprecated
+from kstore.rules.topics import KSTORE_TOPICS
 from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
@@ -49,6 +52,7 @@ from kstore.transactions.of_store import StoreCoordinator
 from kstore.types import DURABILITIES, Durability, RetentionResult
 
 if TYPE_CHECKING:
+    from kstore.backup.replicate import Replicator, ReplicatorSettings
     from kstore.backup.take import BackupResult
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
 
@@ -111,7 +115,7 @@ class Store:
             read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
             shared: write beside other processes that share it too (see ``Log``). Topics can be created, but not changed
                 or deleted; nothing is compacted, there are no transactions, and no checkpoints are written.
-            create: whether to create a store if the path is missing; else LogNotFoundError.
+            create: whether to create a missing store; otherwise that is a LogNotFoundError.
             durability: the default for topics (see ``Log``).
             background: whether background work runs in threads; without them ``run_due_tasks`` does it.
             fs, clock: for tests.
@@ -122,7 +126,7 @@ class Store:
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a store that is read_only needs no lock")
-        self.path: Path = Path(path).expanduser()
+        self.path: Path = local_path(path, "a store")
         given = resolved(settings, {**RULES, **STORE_RULES}, " of a store", HINTS)
         self.config: StoreConfig = StoreConfig(**{name: given.pop(name) for name in STORE_RULES.keys() & given.keys()})
         self._is_closing = False
@@ -146,6 +150,7 @@ class Store:
             self._queues = StoreQueues(self._topics)
             self._producers: LiveClients[Producer] = LiveClients()
             self._consumers: LiveClients[Consumer] = LiveClients()
+            self._replicators: list[Replicator] = []
             if not read_only:
                 self._begin()
         except BaseException:
@@ -207,13 +212,17 @@ class Store:
     def own_metrics(self) -> dict[str, MetricValue]:
         """The store's own (``kstore.metrics.STORE_METRICS``), for the directory and the background work."""
         self._topics.life.check()
-        return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status())
+        lags = {one.target: one.lag_seconds for one in self._replicators if not one.closed}
+        return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status(), lags)
 
     def __repr__(self) -> str:
         if self.closed:
             return f"Store({str(self.path)!r}, closed)"
         topics, logs = len(self._topics.directory.topics), len(self._topics.logs.open_now())
         return f"Store({str(self.path)!r}, {topics} topic{'' if topics == 1 else 's'}, {logs} open)"
+
+    def _repr_html_(self) -> str:
+        return store_html(self._topics, str(self.path))
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable("Store", "open it in the other process, with read_only=True or shared=True")
@@ -293,8 +302,8 @@ class Store:
         return self._topics.describe(name)
 
     def disk_usage(self) -> dict[TopicPartition, int]:
-        """The bytes of the files of each partition, of internal topics too: segments, indexes, and what waits to be
-        removed. No log is opened. Raises: StorageError."""
+        """The bytes of the files of each partition, of internal topics too: segments, indexes, and deleted
+        files until they are removed. No log is opened. Raises: StorageError."""
         return self._topics.disk_usage()
 
     # --- logs -------------------------------------------------------------------------------------------------------
@@ -417,12 +426,13 @@ class Store:
         copied again. On return the backup is complete and on disk; after an error or a kill, it does not exist.
 
         Args:
-            target: not inside the store.
+            target: neither a store or a log nor inside one.
             storage_options: those of fsspec, or of HDFS.
             bytes_per_second: copy no faster.
             progress: called with the number of bytes that were just copied.
 
         Raises: SharedLogError for a shared store, ReadOnlyError, LockedError (another backup is running there),
+        FileInTheWayError (a store or a log is there), DivergedError (backups of another store are there),
         PoisonedError, ConfigError, DiskFullError, StorageError.
         """
         from kstore.backup.take import back_up
@@ -434,6 +444,27 @@ class Store:
             bytes_per_second=bytes_per_second,
             progress=progress,
         )
+
+    def replicator(self, target: str | os.PathLike[str], **settings: Unpack[ReplicatorSettings]) -> Replicator:
+        """Follows the store in the background: takes what is new to ``target`` until it, or the store, is closed.
+
+        A restore from ``target`` then loses at most the interval, and the time of a round; see docs/backup.md. The
+        replicator keeps all logs open.
+
+        Args:
+            target: a directory, or a URL, where backups may be too; of this store only, and not inside it.
+            settings: ``every``, the interval (1 s); ``keep``, how many of its manifests stay at least (60);
+                ``hold_retention``, to delete only what was copied; ``storage_options`` and ``bytes_per_second`` as for
+                ``backup``.
+
+        Raises: as ``backup``; LockedError also if another replicator is at work there, DivergedError if the target has
+        another store, UnsupportedFormatError if a later version has written there.
+        """
+        from kstore.backup.replicate import Replicator
+
+        replicator = Replicator(self._topics, self._scheduler, target, **settings)
+        self._replicators = [one for one in self._replicators if not one.closed] + [replicator]
+        return replicator
 
     # --- close ------------------------------------------------------------------------------------------------------
 
@@ -479,6 +510,8 @@ class Store:
                 attempt(partial(abandon, consumer))
             attempt(self._queues.close)
             attempt(self._coordinator.close)
+            for replicator in self._replicators:
+                attempt(replicator.close_with_store)
             owners = topics.logs.shut()
             attempt(
                 lambda: side_by_side(
@@ -522,7 +555,9 @@ class Store:
             warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
 
     if not TYPE_CHECKING:
-        coordinator = Deprecated(lambda store: coordinator_of(store))
+        coordinator = Deprecated(
+            lambda store: coordinator_of(store), "use producer(transactional_id=...), and Log.transactions"
+        )
 
 
 # --- for kstore's own use ---------------------------------------------------------------------------------------------
@@ -552,15 +587,11 @@ def open(
     clock: Clock = SYSTEM_CLOCK,
     **settings: Unpack[StoreSettings],
 ) -> Store:
-    """Opens the store in directory ``path``: see ``Store``."""
-    return Store(
-        path,
-        read_only=read_only,
-        shared=shared,
-        create=create,
-        durability=durability,
-        background=background,
-        fs=fs,
-        clock=clock,
-        **settings,
-    )
+    """Opens the store in directory ``path``: see ``Store``. With ``read_only``, ``path`` may also be a URL; and
+    where backups are, or the manifest of one of them: then it is the store of that moment."""
+    if read_only and not fs.exists(Path(path).expanduser() / KSTORE_TOPICS):
+        from kstore.backup.view import place_to_read
+
+        fs, path = place_to_read(path if is_remote(os.fspath(path)) else local_path(path, "a store"), fs)
+    flags = {"read_only": read_only, "shared": shared, "create": create, "background": background}
+    return Store(path, durability=durability, fs=fs, clock=clock, **flags, **settings)

@@ -15,11 +15,12 @@ from kstore.aio.opening import Opening
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
-from kstore.queue.items import GivenHeaders, Headers, Shown, as_headers
+from kstore.queue.items import GivenHeaders, Headers, Shown
 from kstore.queue.job import Job as SyncJob
 from kstore.queue.look import LeasedItem
 from kstore.queue.queue import LOOK_SECONDS, QueueStats
 from kstore.queue.queue import Queue as SyncQueue
+from kstore.record._codec import as_headers
 from kstore.rules.arguments import as_columns
 
 __all__ = ["Job", "Queue"]

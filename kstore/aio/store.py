@@ -28,6 +28,7 @@ from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
 from kstore.store import StoreStatus, TopicDescription, TopicSummary, parts_of
+from kstore.store import open as open_store
 from kstore.types import Durability, RetentionResult
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def open(
             return Store(
                 await pool.made(
                     partial(
-                        SyncStore,
+                        open_store,
                         path,
                         read_only=read_only,
                         shared=shared,

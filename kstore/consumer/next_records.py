@@ -175,9 +175,12 @@ class NextRecords:
         reader, positions = before.reader, self._positions
         if positions.piece is not before or self._use.is_woken or reader.paused or self._clock.monotonic() >= until:
             return None
-        if not self._use.lock.acquire(False):
-            return None
+        is_mine = False
         try:
+            # As in ``SoleUse.alone``.
+            (is_mine,) = map(self._use.lock.acquire, (False,))
+            if not is_mine:
+                return None
             self._reading.note(reader)
             following = before.following(self._piece_count)
             if following is not None:
@@ -188,4 +191,5 @@ class NextRecords:
             reader.stop()
             return None
         finally:
-            self._use.lock.release()
+            if is_mine:
+                self._use.lock.release()

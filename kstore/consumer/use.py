@@ -31,12 +31,16 @@ class SoleUse:
         """
         # No class with ``__exit__``: Ctrl-C at the start of that would leave the lock held.
         self.life.check()
-        if not self.lock.acquire(blocking=False):
-            raise ConsumerStateError(f"{self._client_id} is used by another thread: only wakeup is for any")
+        is_mine = False
         try:
+            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
+            (is_mine,) = map(self.lock.acquire, (False,))
+            if not is_mine:
+                raise ConsumerStateError(f"{self._client_id} is used by another thread: only wakeup is for any")
             yield
         finally:
-            self.lock.release()
+            if is_mine:
+                self.lock.release()
 
     def check_woken(self) -> None:
         """Raises: WakeupError."""

@@ -3,7 +3,7 @@
 
 from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 
 __all__ = ["EndsMaker"]
 
@@ -21,10 +21,11 @@ cdef class EndsMaker:
 
     cdef type ends_type
 
-    def __init__(self, type ends_type not None):
-        fields = ends_type._fields
-        assert issubclass(ends_type, tuple) and len(fields) == FIELD_COUNT, ends_type
-        assert fields[HIGH_WATERMARK:] == ("high_watermark", "end_offset", "base_offset", "position"), fields
+    def __cinit__(self, type ends_type not None):
+        fields = getattr(ends_type, "_fields", ())
+        last = ("high_watermark", "end_offset", "base_offset", "position")
+        if not issubclass(ends_type, tuple) or len(fields) != FIELD_COUNT or fields[HIGH_WATERMARK:] != last:
+            raise TypeError(f"{ends_type!r}, expected the named tuple of a log's ends")
         self.ends_type = ends_type
 
     def make(self, start_offset, recovery_point, durable_end, high_watermark, end_offset, base_offset, position):
@@ -33,8 +34,8 @@ cdef class EndsMaker:
 
     def grown(self, before, end_offset, base_offset, position):
         """``before``, after the log has grown to ``end_offset``, which is readable. What is on disk stays the same."""
-        if type(before) is not self.ends_type:
-            raise TypeError(f"{before!r}, expected a log's ends")
+        if type(before) is not self.ends_type or PyTuple_GET_SIZE(before) != FIELD_COUNT:
+            raise TypeError(f"a {type(before).__name__}, expected a log's ends")
         return self.filled(before, end_offset, end_offset, base_offset, position)
 
     cdef object filled(self, object on_disk, high_watermark, end_offset, base_offset, position):

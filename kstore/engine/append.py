@@ -7,9 +7,10 @@ value, ``Ends``, which is replaced by one store when an append is complete.
 Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
-There are two paths of the same steps: ``commit`` takes any number of appends; ``append_single`` takes one plain record,
-with nothing to decide: a compiled call makes its batch, or says that something needs a decision.
-``tests/unit/test_append_single.py`` compares the two.
+``_commit`` takes any number of appends. There are shorter paths of the same steps, for one append with nothing to
+decide; whatever needs a decision is left to ``_commit``. ``append_single``: one plain record, whose batch a compiled
+call makes. ``_commit_plain`` and, with producers, ``_commit_placed``: batches that certainly go into the active
+segment. ``tests/unit/test_append_single.py`` and ``test_append_placed.py`` compare the paths.
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ from kstore.record.builder import build_batches
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
 from kstore.rules.arguments import are_timely, as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
-from kstore.rules.sequence import ProducerBatch
+from kstore.rules.sequence import Producer
 from kstore.segments.tail import SegmentTail
-from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_OFFSET, OFFSET_MAX, TIMESTAMP_TYPES, AppendInfo
+from kstore.types import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    OFFSET_MAX,
+    TIMESTAMP_TYPES,
+    AppendInfo,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -106,9 +115,9 @@ class Appends:
         # Compressed data must not exceed what a reader accepts when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted: bool = config.is_compacted
-        is_plain = self._codec == "none" and self._timestamp_type == CREATE_TIME
         # The sync of a shared log follows the turn, for all its appends together.
-        is_plain = is_plain and self._durability.is_sync is self._syncs_writes
+        self._is_unstamped = self._timestamp_type == CREATE_TIME and self._durability.is_sync is self._syncs_writes
+        is_plain = self._is_unstamped and self._codec == "none"
         # Of key and value together; negative if no record takes the short path.
         size_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
         self._single_bytes_max = size_max - SINGLE_OVERHEAD
@@ -124,7 +133,8 @@ class Appends:
     ) -> AppendInfo:
         """See ``Log.append_many``."""
         try:
-            values = as_sequence("values", values)
+            if type(values) is not list:
+                values = as_sequence("values", values)
             keys = None if keys is None else as_sequence("keys", keys)
             headers = None if headers is None else as_rows("headers", headers)
             if timestamps is not None:
@@ -207,16 +217,61 @@ class Appends:
         return self._commit_built(buffer, batches, now_ms)
 
     def _commit_built(self, buffer: BatchBuffer, batches: list[EncodedBatch], now_ms: int) -> AppendInfo:
-        append = PendingAppend(buffer, batches, self._codec)
-        if self._timestamp_type == LOG_APPEND_TIME:
-            append.append_time_ms = now_ms
-        self.commit(append)
+        group = self._group
+        result = None
+        if self._is_unstamped and (group is None or not group.is_busy):
+            commit = partial(self._commit_plain, buffer, batches)
+            result = commit() if group is None else group.alone(commit)
+        if result is None:
+            append = PendingAppend(buffer, batches, self._codec)
+            if self._timestamp_type == LOG_APPEND_TIME:
+                append.append_time_ms = now_ms
+            self.commit(append)
+            result = append.result
+            assert result is not None
         # Only now: after an exception a leader may still be writing from the buffer.
         if buffer.capacity <= SPARE_BUFFER_BYTES_MAX:
             buffer.clear()
             self._spare_buffers.append(buffer)
-        assert append.result is not None
-        return append.result
+        return result
+
+    def _commit_plain(self, buffer: BatchBuffer, batches: list[EncodedBatch]) -> AppendInfo | None:
+        """``_commit`` of one append without producers; None, and nothing is done, if it needs a decision."""
+        files = self._files
+        with self._lock:
+            tail, before = files.tail, files.ends
+            if tail is None or files.closed is not None or files.poisoned is not None:
+                return None
+            now_ms, offset, position = self._clock.now_ms(), before.end_offset, tail.numbers.position
+            epoch = files.epochs.latest_epoch or 0
+            placed = tail.numbers.place(buffer, batches, offset, epoch, now_ms, files.last_append_ms)
+            if placed is None:
+                return None
+            views, size, record_count, max_timestamp, offset_of_max = placed
+            end, batch_count = offset + record_count, len(batches)
+            files.last_append_ms = now_ms
+            try:
+                self._write_batches(tail, views, size)
+                _note_placed(tail, batches, position, offset)
+                self._durability.publish(end, tail)
+                files.producers.passed(offset, end)
+            except BaseException as error:
+                self._rolls.undo(before, error)
+                raise
+            counters = self._counters
+            counters.appends += 1
+            counters.append_batches += batch_count
+            counters.append_records += record_count
+            counters.append_bytes += size
+        if self._group is not None:
+            counters.group_appends.observe(1)
+        if self._growth.follower_count:
+            self._growth.wake()
+        codec = self._codec
+        return AppendInfo(
+            offset, end - 1, max_timestamp, offset_of_max, NO_TIMESTAMP,
+            codec, codec, batch_count, record_count, size, True,
+        )  # fmt: skip
 
     def append_single(self, value: bytes | None, key: bytes | None) -> tuple[int, int] | None:
         """Appends one record in a batch of its own, by the shortest path; returns its offset and timestamp.
@@ -247,7 +302,8 @@ class Appends:
                 return None
             now_ms = self._clock.now_ms()
             offset, epoch = before.end_offset, files.epochs.latest_epoch or 0
-            batch = tail.numbers.single(value, key, offset, epoch, now_ms, files.last_append_ms)
+            numbers = tail.numbers
+            batch = numbers.single(value, key, offset, epoch, now_ms, files.last_append_ms)
             if batch is None:
                 return None
             files.last_append_ms = now_ms
@@ -256,7 +312,7 @@ class Appends:
                     started = self._clock.monotonic()
                     tail.write_single(batch, offset, now_ms, sync=True)
                     self._counters.sync_seconds.observe(self._clock.monotonic() - started)
-                else:
+                elif not numbers.write(tail.open_file, batch, offset, now_ms):
                     tail.write_single(batch, offset, now_ms, sync=False)
                 self._durability.publish(offset + 1, tail)
                 files.producers.passed(offset, offset + 1)
@@ -300,7 +356,47 @@ class Appends:
 
         Raises an error that stopped all of them: then none is in the log.
         """
-        self._commit(appends)
+        if len(appends) != 1 or not self._commit_placed(appends[0]):
+            self._commit(appends)
+
+    def _commit_placed(self, append: PendingAppend) -> bool:
+        """``_commit`` of one append, also with a producer; False, and nothing is done, if it needs a decision."""
+        if append.spans is not None or self._durability.is_sync is not self._syncs_writes:
+            return False
+        files = self._files
+        if append.with_producers and (self._is_shared or append.stamp is None):
+            return False
+        with self._lock:
+            tail, before = files.tail, files.ends
+            if tail is None or files.closed is not None or files.poisoned is not None:
+                return False
+            now_ms, offset, batches = self._clock.now_ms(), before.end_offset, append.batches
+            placed = tail.numbers.place(
+                append.buffers or append.buffer, batches, offset, files.leader_epoch, now_ms, files.last_append_ms
+            )
+            if placed is None:
+                return False
+            views, size, record_count, _, _ = placed
+            producer = None
+            if append.stamp is not None:
+                producer = files.producers.continued(append.stamp, batches, offset, now_ms)
+                if producer is None:
+                    return False
+            files.last_append_ms = now_ms
+            written = _Written(len(batches), record_count, size, producer)
+            written.appends.append((append, offset, offset + record_count - 1))
+            try:
+                self._write_batches(tail, views, size)
+                _note_placed(tail, batches, before.position, offset)
+                self._publish(written, tail, offset + record_count, before)
+            except BaseException as error:
+                self._rolls.undo(before, error)
+                raise
+        if self._group is not None:
+            self._counters.group_appends.observe(1)
+        if self._growth.follower_count:
+            self._growth.wake()
+        return True
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         files = self._files
@@ -331,13 +427,10 @@ class Appends:
         if now_ms - files.last_append_ms > tail.numbers.segment_ms and self._rolls.is_idle(tail, now_ms):
             tail = self._rolls.roll(offset)
         files.last_append_ms = now_ms
-        stable_offset = before.end_offset
         run: list[memoryview] = []
         marks: list[tuple[int, int, int, int]] = []
-        written: list[tuple[PendingAppend, int, int]] = []
+        written = _Written()
         position = tail.position
-        batch_count = record_count = written_bytes = skipped_count = 0
-        checks: PendingProducers | None = None
         for append in appends:
             kept = append.spans
             first_offset = offset if kept is None else kept[0][0]
@@ -345,13 +438,11 @@ class Appends:
                 append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
                 continue
             if append.with_producers:
-                if checks is None:
-                    checks = files.producers.pending(before.end_offset, before.position, now_ms)
-                    unstable = checks.first_unstable_offset
-                    stable_offset = before.end_offset if unstable is None else unstable
-                if not self._take_producers(append, checks, offset):
-                    written.append((append, NO_OFFSET, NO_OFFSET))
-                    skipped_count += 1
+                if written.checks is None:
+                    written.checks = files.producers.pending(before.end_offset, before.position, now_ms)
+                if not self._take_producers(append, written.checks, offset):
+                    written.appends.append((append, NO_OFFSET, NO_OFFSET))
+                    written.skipped_count += 1
                     if append.repeated:
                         self._counters.append_duplicates += 1
                     continue
@@ -376,33 +467,42 @@ class Appends:
                 marks.append((position, size, last_offset, max_timestamp))
                 position += size
                 offset = last_offset + 1
-                batch_count += 1
-                record_count += count
-                written_bytes += size
-            written.append((append, first_offset, offset - 1))
+                written.batch_count += 1
+                written.record_count += count
+                written.size += size
+            written.appends.append((append, first_offset, offset - 1))
         self._write_run(tail, run, marks)
+        self._publish(written, tail, offset, before)
+
+    def _publish(self, written: _Written, tail: SegmentTail, end: int, before: Ends) -> None:
+        """Publishes what was written: the log then ends at ``end``, in ``tail``. Each append gets its result."""
+        files, checks = self._files, written.checks
+        stable_offset = before.end_offset
+        if checks is not None and checks.first_unstable_offset is not None:
+            stable_offset = checks.first_unstable_offset
         try:
-            if offset != before.end_offset or tail.base_offset != before.base_offset:
-                self._durability.publish(offset, tail)
-            for append, first_offset, last_offset in written:
+            if end != before.end_offset or tail.base_offset != before.base_offset:
+                self._durability.publish(end, tail)
+            for append, first_offset, last_offset in written.appends:
                 append.finish(first_offset, last_offset)
             counters = self._counters
-            counters.appends += len(written) - skipped_count
-            counters.append_batches += batch_count
-            counters.append_records += record_count
-            counters.append_bytes += written_bytes
-            if checks is None or not checks.batches:
-                files.producers.passed(before.end_offset, offset)
+            counters.appends += len(written.appends) - written.skipped_count
+            counters.append_batches += written.batch_count
+            counters.append_records += written.record_count
+            counters.append_bytes += written.size
+            if written.producer is None and (checks is None or not checks.batches):
+                files.producers.passed(before.end_offset, end)
             elif files.poisoned is None:
-                self._note_producers(checks.batches, offset, stable_offset)
+                self._note_producers(written, end, stable_offset)
         except BaseException as error:
-            if files.ends.extent != before.extent and any(append.with_producers for append in appends):
+            has_grown = files.ends.extent != before.extent
+            if has_grown and any(append.with_producers for append, _, _ in written.appends):
                 # An interrupt: the published batches are not in the transaction index.
                 self.stable_offset_max = stable_offset
                 files.poison(error)
-            if files.ends.extent != before.extent and not isinstance(error, KstoreError):
+            if has_grown and not isinstance(error, KstoreError):
                 # They are in the log: a caller without an answer would write them again.
-                for append, first_offset, last_offset in written:
+                for append, first_offset, last_offset in written.appends:
                     if append.result is None:
                         append.finish(first_offset, last_offset)
             raise
@@ -412,8 +512,7 @@ class Appends:
         if self._is_shared and _has_transactions(append):
             append.error = SharedLogError("transactions need a log that one process writes to")
             return False
-        run = append.run_from(offset)
-        if run is not None and checks.take_run(run):
+        if checks.take_run(append.run_from(offset)):
             return True
         batches = [parse_batch(view, 0) for view in append.views()]
         try:
@@ -431,7 +530,7 @@ class Appends:
             if epoch >= 0:
                 self._files.epochs.assign(epoch, first_offset)
 
-    def _note_producers(self, batches: Sequence[ProducerBatch], end: int, stable_offset: int) -> None:
+    def _note_producers(self, written: _Written, end: int, stable_offset: int) -> None:
         """Applies the producers of batches that were published.
 
         If that fails the append stays and the log is poisoned: only recovery can complete the transaction index, and
@@ -439,7 +538,10 @@ class Appends:
         """
         files = self._files
         try:
-            files.producers.take_in(batches, end)
+            if written.producer is not None:
+                files.producers.take_in_run(written.producer, end)
+            elif written.checks is not None:
+                files.producers.take_in(written.checks.batches, end)
         except BaseException as error:
             self.stable_offset_max = stable_offset
             files.poison(error)
@@ -463,6 +565,32 @@ class Appends:
             self._counters.sync_seconds.observe(self._clock.monotonic() - started)
         else:
             tail.write(batches, size, sync=False)
+
+
+class _Written:
+    """What one write has put into the log: appends, with the first and last offset of each; how many of them were
+    skipped; ``checks`` of their producers, if any has one, or the one ``producer`` as it is afterwards."""
+
+    __slots__ = ("appends", "batch_count", "checks", "producer", "record_count", "size", "skipped_count")
+
+    def __init__(
+        self, batch_count: int = 0, record_count: int = 0, size: int = 0, producer: Producer | None = None
+    ) -> None:
+        self.batch_count: int = batch_count
+        self.record_count: int = record_count
+        self.size: int = size
+        self.producer: Producer | None = producer
+        self.checks: PendingProducers | None = None
+        self.appends: list[tuple[PendingAppend, int, int]] = []
+        self.skipped_count: int = 0
+
+
+def _note_placed(tail: SegmentTail, batches: list[EncodedBatch], position: int, offset: int) -> None:
+    """Notes written batches that lie one after the other, from byte ``position`` and ``offset`` on."""
+    for _, _, size, count, _, max_timestamp, _ in batches:
+        offset += count
+        tail.note(position, size, offset - 1, max_timestamp)
+        position += size
 
 
 def _has_transactions(append: PendingAppend) -> bool:

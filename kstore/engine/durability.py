@@ -95,7 +95,7 @@ class WriteBehind:
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
         files = self._files
         files.ends = ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
-        if end_offset - ends.recovery_point >= files.context.config.flush_messages:
+        if end_offset - ends.recovery_point >= files.flush_messages:
             self._flush.flush_in_turn()
         elif self._is_prompt:
             self._flush.soon()

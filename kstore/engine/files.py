@@ -63,6 +63,8 @@ class LogFiles:
             has_kafka_marks: a broker's clean marker may be beside the log, and no store handles it.
         """
         self.context: SegmentContext = loaded.context
+        # Each append needs it.
+        self.flush_messages: int = loaded.context.config.flush_messages
         self.counters: LogCounters = loaded.context.counters
         self.durability: Durability = loaded.durability
         self.is_sync: bool = loaded.durability == "sync"
@@ -119,6 +121,7 @@ class LogFiles:
     def use(self, config: LogConfig) -> None:
         """Continues with other settings."""
         self.context = context = self.context._replace(config=config)
+        self.flush_messages = config.flush_messages
         self.producers.use(context)
         for segment in self.segments:
             segment.use(context)

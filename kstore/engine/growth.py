@@ -21,19 +21,14 @@ class Growth:
         self._watchers: list[Callable[[], None]] = []  # guarded and read as above; each counts as a follower
 
     def wake(self) -> None:
-        """Wakes the followers: the log has grown."""
+        """Wakes the followers: the log has grown, or is closed."""
         with self._lock:
             self._grown.notify_all()
             for grown in tuple(self._watchers):
                 grown()
 
-    def wake_all(self) -> None:
-        """Wakes every waiting thread: the log is closed."""
-        with self._lock:
-            self._grown.notify_all()
-
     def watch(self, grown: Callable[[], None]) -> None:
-        """Calls ``grown``, which must be short, after each append, until ``unwatch``."""
+        """Calls ``grown``, which must be short, after each append and when the log is closed, until ``unwatch``."""
         with self._lock:
             # The count first: a signal handler may run after this. A count that is too high costs time but loses no
             # wake-up.

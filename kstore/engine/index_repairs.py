@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import replace_file
-from kstore.files.fs import read_file
+from kstore.files.fs import File, read_file
 from kstore.files.handles import MEMORY_BYTES_MAX
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -25,7 +25,7 @@ from kstore.record.walk import Damage, walk
 from kstore.segment import LogSegment
 from kstore.types import OFFSET_MAX
 
-__all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "replace_indexes", "scan_segment"]
+__all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "built_indexes", "replace_indexes", "scan_segment"]
 
 logger = logging.getLogger(__name__)
 
@@ -165,27 +165,40 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         old_times=old[TIME_INDEX_SUFFIX],
     )
     hints = OffsetIndex.from_bytes(old[INDEX_SUFFIX] or b"", segment.base_offset, live=True)
-    for item in walk(
+    rebuilt = built_indexes(
+        builder,
         file,
-        0,
         stat.size,
-        next_offset=segment.base_offset,
-        offset_stop=offset_stop,
+        segment.base_offset,
+        offset_stop,
         # After damage the scan must find the batches that readers find, which use these hints too.
         hints=lambda: [entry.position for entry in hints.entries()],
-    ):
-        if isinstance(item, Damage):
-            builder.note_damage(item.stop, item.next_offset)
-        else:
-            position, batch = item
-            builder.note(position, batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp)
-    rebuilt = builder.finish()
+    )
     replaced = {}
     if not rebuilt.has_sound_offsets:
         replaced[INDEX_SUFFIX] = rebuilt.offsets
     if not rebuilt.has_sound_times:
         replaced[TIME_INDEX_SUFFIX] = rebuilt.times
     return ScannedSegment(stat.inode, stat.size, rebuilt, replaced)
+
+
+def built_indexes(
+    builder: IndexBuilder,
+    file: File,
+    size: int,
+    base_offset: int,
+    offset_stop: int = OFFSET_MAX,
+    hints: Callable[[], Sequence[int]] = tuple,
+) -> RebuiltIndexes:
+    """What ``builder`` makes of the first ``size`` bytes of a ``.log``; ``hints`` as for ``walk``. Raises:
+    StorageError."""
+    for item in walk(file, 0, size, next_offset=base_offset, offset_stop=offset_stop, hints=hints):
+        if isinstance(item, Damage):
+            builder.note_damage(item.stop, item.next_offset)
+        else:
+            position, batch = item
+            builder.note(position, batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp)
+    return builder.finish()
 
 
 def replace_indexes(segment: LogSegment, scanned: ScannedSegment) -> bool:

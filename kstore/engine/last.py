@@ -29,7 +29,8 @@ def last_records(log: LogReads, count: int, isolation_level: IsolationLevel) -> 
     while True:
         start = max(stop - width, ends.start_offset)
         reader = open_reader(log, records_of, start, stop, isolation_level, "raise", decode_run=Run.records)
-        found = deque(reader, maxlen=count)
+        # There are no more in that range, and a deque has its limit.
+        found = deque(reader, maxlen=min(count, stop - start))
         if len(found) == count or start == ends.start_offset:
             return list(found)
         width *= GROWTH

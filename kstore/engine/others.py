@@ -32,12 +32,27 @@ class Others:
         """``seen``: the content of the slot when the log was opened, if it was used for that; the caller has the
         turn."""
         self.slot = slot
-        # The record as last read or stored, and its bytes.
-        self.seen: SharedState = seen or SharedState()
+        # The record as last read or stored, None if that was its bytes only, and its bytes.
+        self._seen: SharedState | None = seen or SharedState()
         self.seen_data: bytes = self.seen.encode()
         self.has_turn = True
         # Whether this turn announced a change of files, and one that makes the other processes list the segments again.
-        self._is_changing = self._moves_files = seen is None
+        self.is_changing: bool = seen is None
+        self._moves_files = seen is None
+
+    @property
+    def seen(self) -> SharedState:
+        """The record as last read or stored."""
+        seen = self._seen
+        if seen is None:
+            # Not kept: a thread without the turn may be overtaken by one with it.
+            seen = SharedState.decode(self.seen_data)
+            assert seen is not None, "only whole records are stored"
+        return seen
+
+    @seen.setter
+    def seen(self, seen: SharedState) -> None:
+        self._seen = seen
 
     def announce(self, *, moves_files: bool = False) -> None:
         """Announces that files are about to change: if this process dies in this turn, the next one recovers the log.
@@ -46,7 +61,7 @@ class Others:
         """
         if not self.has_turn:
             return  # closed without the turn: the record belongs to the other processes
-        self._is_changing = True
+        self.is_changing = True
         self._moves_files |= moves_files
         data = self.seen._replace(flags=self.seen.flags | CHANGING).encode()
         if data != self.seen_data:
@@ -90,11 +105,11 @@ class Others:
 
     def store(self, now: SharedState) -> None:
         """Stores the record if anything has changed; this ends what was announced."""
-        if self._is_changing or now != self.seen:
+        if self.is_changing or now != self.seen:
             data = now.encode()
             self.slot.store(data)
             self.seen, self.seen_data = now, data
-            self._is_changing = self._moves_files = False
+            self.is_changing = self._moves_files = False
 
     def leap(self, now_ms: int) -> None:
         """Continues counting from a number that no process has reached, because the record's content may be lost."""

@@ -96,7 +96,8 @@ def scan_segment(
     report.batches_scanned += batch_count
     report.records_scanned += record_count
     report.rebuilt.append(path)
-    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count)
+    size_now = tail.file.size()
+    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count, size_now)
 
 
 def _indexed_positions(segment: LogSegment) -> Callable[[], Sequence[int]]:

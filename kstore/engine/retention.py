@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from kstore.config import NO_LIMIT
+from kstore.config import NO_LIMIT, LogConfig
 from kstore.engine.cuts import Cuts
 from kstore.engine.files import LogFiles
 from kstore.engine.roll import Rolls
@@ -31,6 +32,14 @@ class Retention:
         self._trusted_clock = clock
         # All groups that retention waits for have passed this offset, as far as the store last saw.
         self.passed_by_groups = 0
+        # How far the replicators that retention waits for have copied the log, by name. Replaced by one store.
+        self.copied_to: Mapping[str, int] = MappingProxyType({})
+
+    def hold(self, name: str, copied_to: int | None) -> None:
+        """Deletes nothing from offset ``copied_to`` on; None: no longer waits for the replicator ``name``."""
+        with self._turn.lock:
+            others = {other: offset for other, offset in self.copied_to.items() if other != name}
+            self.copied_to = others if copied_to is None else {**others, name: copied_to}
 
     def after_roll(self) -> None:
         """Applies retention after a roll, when the log may have become too large or too old. A failure is retried after
@@ -80,7 +89,7 @@ class Retention:
             start_offset=ends.start_offset,
             high_watermark=ends.high_watermark,
             now_ms=now_ms,
-            passed=self.passed_by_groups if config.retention_groups else None,
+            passed=min(self._waited_for(config), default=None),
         )
         gone = segments[:count]
         size = sum(segment.size for segment in gone)
@@ -95,6 +104,12 @@ class Retention:
             logger.info(begin, files.context.directory, count, size, files.ends.start_offset)
         files.counters.retained(count, size)
         return RetentionResult(count, size, files.ends.start_offset)
+
+    def _waited_for(self, config: LogConfig) -> Iterator[int]:
+        """The offsets of all that retention waits for."""
+        if config.retention_groups:
+            yield self.passed_by_groups
+        yield from self.copied_to.values()
 
     def _ages(self, now_ms: int, *, with_times: bool, repair: bool = False) -> Iterator[SegmentAge]:
         """The segments as retention sees them, in order; their times only if requested."""

@@ -104,8 +104,8 @@ class LogWriter:
         self._rolls = Rolls(files, durability)
         self._cuts = Cuts(files, self._rolls, flush)
         trusted_clock = TrustedClock(clock.now_ms(), clock.monotonic()) if ties is None else ties.clock
-        self._retention = Retention(files, turn, self._rolls, self._cuts, trusted_clock)
-        self.appends: Appends = Appends(files, turn, durability, self._rolls, self._retention, self.growth)
+        self.retention: Retention = Retention(files, turn, self._rolls, self._cuts, trusted_clock)
+        self.appends: Appends = Appends(files, turn, durability, self._rolls, self.retention, self.growth)
         self._flush = flush
         self._flusher: BackgroundFlusher = (
             Flusher(self, files.context.config.flush_ms / 1000) if ties is None else ties.flusher(self)
@@ -162,15 +162,6 @@ class LogWriter:
     def syncs_appends(self) -> bool:
         """Whether an append waits for the disk."""
         return self.files.is_sync
-
-    @property
-    def passed_by_groups(self) -> int:
-        """All groups that retention waits for have passed this offset."""
-        return self._retention.passed_by_groups
-
-    @passed_by_groups.setter
-    def passed_by_groups(self, offset: int) -> None:
-        self._retention.passed_by_groups = offset
 
     @property
     def closed(self) -> bool:
@@ -262,7 +253,7 @@ class LogWriter:
 
     def apply_retention(self) -> RetentionResult:
         """See ``Log.apply_retention``."""
-        return self._retention.apply()
+        return self.retention.apply()
 
     @property
     def change_count(self) -> tuple[int, int]:
@@ -523,7 +514,7 @@ class LogWriter:
                         self._let_go()
             raise
         finally:
-            self.growth.wake_all()
+            self.growth.wake()
 
     def _close(self) -> None:
         files = self.files

@@ -51,7 +51,7 @@ cdef inline uint8_t* store_32(uint8_t* at, uint32_t value) noexcept:
     return at + 4
 
 
-cdef const long long* rows_of(array.array rows, Py_ssize_t start, Py_ssize_t stop) except NULL:
+cdef const long long* rows_of(array.array rows, Py_ssize_t start, Py_ssize_t stop) except? NULL:
     if rows.ob_descr.typecode != c"q" or not 0 <= start <= stop <= len(rows) // ROW_SIZE:
         raise ValueError(f"rows {start} to {stop}, expected an array('q') that holds them")
     return rows.data.as_longlongs + ROW_SIZE * start
@@ -103,55 +103,43 @@ cdef inline int64_t load_32(const uint8_t* at) noexcept:
     return <int32_t>(<uint32_t>at[0] << 24 | <uint32_t>at[1] << 16 | <uint32_t>at[2] << 8 | at[3])
 
 
-def offset_rows(data):
-    """An ``array("q")`` of delta and position of each entry of an offset index, up to the first that is out of order."""
+cdef array.array rows_in_order(data, Py_ssize_t entry_size):
+    """Both numbers of each entry, up to the first that is out of order. The first ones rise, and so do positions; of the
+    entries of a time index several may have one offset."""
     cdef Py_buffer view
+    cdef array.array rows
+    cdef const uint8_t* at
+    cdef long long* row
+    cdef Py_ssize_t number, count
+    cdef int64_t first = -1, least = 0
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return read_offset_rows(<const uint8_t*>view.buf, view.len // OFFSET_ENTRY_SIZE)
+        at = <const uint8_t*>view.buf
+        count = view.len // entry_size
+        rows = array.clone(NUMBERS, 2 * count, zero=False)
+        row = rows.data.as_longlongs
+        for number in range(count):
+            row[0] = load_32(at)
+            if entry_size == TIME_ENTRY_SIZE:
+                row[0] = <int64_t>(<uint64_t>row[0] << 32 | <uint32_t>load_32(at + 4))
+            row[1] = load_32(at + entry_size - 4)
+            if row[0] <= first or row[1] < least:
+                array.resize(rows, 2 * number)
+                break
+            first = row[0]
+            least = row[1] + (entry_size == OFFSET_ENTRY_SIZE)
+            row += 2
+            at += entry_size
     finally:
         PyBuffer_Release(&view)
-
-
-cdef array.array read_offset_rows(const uint8_t* at, Py_ssize_t count):
-    cdef Py_ssize_t number
-    cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
-    cdef long long* row = rows.data.as_longlongs
-    cdef int64_t delta = -1, position = -1
-    for number in range(count):
-        row[0] = load_32(at)
-        row[1] = load_32(at + 4)
-        if row[0] <= delta or row[1] <= position:
-            array.resize(rows, 2 * number)
-            break
-        delta, position = row[0], row[1]
-        row += 2
-        at += OFFSET_ENTRY_SIZE
     return rows
+
+
+def offset_rows(data):
+    """An ``array("q")`` of delta and position of each entry of an offset index, up to the first that is out of order."""
+    return rows_in_order(data, OFFSET_ENTRY_SIZE)
 
 
 def time_rows(data):
     """An ``array("q")`` of timestamp and delta of each entry of a time index, up to the first that is out of order."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        return read_time_rows(<const uint8_t*>view.buf, view.len // TIME_ENTRY_SIZE)
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef array.array read_time_rows(const uint8_t* at, Py_ssize_t count):
-    cdef Py_ssize_t number
-    cdef array.array rows = array.clone(NUMBERS, 2 * count, zero=False)
-    cdef long long* row = rows.data.as_longlongs
-    cdef int64_t timestamp = -1, delta = 0
-    for number in range(count):
-        row[0] = <int64_t>(<uint64_t>load_32(at) << 32 | <uint32_t>load_32(at + 4))
-        row[1] = load_32(at + 8)
-        if row[0] <= timestamp or row[1] < delta:
-            array.resize(rows, 2 * number)
-            break
-        timestamp, delta = row[0], row[1]
-        row += 2
-        at += TIME_ENTRY_SIZE
-    return rows
+    return rows_in_order(data, TIME_ENTRY_SIZE)

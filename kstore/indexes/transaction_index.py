@@ -106,6 +106,18 @@ class TransactionIndex:
         """The content of a file with ``transactions``."""
         return b"".join(ENTRY.pack(VERSION, *transaction) for transaction in transactions)
 
+    @staticmethod
+    def size_below(file: File, offset: int) -> int:
+        """The bytes of the entries with a last offset below ``offset``, which are the first ones. Raises:
+        StorageError."""
+        count = file.size() // ENTRY.size
+        while count:
+            data = file.pread(ENTRY.size, (count - 1) * ENTRY.size)
+            if len(data) == ENTRY.size and ENTRY.unpack(data)[3] < offset:
+                break
+            count -= 1
+        return count * ENTRY.size
+
     def _load_last(self) -> None:
         self._last_offset = NO_OFFSET
         if self._file is not None and self._count:

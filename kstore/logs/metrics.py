@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kstore.errors import KstoreError
 from kstore.files.paths import TopicPartition
@@ -26,8 +26,10 @@ def logs_metrics(logs: OpenLogs) -> dict[TopicPartition, dict[str, MetricValue]]
     return known
 
 
-def store_metrics(directory: LogDirectory, logs: OpenLogs, tasks: Sequence[TaskStatus]) -> dict[str, MetricValue]:
-    """Every metric of ``STORE_METRICS``."""
+def store_metrics(
+    directory: LogDirectory, logs: OpenLogs, tasks: Sequence[TaskStatus], lags: Mapping[str, float]
+) -> dict[str, MetricValue]:
+    """Every metric of ``STORE_METRICS``. ``lags``: by target, those of the replicators."""
     partition_counts = [len(directory.numbers(name)) for name in directory.topics]
     known: dict[str, MetricValue] = {
         "topics": len(partition_counts) - partition_counts.count(0),
@@ -37,6 +39,7 @@ def store_metrics(directory: LogDirectory, logs: OpenLogs, tasks: Sequence[TaskS
         "task_errors": {task.name: task.error_count for task in tasks},
         "task_last_run_seconds": {task.name: task.last_seconds for task in tasks},
         "task_last_run_timestamp_seconds": {task.name: (task.last_run_ms or 0) / 1000 for task in tasks},
+        "replication_lag_seconds": dict(lags),
         "ignored_names": len(directory.ignored),
         "notes": len(directory.notes),
     }

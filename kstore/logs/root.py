@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kstore.engine.directory import ensure_directory, is_log
-from kstore.errors import CorruptFileError, NotALogError, StorageError, UnsupportedFormatError
+from kstore.errors import CorruptFileError, LogNotFoundError, NotALogError, StorageError, UnsupportedFormatError
 from kstore.files.checkpoint import read_small_file, read_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
@@ -31,6 +31,7 @@ from kstore.files.paths import (
     KSTORE_STATE,
     LOCK,
     LOG_SUFFIX,
+    MANIFEST,
     META_PROPERTIES,
     METADATA_TOPIC,
     PARTITION_METADATA,
@@ -47,7 +48,7 @@ from kstore.rules.topics import KEEP_EVERYTHING, KSTORE_TOPICS, TOPICS_SIZE_MAX,
 from kstore.state.log_state import read_state
 from kstore.types import NO_TIMESTAMP, OFFSET_MAX
 
-__all__ = ["RootContents", "ensure_root", "segment_ages", "was_closed_cleanly"]
+__all__ = ["RootContents", "ensure_root", "ensure_store", "segment_ages", "was_closed_cleanly"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +57,28 @@ DAMAGED_TOPICS = KSTORE_TOPICS + ".damaged"
 
 
 def ensure_root(fs: FileSystem, path: Path) -> None:
-    """Raises: NotALogError if ``path`` is not a directory, or is the directory of one log."""
+    """Raises: NotALogError if ``path`` is not a directory, is the directory of one log, or holds backups."""
     ensure_directory(fs, path)
-    if is_log(classify(fs.list(path))):
+    names = fs.list(path)
+    if is_log(classify(names)):
         raise NotALogError(errno.ENOTDIR, "one log, expected a directory of logs: open it with Log", str(path))
+    if KSTORE_TOPICS not in names and any(map(MANIFEST.fullmatch, names)):
+        raise NotALogError(
+            errno.ENOTDIR,
+            "backups, expected a directory of logs: read them with kstore.open(..., read_only=True), or restore one",
+            str(path),
+        )
+
+
+def ensure_store(fs: FileSystem, path: Path) -> None:
+    """Raises: LogNotFoundError if ``path`` does not exist, or holds neither a log nor a file of a store; as
+    ``ensure_root``."""
+    if fs.exists(path):
+        ensure_root(fs, path)
+        names = fs.list(path)
+        if not (OWN_NAMES - {LOCK}).isdisjoint(names) or any(map(topic_partition, names)):
+            return
+    raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
 
 
 class RootContents:

@@ -94,6 +94,12 @@ class Scheduler:
             self._tasks[name] = _Task(name, run, interval, lane, self._clock.monotonic() + first)
             self._changed.notify_all()
 
+    def remove(self, name: str) -> None:
+        """Forgets a task; a present run of it continues."""
+        with self._lock:
+            self._tasks.pop(name, None)
+            self._changed.notify_all()
+
     def start(self) -> None:
         """Starts to run what is due, if threads are used at all."""
         with self._lock:
@@ -126,11 +132,13 @@ class Scheduler:
                 task.error_count += 1
 
     def wake(self, name: str, *, delay_seconds: float = 0.0) -> bool:
-        """Makes the task run ``delay_seconds`` from now, unless it would run before that anyway. False if its thread
-        cannot be started."""
+        """Makes the task run ``delay_seconds`` from now, unless it would run before that anyway, or was removed. False
+        if its thread cannot be started."""
         due = self._clock.monotonic() + delay_seconds
         with self._lock:
-            task = self._tasks[name]
+            task = self._tasks.get(name)
+            if task is None:
+                return True
             if due < task.due:
                 task.due = due
                 if self._with_threads and not self._stopped:
@@ -252,6 +260,9 @@ class Scheduler:
         """Waits until a task of ``lane`` is due, at most for a limited time; False at the end."""
         with self._lock:
             if self._stopped:
+                return False
+            if all(task.lane != lane for task in self._tasks.values()):
+                self._threads.pop(lane, None)  # its tasks were removed
                 return False
             now = self._clock.monotonic()
             due = min((task.due for task in self._tasks.values() if task.lane == lane), default=NEVER)

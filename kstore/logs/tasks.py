@@ -98,7 +98,7 @@ class StoreTasks:
     def _retain(self, owner: TopicPartition, log: Log) -> RetentionResult:
         groups = self._settings.of(owner)[0].retention_groups
         if groups:
-            writer_of(log).passed_by_groups = self._passed(owner, groups)
+            writer_of(log).retention.passed_by_groups = self._passed(owner, groups)
         return log.apply_retention()
 
     def _passed(self, owner: TopicPartition, groups: Iterable[str]) -> int:
@@ -126,6 +126,7 @@ class StoreTasks:
         ages: dict[TopicPartition, list[SegmentAge]] = {}
         total = 0
         failure: KstoreError | None = None
+        copied_to = {owner: writer_of(log).retention.copied_to.values() for owner, log in self._logs.open_now()}
         for owner in self._directory.owners():
             try:
                 found = self._directory.segment_ages(owner)
@@ -133,10 +134,12 @@ class StoreTasks:
                 # A topic that has lost its settings has unknown ones; it counts, and stays.
                 lost = self._directory.topics[owner.topic].settings_lost
                 config = self._settings.of(owner)[0]
+                waited_for = [*copied_to.get(owner, ())]
                 if config.retention_groups:
-                    passed = self._passed(owner, config.retention_groups)
+                    waited_for.append(self._passed(owner, config.retention_groups))
+                if waited_for:
                     # The last one counts as the active one, and stays.
-                    found = found[: sum(age.stop_offset <= passed for age in found) + 1]
+                    found = found[: sum(age.stop_offset <= min(waited_for) for age in found) + 1]
                 if not lost and "delete" in config.cleanup_policy and not self._settings.is_kept(owner.topic):
                     ages[owner] = found
             except (KeyError, TopicNotFoundError, FileNotFoundError):

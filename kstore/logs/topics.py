@@ -9,7 +9,6 @@ Everything that works with topics builds on this: the background work, the coord
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,6 @@ from kstore.engine.reads import segment_count_and_size
 from kstore.errors import (
     ConfigError,
     KstoreError,
-    LogNotFoundError,
     ReadOnlyError,
     SharedLogError,
     StorageError,
@@ -40,6 +38,7 @@ from kstore.log import Log, reads_of
 from kstore.logs.directory import LogDirectory
 from kstore.logs.disk_usage import size_of_files
 from kstore.logs.open_logs import Flushes, OpenLogs
+from kstore.logs.root import ensure_store
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
 from kstore.rules.internal_topics import is_internal
@@ -114,8 +113,8 @@ class Topics:
         self.path = path
         self.clock = clock
         config = LogConfig.from_settings(**defaults)
-        if not create and not fs.exists(path):
-            raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
+        if not create:
+            ensure_store(fs, path)
         flushes = Flushes(clock, scheduler)
         if not read_only:
             flushes.begin()

@@ -1,7 +1,7 @@
 """The parts of the codec that other compiled modules may call without a Python call in between."""
 
 cimport cython
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
 
 
 cdef class Record:
@@ -13,7 +13,7 @@ cdef class Record:
     cdef readonly int32_t leader_epoch
     cdef int8_t timestamp_type_index
     # Its topic and partition, for a ConsumerRecord; None for any other.
-    cdef object origin
+    cdef tuple origin
 
     cdef int fill(self, object offset, object timestamp, str timestamp_type, object leader_epoch) except -1
     cdef tuple fields(self)
@@ -65,8 +65,21 @@ cdef class OpenBatch:
     cdef int finish(self, int timestamp_type, int64_t append_time) except -1
 
 
+# ``made()`` and ``made.__new__(made)`` raise TypeError from then on: only compiled code makes complete objects of this type.
+cdef int forbid_new(type made) except -1
+# A topic and a partition as what ``Record.origin`` may be, or None.
+cdef tuple checked_origin(object given)
+# Sets the two fields outside the CRC in the header of the batch at ``position``. Raises ValueError if none is there.
+cdef int put_place(BatchBuffer buffer, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch) except -1
+# Sets the producer's fields, and the CRC, of the batch of ``size`` bytes at ``position``; raises as ``put_place``.
+cdef int put_producer(
+    BatchBuffer buffer, Py_ssize_t position, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence
+) except -1
+cdef int put_crc(BatchBuffer buffer, Py_ssize_t position, Py_ssize_t size) except -1
 cdef bytes as_bytes(object value, str field)
 cdef tuple checked_headers(object headers)
+# ``sequence[index]`` of a list or a tuple; RuntimeError, which says ``name``, if it has become shorter.
+cdef object item(object sequence, Py_ssize_t index, str name)
 cdef int32_t murmur2_of(const uint8_t* data, Py_ssize_t size) noexcept nogil
 # A batch of one record without headers, uncompressed and complete. ``timestamp`` is in ms, 0 or more; the caller bounds
 # the sizes of value and key to 1 GiB each.

@@ -47,6 +47,7 @@ __all__ = [
     "Record",
     "RecordCursor",
     "RecordsSummary",
+    "as_headers",
     "check_records",
     "decode_offsets_timestamps",
     "decode_values",
@@ -72,6 +73,9 @@ cdef extern from "Python.h":
     PyObject* Py_None
     ctypedef struct PyTypeObject:
         unsigned long tp_flags
+        PyObject* (*tp_new)(PyTypeObject* made, PyObject* arguments, PyObject* named) except NULL
+        void* tp_vectorcall
+    void PyType_Modified(PyTypeObject* changed)
     unsigned long Py_TPFLAGS_BASETYPE
     bint PyBytes_CheckExact(PyObject* o)
     Py_ssize_t PyBytes_GET_SIZE(PyObject* o)

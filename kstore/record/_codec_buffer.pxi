@@ -103,26 +103,40 @@ cdef inline void put_big_endian(uint8_t* to, int64_t value, int size) noexcept n
 
 
 cdef uint8_t* header_at(BatchBuffer buffer, Py_ssize_t position) except NULL:
+    if buffer is None:
+        raise TypeError("None, expected a BatchBuffer")
     if not 0 <= position <= buffer.size - HEADER_SIZE:
         raise ValueError(f"position {position}, expected a batch in the {buffer.size} bytes of the buffer")
     return buffer.data + position
 
 
-def patch_header(BatchBuffer buffer not None, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch):
-    """Sets the two fields outside the CRC in the header of the batch at ``position``."""
+cdef int put_place(BatchBuffer buffer, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch) except -1:
     cdef uint8_t* header = header_at(buffer, position)
     put_big_endian(header, base_offset, 8)
     put_big_endian(header + 12, leader_epoch, 4)
+    return 0
+
+
+def patch_header(BatchBuffer buffer not None, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch):
+    """Sets the two fields outside the CRC in the header of the batch at ``position``."""
+    put_place(buffer, position, base_offset, leader_epoch)
+
+
+cdef int put_producer(
+    BatchBuffer buffer, Py_ssize_t position, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence
+) except -1:
+    cdef uint8_t* header = header_at(buffer, position)
+    put_big_endian(header + 43, producer_id, 8)
+    put_big_endian(header + 51, producer_epoch, 2)
+    put_big_endian(header + 53, base_sequence, 4)
+    return 0
 
 
 def patch_producer(
     BatchBuffer buffer not None, Py_ssize_t position, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence
 ):
     """Sets the producer's fields in the header of the batch at ``position``; the CRC comes after."""
-    cdef uint8_t* header = header_at(buffer, position)
-    put_big_endian(header + 43, producer_id, 8)
-    put_big_endian(header + 51, producer_epoch, 2)
-    put_big_endian(header + 53, base_sequence, 4)
+    put_producer(buffer, position, producer_id, producer_epoch, base_sequence)
 
 
 def patch_crc(BatchBuffer buffer not None, Py_ssize_t position, uint32_t crc):

@@ -47,8 +47,7 @@ cdef class RecordCursor:
     cdef Place before
     # After the last returned record; initially where it begins. It moves only when the record's object exists.
     cdef readonly int64_t next_offset
-    # The topic and partition, for ConsumerRecords; None for Records.
-    cdef public object origin
+    cdef tuple _origin
 
     def __cinit__(
         self,
@@ -87,6 +86,15 @@ cdef class RecordCursor:
     def has_more(self):
         """Whether another record remains, as far as is known without examining it."""
         return self.is_making or self.walk.index < self.walk.count
+
+    @property
+    def origin(self):
+        """The topic and partition, for ConsumerRecords; None for Records."""
+        return self._origin
+
+    @origin.setter
+    def origin(self, given):
+        self._origin = checked_origin(given)
 
     def end(self):
         """Returns no more records."""
@@ -131,11 +139,11 @@ cdef class RecordCursor:
             if view.offset_delta < self.first_delta:
                 continue
             self.is_making = True
-            if self.origin is None:
+            if self._origin is None:
                 record = Record.__new__(Record)
             else:
                 record = ConsumerRecord.__new__(ConsumerRecord)
-                record.origin = self.origin
+                record.origin = self._origin
             record.offset = self.base_offset + view.offset_delta
             record.timestamp_type_index = self.timestamp_type
             if self.timestamp_type == LOG_APPEND_TIME:

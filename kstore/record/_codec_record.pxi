@@ -1,6 +1,27 @@
 """A record as a Python object. Part of _codec.pyx."""
 
 
+cdef PyObject* refuse_new(PyTypeObject* made, PyObject* arguments, PyObject* named) except NULL:
+    raise TypeError(f"only compiled code makes a {(<type><PyObject*>made).__name__}")
+
+
+cdef int forbid_new(type made) except -1:
+    (<PyTypeObject*>made).tp_new = refuse_new
+    (<PyTypeObject*>made).tp_vectorcall = NULL
+    PyType_Modified(<PyTypeObject*>made)
+    return 0
+
+
+cdef tuple checked_origin(object given):
+    if given is None:
+        return None
+    topic, partition = given
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be str, not {type(topic).__name__}")
+    # Of exact types, so that no record can be part of a cycle.
+    return PyUnicode_FromObject(topic), int(PyNumber_Index(partition))
+
+
 cdef bytes as_bytes(object value, str field):
     """``value`` (bytes-like or None) as exact bytes or None: only these may go into a Record (see there)."""
     if value is None or type(value) is bytes:
@@ -39,6 +60,11 @@ cdef tuple checked_headers(object headers):
         if isinstance(headers, _Mapping):
             headers = headers.items()
     return tuple([checked_header(pair) for pair in headers])
+
+
+def as_headers(given):
+    """Headers as callers may give them, as a tuple of (str, bytes or None) pairs. Raises: TypeError, InvalidRecordError."""
+    return checked_headers(given)
 
 
 @cython.no_gc
@@ -128,10 +154,7 @@ cdef class ConsumerRecord(Record):
         leader_epoch=-1,
     ):
         self.fill(offset, timestamp, timestamp_type, leader_epoch)
-        if not isinstance(topic, str):
-            raise TypeError(f"topic must be str, not {type(topic).__name__}")
-        # Of exact types, so that it cannot be part of a cycle.
-        self.origin = (PyUnicode_FromObject(topic), int(PyNumber_Index(partition)))
+        self.origin = checked_origin((topic, partition))
         self.key = as_bytes(key, "key")
         self.value = as_bytes(value, "value")
         self.headers = checked_headers(headers)

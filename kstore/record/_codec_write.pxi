@@ -3,6 +3,8 @@
 cdef enum:
     # How many records ahead a value's memory is prefetched: saves 10 to 15 % of an encode with cold values.
     PREFETCH_AHEAD = 8
+    # As record.batch.CRC_BYTES_WITHOUT_GIL.
+    CRC_SIZE_WITHOUT_GIL = 1 << 20
 
 EncodedBatch = namedtuple(
     "EncodedBatch",
@@ -289,7 +291,7 @@ cdef int64_t checked_timestamp(object given, Py_ssize_t index) except? -2:
 cdef object item(object sequence, Py_ssize_t index, str name):
     """``sequence[index]``, a new reference; the caller's own code may have shrunk the sequence."""
     if index >= PySequence_Fast_GET_SIZE(<PyObject*>sequence):
-        raise RuntimeError(f"{name} changed their size while they were encoded")
+        raise RuntimeError(f"{name} changed their size while they were read")
     return <object>PySequence_Fast_ITEMS(<PyObject*>sequence)[index]
 
 
@@ -338,6 +340,7 @@ cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, 
         while index < count:
             if index + PREFETCH_AHEAD < count:
                 __builtin_prefetch(items[index + PREFETCH_AHEAD])
+                __builtin_prefetch(<const char*>items[index + PREFETCH_AHEAD] + 64)
             value = items[index]
             if not PyBytes_CheckExact(value):
                 break
@@ -441,6 +444,7 @@ def encode_batch(
     int64_t now_ms,
     int64_t size_max,
     int timestamp_type=0,
+    bint with_crc=False,
 ):
     """Appends one batch to ``buffer`` with the records from ``start``, as many as fit into ``size_max`` bytes.
 
@@ -450,7 +454,7 @@ def encode_batch(
 
     Returns an EncodedBatch: ``stop`` is the index of the first record left out. If not even the first one fits,
     ``stop == start``, nothing was written, and ``size`` is what the batch would have needed. Its header is as
-    ``OpenBatch.close`` leaves it. Raises TypeError, ValueError, InvalidRecordError, and RuntimeError if the caller's
+    ``OpenBatch.close`` leaves it, ``with_crc`` except for the CRC. Raises TypeError, ValueError, InvalidRecordError, and RuntimeError if the caller's
     own code changes the sequences during the call; then nothing was written either.
     """
     cdef Py_ssize_t count, stop
@@ -472,14 +476,30 @@ def encode_batch(
         else:
             stop = encode_fields(batch, values, keys, timestamps, headers, start, now_ms)
         if PySequence_Fast_GET_SIZE(<PyObject*>values) != count:
-            raise RuntimeError("values changed their size while they were encoded")
+            raise RuntimeError("values changed their size while they were read")
         if stop == start:
             batch.size += batch.refused_size
         else:
             batch.finish(timestamp_type, now_ms)
+            if with_crc:
+                put_crc(buffer, batch.position, batch.size)
     finally:
         batch.abort()
     return encoded(batch, stop)
+
+
+cdef int put_crc(BatchBuffer buffer, Py_ssize_t position, Py_ssize_t size) except -1:
+    """Sets the CRC of the batch of ``size`` bytes at ``position``."""
+    cdef uint8_t* batch = header_at(buffer, position)
+    cdef uint32_t crc
+    if not HEADER_SIZE <= size <= buffer.size - position:
+        raise ValueError(f"a batch of {size} bytes at {position}, expected it in the {buffer.size} of the buffer")
+    if size < LARGE_SIZE:
+        crc = small_crc(batch + CRC_START, size - CRC_START)
+    else:
+        crc = _crc32c(buffer.view(position + CRC_START, position + size), 0, 1 if size >= CRC_SIZE_WITHOUT_GIL else 0)
+    put_big_endian(batch + 17, crc, 4)
+    return 0
 
 
 cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch):

@@ -17,10 +17,10 @@ cdef struct Bytes:
 
 
 cdef int reserve(Memory* memory, Py_ssize_t size) except -1:
-    """Makes the capacity at least ``size`` bytes; the content stays."""
+    """Makes the capacity at least ``size`` bytes, and at least one; the content stays."""
     cdef Py_ssize_t capacity
     cdef uint8_t* data
-    if size <= memory.capacity:
+    if size <= memory.capacity and memory.data != NULL:
         return 0
     capacity = max(max(size, memory.capacity + memory.capacity // 2), max(memory.hint, <Py_ssize_t>CAPACITY_MIN))
     data = <uint8_t*>PyMem_RawRealloc(memory.data, capacity)

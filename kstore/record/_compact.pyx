@@ -205,9 +205,11 @@ cdef class Block:
     def __cinit__(self, list batches not None):
         cdef Py_ssize_t number, size
         cdef Span* span
+        # What converts a number may be the caller's code.
+        cdef tuple kept = tuple(batches)
         self.spans = NULL
         self.entries = NULL
-        self.span_count = len(batches)
+        self.span_count = len(kept)
         self.held_count = self.entry_count = self.entry_max = 0
         if not self.span_count:
             return
@@ -219,7 +221,7 @@ cdef class Block:
             (
                 data, span.count, span.base_offset, span.last_offset_delta, span.base_timestamp, span.max_timestamp,
                 span.flags,
-            ) = batches[number]
+            ) = kept[number]
             PyObject_GetBuffer(data, &span.view, PyBUF_SIMPLE)
             self.held_count += 1
             size = span.view.len
@@ -315,7 +317,9 @@ cdef class OffsetMap:
 
     def __cinit__(self, Py_ssize_t memory_bytes, count_max=None):
         cdef Py_ssize_t slot_count = max(memory_bytes // SLOT_SIZE, 1)
-        if count_max is not None and count_max < slot_count:
+        if count_max is not None:
+            if count_max < 0:
+                raise ValueError(f"count_max {count_max}, expected 0 or more")
             slot_count = min(slot_count, count_max + count_max // 4 + 1)
         secret = os.urandom(16)
         memcpy(self.secret, PyBytes_AS_STRING(secret), 16)

@@ -2,12 +2,14 @@
 # cython: auto_pickle=False, binding=False
 """Encodes the rows of Arrow columns into the batches of a topic's partitions: no Python object for a row.
 
-The buffers are not trusted: a column's offsets are compared with the existing bytes before the first row is read. No
-I/O here, no pyarrow: ``rows.py`` takes the buffers out of record batches.
+The buffers are not trusted: a column's offsets are compared with the existing bytes before the first row is read. What
+decides where a row's bytes are, and how many, is copied first: the memory may be a mapped file, or another thread's, and
+change at any time. No I/O here, no pyarrow: ``rows.py`` takes the buffers out of record batches.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -32,6 +34,7 @@ cdef class Memory:
 
     cdef Py_buffer view
     cdef bint is_held
+    cdef uint8_t* copied
     cdef const uint8_t* data
     cdef Py_ssize_t size
 
@@ -47,15 +50,35 @@ cdef class Memory:
     def __dealloc__(self):
         if self.is_held:
             PyBuffer_Release(&self.view)
+        PyMem_Free(self.copied)
 
     cdef int expect(self, Py_ssize_t size) except -1:
         if self.size < size:
             raise InvalidRecordError(f"an Arrow buffer of {self.size} bytes, expected at least {size}")
         return 0
 
+    cdef int copy(self, Py_ssize_t start, Py_ssize_t stop) except -1:
+        """Replaces the memory by a copy of its bytes from ``start`` to ``stop``, which no other thread can change."""
+        self.expect(stop)
+        self.copied = <uint8_t*>PyMem_Malloc(stop - start)
+        if self.copied == NULL:
+            raise MemoryError
+        memcpy(self.copied, self.data + start, stop - start)
+        self.data = self.copied
+        self.size = stop - start
+        return 0
+
 
 cdef inline bint is_null(const uint8_t* bits, Py_ssize_t index) noexcept nogil:
     return bits != NULL and not (bits[index >> 3] >> (index & 7)) & 1
+
+
+cdef Memory validity_of(Py_ssize_t count, Py_ssize_t first, given):
+    """A copy of the bits of rows; that of the first one is ``first & 7``."""
+    cdef Memory memory = Memory(given)
+    if given is not None:
+        memory.copy(first >> 3, (first + count + 7) >> 3)
+    return memory
 
 
 cdef int check_rows(Py_ssize_t count, Py_ssize_t first) except -1:
@@ -74,19 +97,24 @@ cdef class Ends:
 
     def __cinit__(self, Py_ssize_t count, Py_ssize_t first, offsets):
         cdef Py_ssize_t index
+        cdef const int32_t* at
+        cdef int goes_back = 0
         check_rows(count, first)
         self.memory = Memory(offsets)
         self.at = NULL
         self.last = 0
         if count == 0:
             return  # an array without values may have no offsets
-        self.memory.expect((first + count + 1) * 4)
-        self.at = <const int32_t*>self.memory.data + first
+        self.memory.copy(first * 4, (first + count + 1) * 4)
+        self.at = <const int32_t*>self.memory.data
         if self.at[0] < 0:
             raise InvalidRecordError("the offsets of an Arrow column begin below 0")
+        # Without a branch in the loop: the compiler then compares several at a time.
+        at = self.at
         for index in range(count):
-            if self.at[index + 1] < self.at[index]:
-                raise InvalidRecordError("the offsets of an Arrow column go back")
+            goes_back |= at[index + 1] < at[index]
+        if goes_back:
+            raise InvalidRecordError("the offsets of an Arrow column go back")
         self.last = self.at[count]
 
 
@@ -101,16 +129,15 @@ cdef class BytesRows:
     cdef Memory validity
     cdef Memory data
     cdef Ends ends
+    # The bit of the first row in ``validity``.
     cdef Py_ssize_t first
 
     def __cinit__(self, Py_ssize_t count, Py_ssize_t first, validity, offsets, data):
         self.count = count
-        self.first = first
+        self.first = first & 7
         self.ends = Ends(count, first, offsets)
-        self.validity = Memory(validity)
+        self.validity = validity_of(count, first, validity)
         self.data = Memory(data)
-        if validity is not None:
-            self.validity.expect((first + count + 7) >> 3)
         self.data.expect(self.ends.last)
 
     cdef inline Py_ssize_t get(self, Py_ssize_t row, const uint8_t** data) noexcept nogil:
@@ -166,17 +193,16 @@ cdef class HeaderRows:
     cdef Ends ends
     cdef BytesRows keys
     cdef BytesRows values
+    # The bit of the first row in ``validity``.
     cdef Py_ssize_t first
 
     def __cinit__(
         self, Py_ssize_t count, Py_ssize_t first, validity, offsets, BytesRows keys not None, BytesRows values not None
     ):
         self.count = count
-        self.first = first
+        self.first = first & 7
         self.ends = Ends(count, first, offsets)
-        self.validity = Memory(validity)
-        if validity is not None:
-            self.validity.expect((first + count + 7) >> 3)
+        self.validity = validity_of(count, first, validity)
         if self.ends.last > min(keys.count, values.count):
             raise InvalidRecordError(f"{self.ends.last} headers in an Arrow column, and only {keys.count} keys")
         self.keys = keys
@@ -294,8 +320,8 @@ cdef class RowEncoder:
     def __cinit__(self, Py_ssize_t partition_count, Py_ssize_t batch_bytes, Py_ssize_t sticky=0):
         """``batch_bytes``: a batch accepts no more rows beyond it; ``sticky``: the partition of the first rows without
         keys."""
-        if partition_count < 1:
-            raise ValueError(f"{partition_count} partitions, expected 1 or more")
+        if partition_count < 1 or sticky < 0:
+            raise ValueError(f"{partition_count} partitions, and {sticky} is next: expected at least 1 and 0")
         self.batches = [None] * partition_count
         self.batch_bytes = batch_bytes
         self.sticky = sticky % partition_count
@@ -314,8 +340,8 @@ cdef class RowEncoder:
         cdef bint is_sticky
         cdef int64_t number = 0
         cdef object batch
-        if row < 0:
-            raise ValueError(f"row {row}, expected 0 or more")
+        if row < 0 or not self.sticky < count:
+            raise ValueError(f"row {row} and partition {self.sticky} of {count}, expected 0 or more, and one of them")
         while row < rows.count:
             key_size = -1 if rows.key is None else rows.key.get(row, &key)
             is_sticky = False
@@ -334,7 +360,10 @@ cdef class RowEncoder:
             if batch is None:
                 return row, partition
             if count == 1 and rows.partitions is None:
-                row = self.put_plain(<OpenBatch?>batch, rows, row)
+                if rows.key is None and rows.timestamps is None and rows.headers is None:
+                    row = self.put_values(<OpenBatch?>batch, rows, row)
+                else:
+                    row = self.put_plain(<OpenBatch?>batch, rows, row)
                 if row == rows.count:
                     break
                 key_size = -1 if rows.key is None else rows.key.get(row, &key)
@@ -344,6 +373,51 @@ cdef class RowEncoder:
                 return row, partition
             row += 1
         return row, -1
+
+    cdef Py_ssize_t put_values(self, OpenBatch batch, Rows rows, Py_ssize_t row) noexcept:
+        """As ``put_plain`` of rows that have nothing but values, and so all the same time.
+
+        What the loop needs is in local variables: a byte that is written could be part of any object, and all of them
+        would be read again for each row.
+        """
+        cdef const int32_t* ends = rows.value.ends.at
+        cdef const uint8_t* data = rows.value.data.data
+        cdef const uint8_t* validity = rows.value.validity.data
+        cdef Py_ssize_t first = rows.value.first, count = rows.count, start = row
+        cdef Py_ssize_t room, size, body_size, value_size
+        cdef int64_t offset_delta = batch.last_offset_delta
+        cdef uint8_t* begin
+        cdef uint8_t* to
+        if not batch.is_open or batch.record_count == 0 or rows.now_ms != batch.base_timestamp:
+            return row
+        begin = to = batch.buffer.data + batch.position + batch.size
+        room = min(self.batch_bytes, batch.size_max, batch.buffer.capacity - batch.position) - batch.size
+        while row < count:
+            value_size = -1 if is_null(validity, first + row) else ends[row + 1] - ends[row]
+            # Attributes, timestamp delta 0, key null, no headers: one byte each.
+            body_size = 4 + size_of_varint(offset_delta + 1) + size_of_field(value_size)
+            size = size_of_varint(body_size) + body_size
+            if size > room:
+                break
+            room -= size
+            offset_delta += 1
+            to = put_varint(to, body_size)
+            to[0] = 0
+            to[1] = 0
+            to = put_varint(to + 2, offset_delta)
+            to[0] = 1
+            to = put_field(to + 1, data + ends[row], value_size)
+            to[0] = 0
+            to += 1
+            row += 1
+        if row > start:
+            if rows.now_ms > batch.max_timestamp:
+                batch.max_timestamp = rows.now_ms
+                batch.max_timestamp_delta_offset = <int32_t>(batch.last_offset_delta + 1)
+            batch.size += to - begin
+            batch.last_offset_delta = offset_delta
+            batch.record_count += <int32_t>(row - start)
+        return row
 
     cdef Py_ssize_t put_plain(self, OpenBatch batch, Rows rows, Py_ssize_t row) noexcept:
         """Appends rows without headers after the first one of a batch, while they fit into it and into its memory.

@@ -15,6 +15,7 @@ _ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int
 __all__ = [
     "FoundRecords",
     "IndexNotes",
+    "KeySketch",
     "OffsetCheck",
     "Run",
     "RunCounts",
@@ -22,11 +23,14 @@ __all__ = [
     "RunValues",
     "Texts",
     "TimeCheck",
+    "batch_times",
     "checksum",
     "epoch_starts",
     "falling_epoch",
     "find_batch",
     "follow_producers",
+    "follow_transactions",
+    "greatest_bytes",
     "index_notes",
     "pass_producers",
     "record_at",
@@ -203,6 +207,28 @@ class RunCounts:
     def spreads(self) -> tuple[_Spread, _Spread, _Spread, _Spread]: ...
     def add(self, run: Run) -> list[int]: ...
     def add_records(self, payload: Buffer, count: int, last_offset_delta: int) -> bool: ...
+
+@final
+class KeySketch:
+    is_sampling: bool
+    @property
+    def level(self) -> int: ...
+    @property
+    def keyed_count(self) -> int: ...
+    @property
+    def missed_count(self) -> int: ...
+    def add(self, run: Run) -> None: ...
+    def add_records(self, payload: Buffer, count: int, last_offset_delta: int) -> None: ...
+    def add_key(self, key: bytes, record_size: int) -> None: ...
+    def registers(self) -> bytes: ...
+    def frequent(self, count_max: int) -> list[tuple[int, int, int, bytes]]: ...
+    def sampled(self) -> tuple[int, int, int]: ...
+
+def greatest_bytes(one: bytes, other: bytes) -> bytes: ...
+def batch_times(run: Run, width_ms: int) -> list[tuple[int, int, int, int, int]]: ...
+def follow_transactions(
+    run: Run, open_transactions: dict[int, tuple[int, int]], count_max: int
+) -> list[tuple[int, bool, int, int, int, int]]: ...
 
 class IndexNotes(NamedTuple):
     entries: array[int]

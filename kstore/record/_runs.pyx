@@ -18,19 +18,20 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 cimport cython
 
-from kstore.record._codec cimport ConsumerRecord, Record
+from kstore.record._codec cimport ConsumerRecord, Record, checked_origin, forbid_new
 
 from kstore.errors import CorruptRecordError
 from kstore.record._codec import check_records
 from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
-    "FoundRecords", "IndexNotes", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts", "TimeCheck",
-    "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers", "index_notes", "pass_producers",
-    "record_at", "walk_run",
+    "FoundRecords", "IndexNotes", "KeySketch", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts",
+    "TimeCheck", "batch_times", "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers",
+    "follow_transactions", "greatest_bytes", "index_notes", "pass_producers", "record_at", "walk_run",
 ]
 
 cdef extern from *:
@@ -490,20 +491,28 @@ cdef class RunCursor:
 cdef class RunRecords(RunCursor):
     """An iterator over the Records of a run; see ``Run.records``. Not thread-safe."""
 
-    # The topic and partition, a tuple, for ConsumerRecords; None for Records.
-    cdef public object origin
+    cdef tuple _origin
+
+    @property
+    def origin(self):
+        """The topic and partition, for ConsumerRecords; None for Records."""
+        return self._origin
+
+    @origin.setter
+    def origin(self, given):
+        self._origin = checked_origin(given)
 
     def __next__(self):
         cdef RecordView view
         cdef Record record
         if not self.next_view(&view):
             raise StopIteration
-        record = make_record(self, &view, self.origin)
+        record = make_record(self, &view, self._origin)
         self.give(record.offset)
         return record
 
 
-cdef inline Record make_record(RunCursor cursor, RecordView* view, object origin):
+cdef inline Record make_record(RunCursor cursor, RecordView* view, tuple origin):
     """The Record of a ``view`` into the batch that ``cursor`` entered last; a ConsumerRecord with an ``origin``."""
     cdef Record record
     if origin is None:
@@ -544,4 +553,13 @@ include "_runs_find.pxi"
 include "_runs_lookup.pxi"
 include "_runs_notes.pxi"
 include "_runs_counts.pxi"
+include "_runs_times.pxi"
+include "_runs_keys.pxi"
 include "_runs_checks.pxi"
+
+forbid_new(Run)
+forbid_new(RunBatches)
+forbid_new(RunCursor)
+forbid_new(RunRecords)
+forbid_new(RunValues)
+forbid_new(FoundRecords)

@@ -23,8 +23,8 @@ cdef class OffsetCheck:
     """The entries of an offset index, held against the batches of its segment as these pass. Not thread-safe.
 
     ``rows`` (``OffsetIndex.rows``) are delta and position of each, both rising; ``base_offset`` is the segment's.
-    What contradicts is told as (slot, what, base offset, last offset): "no start" where no batch starts at an entry's
-    position, "above" where the batch there begins above the entry's offset, "no end" where none ends with that offset.
+    A contradiction is a tuple (slot, what, base offset, last offset). ``what`` is "no start" if no batch starts at the
+    entry's position, "above" if the batch there begins above the entry's offset, "no end" if no batch ends with it.
     """
 
     cdef array.array rows
@@ -80,8 +80,10 @@ cdef class OffsetCheck:
         return found
 
     def skip(self, int64_t start, int64_t stop):
-        """Passes over the entries that point below ``stop``, of which those from ``start`` on cannot be held against
-        anything; what those before it contradict."""
+        """Passes over the entries with positions below ``stop``; returns the contradictions of those below ``start``.
+
+        Nothing is known of the bytes from ``start`` on.
+        """
         cdef const int64_t* rows = pairs_of(self.rows, self.count)
         cdef list found = []
         while self.position_slot < self.count and rows[2 * self.position_slot + 1] < stop:
@@ -96,9 +98,9 @@ cdef class OffsetCheck:
 cdef class TimeCheck:
     """The entries of a time index, held against the batches of its segment as these pass. Not thread-safe.
 
-    ``rows`` (``TimeIndex.rows``) are timestamp and delta of each. What contradicts is told as (slot, what, timestamp):
-    "earlier" where a batch before the entry's has a timestamp that is not below the entry's, "other" where the greatest
-    timestamp of its batch is another one.
+    ``rows`` (``TimeIndex.rows``) are timestamp and delta of each. A contradiction is a tuple (slot, what, timestamp).
+    ``what`` is "earlier" if an earlier batch already has the entry's timestamp or a greater one, "other" if the greatest
+    timestamp of the entry's own batch differs.
     """
 
     cdef array.array rows
@@ -163,8 +165,8 @@ cdef class TimeCheck:
 
 
 def falling_epoch(Run run not None, int64_t latest):
-    """(leader epoch, base offset, greatest epoch before it) of the first batch of a run whose epoch is below that of one
-    before; None if there is none. ``latest``: the greatest one before the run. Negative epochs do not count."""
+    """The first batch of a run whose epoch is below an earlier one: (its leader epoch, its base offset, the greatest
+    epoch before it), or None. ``latest`` is the greatest epoch before the run. Negative epochs do not count."""
     cdef Head head
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.start
     cdef const uint8_t* stop = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.stop
@@ -191,15 +193,16 @@ def pass_producers(
     dict ends not None,
     dict last_ends not None,
 ):
-    """Passes batches of a run from place ``start`` in its data on, by the rules of ``ProducerCheck.note``.
+    """Passes the batches of a run from place ``start`` in its data on, by the rules of ``ProducerCheck.note``.
 
     Stops before a batch that needs more: an abort marker, a compressed control batch, a producer's batch at or above
-    ``snapshot_offset``, and one that ends at or above ``visible_offset`` after others did not. Returns its place, and ``next_offset`` and
-    ``gap_end`` there. What the batches of producers change is told to the three dicts; ``follow_producers`` has the rest.
+    ``snapshot_offset``, and one that ends at or above ``visible_offset`` after others did not. Returns the place of that
+    batch, and ``next_offset`` and ``gap_end`` there. It records in the three dicts what the producers' batches change;
+    ``follow_producers`` does the rest.
     """
     cdef Head head
     cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(run.data)
-    cdef const uint8_t* at = data + start
+    cdef const uint8_t* at
     cdef const uint8_t* stop = data + run.stop
     cdef const uint8_t* following
     cdef int64_t producer_id
@@ -208,6 +211,7 @@ def pass_producers(
     cdef bint is_visible, was_visible = False
     if not run.start <= start <= run.stop:
         raise ValueError(f"start {start}, expected {run.start} to {run.stop}")
+    at = data + start
     while at < stop:
         following = next_head(at, stop, &head)
         is_visible = head.last_offset >= visible_offset

@@ -75,14 +75,16 @@ def build_batches(
     batches: list[EncodedBatch] = []
     try:
         while start < count:
-            batch = encode_batch(buffer, values, keys, timestamps, headers, start, now_ms, size_max, type_index)
+            batch = encode_batch(
+                buffer, values, keys, timestamps, headers, start, now_ms, size_max, type_index, codec == "none"
+            )
             if batch.stop == start:
                 raise RecordTooLargeError(batch.size, size_max, f"record {start} in a batch of its own,")
             start = batch.stop
             if codec != "none":
                 batch = compress_batch(buffer, batch, codec, level, size_max)
-            position = batch.position
-            patch_crc(buffer, position, batch_crc(buffer.view(position + CRC_START)))
+                position = batch.position
+                patch_crc(buffer, position, batch_crc(buffer.view(position + CRC_START)))
             batches.append(batch)
     except BaseException:
         buffer.truncate(size_before)

@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptBatchError, CorruptRecordError
+from kstore.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, batch_crc, parse_v2
 
-__all__ = ["ControlRecordType", "EndTransactionMarker", "parse_control_type", "parse_end_transaction_marker"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ControlRecordType",
+    "EndTransactionMarker",
+    "as_abort_marker",
+    "parse_control_type",
+    "parse_end_transaction_marker",
+]
 
 KEY = struct.Struct(">hh")
 END_TRANSACTION_VALUE = struct.Struct(">hi")
@@ -70,3 +80,21 @@ def parse_end_transaction_marker(key: bytes | None, value: bytes | None) -> EndT
     if version < 0:
         raise CorruptRecordError(f"an end marker of version {version}, expected 0 or more")
     return EndTransactionMarker(kind, coordinator_epoch)
+
+
+def as_abort_marker(marker: Buffer) -> bytes:
+    """The batch ``marker`` of a commit with ABORT in place of COMMIT.
+
+    Raises: CorruptBatchError for a bad CRC, which must not become good, and for a key of another version.
+    """
+    batch = parse_v2(marker)
+    batch.ensure_valid()
+    data = bytearray(batch.data)
+    # In the one record: the length of its key, and the key. 8 is the zigzag varint of 4.
+    commit, abort = (b"\x08" + KEY.pack(VERSION, kind) for kind in (ControlRecordType.COMMIT, ControlRecordType.ABORT))
+    at = data.find(commit, BATCH_HEADER_BYTES)
+    if at < 0:
+        raise CorruptBatchError("an end marker without a key of version 0")
+    data[at : at + len(abort)] = abort
+    BATCH_HEADER.pack_into(data, 0, *batch.header._replace(crc=batch_crc(memoryview(data)[CRC_START:])))
+    return bytes(data)

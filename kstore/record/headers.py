@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from kstore.errors import CorruptDataError
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import Source, find_next_batch
+from kstore.record.scan import Source, find_next_batch, offset_after_damage
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far
 from kstore.types import OFFSET_MAX
 
-__all__ = ["READ_BATCH_BYTES_MAX", "walk_headers"]
+__all__ = ["CHUNK_BYTES", "LARGE_BATCH_BYTES", "READ_BATCH_BYTES_MAX", "walk_headers"]
 
 # Small batches are read many at a time. After a larger one only a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
@@ -114,7 +114,7 @@ def walk_headers(
                 bounded,
                 damaged_from + 1,
                 stop,
-                next_offset=next_offset,
+                next_offset=offset_after_damage(next_offset),
                 last_offset_max=offset_stop - 1 if offset_stop < OFFSET_MAX else next_offset + OFFSET_COUNT_MAX - 1,
             )
         except _SpentError:

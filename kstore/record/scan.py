@@ -35,6 +35,7 @@ __all__ = [
     "SparseSource",
     "check_size_field",
     "find_next_batch",
+    "offset_after_damage",
     "parse_batches",
     "scan",
 ]
@@ -351,6 +352,15 @@ def find_next_batch(
             at = max(at, source.next_data(at) - PREFIX_BYTES + 1)
         search_bytes = min(2 * search_bytes, SEARCH_BYTES)
     return bound if bound < stop else None
+
+
+def offset_after_damage(next_offset: int) -> int:
+    """The least base offset of a batch after damaged bytes, before which offset ``next_offset`` was expected.
+
+    Bytes at the start of a log held offset 0 at least. No CRC covers the base offset: if a torn write leaves zeros in
+    place of all bytes before the rest of a header, the batch seems to start at 0.
+    """
+    return max(next_offset, 1)
 
 
 def _candidate_pattern(next_offset: int) -> re.Pattern[bytes]:

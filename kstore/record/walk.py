@@ -17,7 +17,15 @@ from kstore.errors import CorruptDataError
 from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import RUN_BYTES_FIRST, RunBounds, SearchBudget, Source, find_next_batch, scan
+from kstore.record.scan import (
+    RUN_BYTES_FIRST,
+    RunBounds,
+    SearchBudget,
+    Source,
+    find_next_batch,
+    offset_after_damage,
+    scan,
+)
 from kstore.types import INT64_MAX, OFFSET_MAX, RELATIVE_OFFSET_MAX
 
 __all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
@@ -234,7 +242,7 @@ def _next_fitting(
                 source,
                 start + 1,
                 stop,
-                next_offset=next_offset,
+                next_offset=offset_after_damage(next_offset),
                 last_offset_max=offset_max - 1,
                 hints=hints,
                 entry_stop=entry_stop,

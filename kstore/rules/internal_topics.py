@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OFFSETS", "TRANSACTION_STATE", "InternalTopic", "is_internal", "journal_of"]
+__all__ = ["OFFSETS", "QUEUE_JOURNAL", "TRANSACTION_STATE", "InternalTopic", "is_internal", "journal_of"]
 
 
 class InternalTopic(NamedTuple):

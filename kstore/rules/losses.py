@@ -13,6 +13,7 @@ A range is ``(first, last)``, both inclusive. Ranges increase and do not touch e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from kstore.errors import CorruptBatchError
@@ -25,6 +26,7 @@ __all__ = [
     "LossRanges",
     "OffsetSpan",
     "OffsetSpans",
+    "are_ranges",
     "clipped",
     "corrupt_batch_error",
     "holes",
@@ -39,6 +41,15 @@ OffsetSpan = tuple[int, int]
 UNCONFIRMED = "above every known durable end: may never have been acknowledged"
 LOST = "no batch holds these offsets, which were durable: the disk has lost them"
 OffsetSpans = tuple[OffsetSpan, ...]
+
+
+def are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
+    """Whether these are ranges of offsets, increasing and not overlapping, and not too many."""
+    return (
+        len(ranges) <= count_max
+        and all(0 <= first <= last for first, last in ranges)
+        and all(one[1] < two[0] for one, two in pairwise(ranges))
+    )
 
 
 def joined(*ranges: Iterable[OffsetSpan]) -> OffsetSpans:

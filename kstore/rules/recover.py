@@ -22,13 +22,16 @@ from typing import NamedTuple
 
 from kstore.record.walk import Damage
 from kstore.rules.losses import OffsetSpan
-from kstore.types import CorruptRange
+from kstore.types import OFFSET_MAX, CorruptRange
 
 __all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
 
 
 class SegmentFindings(NamedTuple):
-    """The scan's findings in one segment; ``next_offset`` follows its last whole batch (without one: its base)."""
+    """The scan's findings in one segment; ``next_offset`` follows its last whole batch (without one: its base).
+
+    ``size_now`` is less than ``size`` if the file became shorter during the scan, as after a failed writeback.
+    """
 
     path: str
     base_offset: int
@@ -36,6 +39,7 @@ class SegmentFindings(NamedTuple):
     next_offset: int
     damages: Sequence[Damage]
     batch_count: int
+    size_now: int = OFFSET_MAX
 
 
 class Doubt(NamedTuple):
@@ -65,8 +69,9 @@ class Decision(NamedTuple):
     """``cut`` is where the cut starts, (index of the segment, position), or None; ``end_offset`` is the next offset.
 
     ``seal`` says that no batch may be appended to the last segment: it has damage where the next batch would go, or
-    ends below ``end_offset``. ``lost`` are offsets that were durable and after which nothing whole follows, whether
-    damaged bytes remain of them or not; ``fenced`` names them too.
+    ends below ``end_offset``. ``lost`` are offsets of which nothing tells a later reader: those that were durable and
+    after which nothing whole follows, whether damaged bytes remain of them or not, and those of which no bytes remain;
+    ``fenced`` names them too.
 
     In ``fenced``, ``is_unconfirmed`` marks offsets above everything that was durable.
     """
@@ -107,8 +112,8 @@ def decide(segments: Sequence[SegmentFindings], doubt: Doubt) -> Decision:
                 return Decision(fenced, cut, damage.reason, damage.first_offset, False, lost)
             last = follower - 1 if follower is not None else max(damage.first_offset, doubt.known_end - 1)
             fenced += _fenced(damage, last, segment.path, doubt.known_end)
-            if follower is None:
-                # Readers in other processes could not tell it from a write in progress.
+            if follower is None or damage.position >= segment.size_now:
+                # Readers in other processes could not tell it from a write in progress; or find nothing there.
                 lost.append((damage.first_offset, last))
             damaged_end = damage.next_offset is None
             end_offset = max(end_offset, last + 1)

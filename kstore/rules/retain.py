@@ -6,10 +6,10 @@ Oldest first, up to the first segment that is kept:
     size         without it the log still holds at least ``retention_bytes``
     time         its greatest timestamp is more than ``retention_ms`` ago
 
-Only segments below the high watermark are deleted and, if retention waits for consumer groups, only those that all of
-them have passed. A segment whose records have no time is as old as its file, and one with damage, which hides the times
-of some of its records, is no older than its file. Guards: a time in the future does not keep a segment for ever, its
-file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
+Only segments below the high watermark are deleted and, if retention waits for consumer groups or replicators, only
+those that all of them have passed. A segment whose records have no time is as old as its file, and one with damage,
+which hides the times of some of its records, is no older than its file. Guards: a time in the future does not keep a
+segment for ever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def deletable_count(
     """How many of ``segments``, all of a log's in order, may be deleted; the last one is the active one.
 
     Reads no segment after the successor of the first kept one, because finding an age may take a read. ``size`` is that
-    of all segments. ``passed``: the offset that the groups of retention have passed; None if it waits for no group.
+    of all segments. ``passed``: the offset that all have passed that retention waits for; None if it waits for none.
     """
     surplus = size - config.retention_bytes
     by_policy = "delete" in config.cleanup_policy

@@ -74,7 +74,7 @@ class ValidatedBatches(NamedTuple):
     """
 
     buffer: BatchBuffer
-    batches: Sequence[EncodedBatch]
+    batches: list[EncodedBatch]
     spans: Sequence[tuple[int, int]]
     max_timestamp: int
     offset_of_max_timestamp: int
@@ -436,7 +436,7 @@ def _last_codec(batches: Sequence[Batch]) -> str:
 
 def _result(
     buffer: BatchBuffer,
-    encoded: Sequence[EncodedBatch],
+    encoded: list[EncodedBatch],
     spans: Sequence[tuple[int, int]],
     batches: Sequence[Batch],
     *,

@@ -1,3 +1,6 @@
+from kstore.files.fs import File
+from kstore.record._codec import BatchBuffer, EncodedBatch
+
 class TailNumbers:
     position: int
     allocated: int
@@ -23,6 +26,16 @@ class TailNumbers:
         now_ms: int,
         last_append_ms: int,
     ) -> bytes | None: ...
+    def place(
+        self,
+        buffers: BatchBuffer | list[BatchBuffer],
+        batches: list[EncodedBatch],
+        offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        last_append_ms: int,
+    ) -> tuple[list[memoryview], int, int, int, int] | None: ...
     def wrote(self, size: int, offset: int, timestamp: int) -> bool: ...
+    def write(self, file: File | None, batch: bytes, offset: int, timestamp: int) -> bool: ...
     def note_timestamp(self, last_offset: int, max_timestamp: int) -> None: ...
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> bool: ...

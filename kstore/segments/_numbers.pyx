@@ -1,45 +1,58 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False, binding=False
-"""The numbers of an active segment's end, and what they decide for one batch. No I/O here.
+"""The numbers of an active segment's end, what they decide for one batch, and the write of a small one.
 
 Every append passes here, so this is compiled. Signals are served between the byte codes of Python functions, never in
 here: each call happens as a whole or not at all.
 """
 
-from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
-cimport cython
+from kstore.record._codec cimport BatchBuffer, put_place, single_batch
 
-from kstore.record._codec cimport single_batch
+from kstore.files.local import OsFile
+from kstore.files.unmapped import UnmappedFile
+from kstore.record._codec import EncodedBatch
 
 __all__ = ["TailNumbers"]
+
+cdef extern from "<unistd.h>" nogil:
+    ctypedef long long off_t
+    Py_ssize_t pwrite(int fd, const void* data, size_t size, off_t position)
+    int ftruncate(int fd, off_t size)
 
 cdef enum:
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
 
+assert EncodedBatch._fields[1:4] == ("position", "size", "record_count"), EncodedBatch._fields
+assert EncodedBatch._fields[5:] == ("max_timestamp", "max_timestamp_delta_offset"), EncodedBatch._fields
 
-@cython.final
+# The fields of an EncodedBatch that say where it is, and where it goes.
+cdef struct Shape:
+    int64_t position
+    int64_t size
+    int64_t record_count
+    int64_t max_timestamp
+    int64_t delta_of_max
+
+
+cdef int take_shape(object batch, Shape* shape) except -1:
+    if not PyTuple_Check(batch) or PyTuple_GET_SIZE(batch) != 7:
+        raise TypeError(f"{batch!r:.80}, expected an EncodedBatch")
+    shape.position = <object>PyTuple_GET_ITEM(batch, 1)
+    shape.size = <object>PyTuple_GET_ITEM(batch, 2)
+    shape.record_count = <object>PyTuple_GET_ITEM(batch, 3)
+    shape.max_timestamp = <object>PyTuple_GET_ITEM(batch, 5)
+    shape.delta_of_max = <object>PyTuple_GET_ITEM(batch, 6)
+    return 0
+
+
 cdef class TailNumbers:
     """Where a segment ends, what its indexes lack, and the limits at which it must roll. The log's lock guards it."""
-
-    # The file's end, in bytes, and the end of the blocks that are allocated for it.
-    cdef public int64_t position
-    cdef public int64_t allocated
-    # The greatest timestamp of the first batch; the greatest of all, and the last offset of the batch with it.
-    cdef public int64_t first_timestamp
-    cdef public int64_t max_timestamp
-    cdef public int64_t offset_of_max_timestamp
-    # The bytes since the last index entry, and how many may be between two.
-    cdef public int64_t since_entry
-    cdef public int64_t index_interval_bytes
-    # Whether the next index entry needs a new segment.
-    cdef public bint indexes_full
-    # The limits of the segment: its bytes, and the ms from its first timestamp on, or without an append.
-    cdef public int64_t segment_bytes
-    cdef public int64_t segment_ms
-    cdef readonly int64_t last_offset_max
 
     def __init__(self, int64_t base_offset, int64_t position):
         self.position = self.allocated = position
@@ -82,11 +95,97 @@ cdef class TailNumbers:
         data = single_batch(value, key, now_ms, offset, leader_epoch)
         return data if self.has_room(self.position, PyBytes_GET_SIZE(data), offset, now_ms) else None
 
+    def place(
+        self,
+        buffers not None,
+        list batches not None,
+        int64_t offset,
+        int32_t leader_epoch,
+        int64_t now_ms,
+        int64_t last_append_ms,
+    ):
+        """Gives EncodedBatches the offsets from ``offset`` on, if the segment certainly takes all of them at its end.
+
+        ``buffers``: the one that holds them all, or a list of one for each. Returns None, and changes nothing, if the
+        segment may have to roll first, or if the batches in one buffer do not follow one another; otherwise the bytes
+        to write, their size, the number of records, the greatest timestamp, and the offset of the first record that has
+        it. The log was last appended to at ``last_append_ms``. Raises ValueError if a batch is not in its buffer.
+        """
+        cdef Py_ssize_t at, start = 0, stop = 0
+        cdef Py_ssize_t count = PyList_GET_SIZE(batches)
+        cdef BatchBuffer buffer = None
+        cdef int64_t position = self.position
+        cdef int64_t next_offset = offset
+        cdef int64_t max_timestamp = NO_TIMESTAMP
+        cdef int64_t offset_of_max = NO_OFFSET
+        cdef Shape shape
+        cdef list views = []
+        if type(buffers) is list and PyList_GET_SIZE(buffers) != count:
+            raise ValueError(f"{len(buffers)} buffers, expected one for each of the {count} batches")
+        if count == 0 or now_ms - last_append_ms > self.segment_ms:
+            return None
+        for at in range(count):
+            take_shape(<object>PyList_GET_ITEM(batches, at), &shape)
+            if not self.has_room(position, shape.size, next_offset + shape.record_count - 1, shape.max_timestamp):
+                return None
+            if at > 0 and type(buffers) is not list and shape.position != stop:
+                return None
+            stop = shape.position + shape.size
+            if shape.max_timestamp > max_timestamp:
+                max_timestamp, offset_of_max = shape.max_timestamp, next_offset + shape.delta_of_max
+            position += shape.size
+            next_offset += shape.record_count
+        next_offset = offset
+        for at in range(count):
+            take_shape(<object>PyList_GET_ITEM(batches, at), &shape)
+            if at == 0 or type(buffers) is list:
+                buffer = <object>PyList_GET_ITEM(buffers, at) if type(buffers) is list else buffers
+                start = shape.position
+            put_place(buffer, shape.position, next_offset, leader_epoch)
+            next_offset += shape.record_count
+            stop = shape.position + shape.size
+            if at == count - 1 or type(buffers) is list:
+                views.append(buffer.view(start, stop))
+        return views, position - self.position, next_offset - offset, max_timestamp, offset_of_max
+
     def wrote(self, int64_t size, int64_t offset, int64_t timestamp):
         """Moves the end over a ``single`` batch that was written there, and counts it as ``note`` does."""
         cdef int64_t position = self.position
         self.position += size
         return self.count(position, size, offset, timestamp)
+
+    def write(self, file, bytes batch not None, int64_t offset, int64_t timestamp):
+        """Writes a ``single`` batch at the end of ``file``, into the page cache, and counts it as ``wrote`` does.
+
+        False, and nothing has happened, if an index entry is due, for a file of another file system, without blocks for
+        the batch, or if the system refuses it or writes only a part, which is cut off again: then
+        ``SegmentTail.write_single`` succeeds, or says why not.
+        """
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(batch), written
+        cdef const char* data = PyBytes_AS_STRING(batch)
+        cdef int64_t position = self.position
+        cdef int fd
+        if type(file) is UnmappedFile:
+            file = file.file
+        if (
+            type(file) is not OsFile
+            or size > self.allocated - position
+            or self.since_entry > self.index_interval_bytes
+        ):
+            return False
+        fd = file._fd
+        with nogil:
+            written = pwrite(fd, data, size, position)
+            if 0 <= written < size:
+                # In here: an interrupt, or another error, may come before ``write_single`` can cut it.
+                ftruncate(fd, position)
+        if written != size:
+            if written >= 0:
+                self.allocated = position  # the blocks ahead went, too
+            return False
+        self.position += size
+        self.count(position, size, offset, timestamp)
+        return True
 
     def note_timestamp(self, int64_t last_offset, int64_t max_timestamp):
         if max_timestamp > self.max_timestamp:

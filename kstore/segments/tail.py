@@ -57,7 +57,6 @@ class SegmentTail:
     __slots__ = (
         "__weakref__",
         "_counters",
-        "_file",
         "_has_spare",
         "_owes_spare",
         "_parked",
@@ -69,6 +68,7 @@ class SegmentTail:
         "jitter_ms",
         "numbers",
         "offset_index",
+        "open_file",
         "time_index",
     )
 
@@ -86,8 +86,8 @@ class SegmentTail:
     ) -> None:
         self.base_offset: int = base_offset
         self.numbers: TailNumbers = TailNumbers(base_offset, position)
-        # None while the tail is parked; ``_parked`` then says how to continue.
-        self._file: File | None = file
+        # The ``.log``; None while the tail is parked: ``_parked`` then says how to continue. Readers have no lock.
+        self.open_file: File | None = file
         self._parked: _Parked | None = None
         self.offset_index: OffsetIndex = offset_index
         self.time_index: TimeIndex = time_index
@@ -302,12 +302,7 @@ class SegmentTail:
     @property
     def file(self) -> File:
         """The ``.log``, reopened if the tail is parked. Raises: StorageError."""
-        return self._file or self._reopen()
-
-    @property
-    def open_file(self) -> File | None:
-        """The ``.log``, if it is open; None while the tail is parked. For readers, which have no lock."""
-        return self._file
+        return self.open_file or self._reopen()
 
     def park(self, fs: FileSystem, admit: Callable[[], None]) -> None:
         """Closes the ``.log``, which is completely synced. The tail's state stays, and its indexes stay mapped; the
@@ -315,11 +310,11 @@ class SegmentTail:
 
         Raises: StorageError; then it is open as before.
         """
-        file = self._file
+        file = self.open_file
         if file is not None:
             self._release_spare(file)
             self._parked = _Parked(fs, file.path, file.stat().inode, admit)
-            self._file = None
+            self.open_file = None
 
     def _reopen(self) -> File:
         parked = self._parked
@@ -336,7 +331,7 @@ class SegmentTail:
             )
         # Blocks ahead of the end only if the file is written to for a while.
         self.numbers.allocated = self.position + UNALLOCATED_BYTES
-        self._file = file
+        self.open_file = file
         return file
 
     def _release_spare(self, file: File) -> None:
@@ -349,8 +344,8 @@ class SegmentTail:
     def give_back_spare(self) -> None:
         """Releases the spare blocks that ``seal`` has kept, if it has; without the log's lock. Raises: StorageError."""
         with self._spare_lock:
-            if self._owes_spare and self._file is not None:
-                self._release_spare(self._file)
+            if self._owes_spare and self.open_file is not None:
+                self._release_spare(self.open_file)
             self._owes_spare = False
 
     def keep_spare(self) -> None:
@@ -364,7 +359,7 @@ class SegmentTail:
         On any failure the file is cut back to its last whole batch before the exception is raised; if that fails too
         the outcome is unknown, and PoisonedError says so.
         """
-        file, numbers = self._file or self._reopen(), self.numbers
+        file, numbers = self.open_file or self._reopen(), self.numbers
         position = numbers.position
         end = position + size
         if end > numbers.allocated:
@@ -381,7 +376,7 @@ class SegmentTail:
 
     def write_single(self, batch: bytes, offset: int, timestamp: int, *, sync: bool) -> None:
         """``write`` and ``note`` of a batch that ``TailNumbers.single`` has made for this end."""
-        file, numbers = self._file or self._reopen(), self.numbers
+        file, numbers = self.open_file or self._reopen(), self.numbers
         position, size = numbers.position, len(batch)
         if position + size > numbers.allocated:
             self._allocate(file, position, size)
@@ -400,25 +395,21 @@ class SegmentTail:
 
     def _allocate(self, file: File, position: int, size: int) -> None:
         numbers = self.numbers
-        # Not beyond the place where the segment will roll.
-        ahead = max(min(ALLOCATE_BYTES, numbers.segment_bytes - position), size)
-        self._has_spare = True
-        if file.allocate(position, ahead):
-            numbers.allocated = position + ahead
+        ahead = max(min(ALLOCATE_BYTES, numbers.segment_bytes - position), size)  # not beyond where it will roll
+        had_spare, self._has_spare = self._has_spare, True
+        # If it is refused, as always where several processes write, it is asked for again after so many bytes.
+        self._has_spare = file.allocate(position, ahead) or had_spare
+        numbers.allocated = position + ahead
 
     def cut_back(self) -> None:
-        """Removes what a failed write left after the last whole batch.
-
-        Raises: PoisonedError if the file cannot be brought back to its known size.
-        """
+        """Removes what a failed write left after the last whole batch. Raises: PoisonedError if that fails too."""
         try:
             file = self.file
             file.truncate(self.position)
             size = file.size()
         except OSError as error:
-            raise PoisonedError(
-                error.errno, f"a failed write could not be cut back: {error}", error.filename
-            ) from error
+            why = f"a failed write could not be cut back: {error}"
+            raise PoisonedError(error.errno, why, error.filename) from error
         self.numbers.allocated = self.position
         self._has_spare = False
         if size != self.position:
@@ -573,8 +564,8 @@ class SegmentTail:
                 logger.warning("%s: not trimmed: %s", index.path, error)
         if keep_spare:
             self._owes_spare = True
-        elif self._file is not None:
-            self._release_spare(self._file)
+        elif self.open_file is not None:
+            self._release_spare(self.open_file)
 
     def sync_indexes(self, fs: FileSystem) -> None:
         """Puts the indexes of a tail that was sealed without a sync on disk, if possible; they are hints."""
@@ -592,7 +583,7 @@ class SegmentTail:
         self.time_index.close(trim=False)
 
     def check(self) -> None:
-        file = self._file
+        file = self.open_file
         if file is not None:
             assert file.size() == self.position, f"{file.path}: {file.size()} bytes, known {self.position}"
         for position, entry in ((e.position, e) for e in self.offset_index.entries()):

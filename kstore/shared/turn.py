@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from threading import RLock, get_ident
+from threading import get_ident
 
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.watch import DirectoryWatch
+from kstore.shared._turn import TurnLock
 from kstore.shared.catch_up import CatchUp
 from kstore.shared.telling import tell
 from kstore.state.shared_slot import SharedState
 
-__all__ = ["SharedTurn", "TurnLock"]
+__all__ = ["SharedTurn"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +35,20 @@ class SharedTurn:
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
         """The caller has the turn of the processes."""
-        self.lock: TurnLock = TurnLock(self)
+        self.lock: TurnLock = TurnLock(self, files, others, directory_lock)
         self.watch: DirectoryWatch = DirectoryWatch(files.context.directory)
         self._files = files
         self._others = others
         self._catch_up = catch_up
         self._directory_lock = directory_lock
         # The thread that closes the log without the turn because it could not get it.
-        self._closes_alone = 0
+        self.closes_alone = 0
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
         """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
-        if self._files.closed is not None or self._closes_alone == get_ident():
+        if self._files.closed is not None or self.closes_alone == get_ident():
             return  # the log is no longer shared
         try:
             self._directory_lock.take_turn()
@@ -120,7 +121,7 @@ class SharedTurn:
 
     def close_alone(self) -> bool:
         """From now on this thread takes no turn of the processes: the log closes although it could not get one."""
-        self._closes_alone = get_ident()
+        self.closes_alone = get_ident()
         return True
 
     def release(self) -> None:
@@ -129,51 +130,3 @@ class SharedTurn:
         self._directory_lock.release()
         self.watch.close()
         self._others.slot.close()
-
-
-class TurnLock:
-    """The log's lock: that of the threads and, inside it, that of the processes.
-
-    An exception from outside (KeyboardInterrupt) may end either method anywhere. The turn is released nevertheless, at
-    the latest when the same thread takes it again.
-    """
-
-    def __init__(self, turn: SharedTurn) -> None:
-        self._turn = turn
-        # Reentrant only to reveal its owner.
-        self._mutex = RLock()
-        self._owner = 0
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether this thread holds it."""
-        return self._owner == get_ident()
-
-    def __enter__(self) -> None:
-        me = get_ident()
-        if self._owner == me:
-            self.__exit__()  # an interrupt came before the release
-        try:
-            self._mutex.acquire()
-            self._owner = me
-            self._turn.take_turn()
-        except BaseException:
-            self._give_back()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self._turn.leave_turn()
-        except BaseException:
-            self._turn.leave_turn()  # what an interrupt has left to do
-            raise
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        if self._owner == get_ident():
-            self._owner = 0  # an interrupt may have come while another thread held it
-        try:
-            self._mutex.release()
-        except RuntimeError:
-            pass  # an interrupt came before it was taken

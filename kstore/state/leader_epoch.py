@@ -103,19 +103,24 @@ def latest_of(entries: Sequence[EpochEntry]) -> int | None:
 
 
 def assign(entries: list[EpochEntry], new: EpochEntry) -> list[EpochEntry]:
-    """``entries`` with ``new``, or unchanged if it adds nothing."""
-    latest = entries[-1] if entries else None
-    if latest is not None and latest.epoch == new.epoch and latest.start_offset <= new.start_offset:
-        return entries
-    kept = list(entries)
-    while kept and (kept[-1].epoch >= new.epoch or kept[-1].start_offset >= new.start_offset):
-        kept.pop()
-    return [*kept, new]
+    """``entries`` with ``new``; themselves, unchanged, if it adds nothing."""
+    changed = list(entries)
+    return changed if _add(changed, new) else entries
 
 
 def rising(entries: Iterable[EpochEntry]) -> list[EpochEntry]:
     """``entries`` without those that later ones contradict."""
     found: list[EpochEntry] = []
     for entry in entries:
-        found = assign(found, entry)
+        _add(found, entry)
     return found
+
+
+def _add(entries: list[EpochEntry], new: EpochEntry) -> bool:
+    """Puts ``new`` at the end, in place of what it contradicts; False, and nothing is done, if it adds nothing."""
+    if entries and entries[-1].epoch == new.epoch and entries[-1].start_offset <= new.start_offset:
+        return False
+    while entries and (entries[-1].epoch >= new.epoch or entries[-1].start_offset >= new.start_offset):
+        entries.pop()
+    entries.append(new)
+    return True

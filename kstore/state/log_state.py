@@ -57,14 +57,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kstore.errors import StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
 from kstore.record.crc import crc32c
-from kstore.rules.losses import OffsetSpan
+from kstore.rules.losses import OffsetSpan, are_ranges
 from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
 __all__ = [
@@ -153,9 +153,9 @@ class LogState:
 
     def encode(self) -> bytes:
         """The record, as it is at the start of a slot."""
-        assert _are_ranges(self.lost, LOST_MAX), self.lost
-        assert _are_ranges(self.accepted, ACCEPTED_MAX), self.accepted
-        assert _are_ranges(self.unconfirmed, UNCONFIRMED_MAX), self.unconfirmed
+        assert are_ranges(self.lost, LOST_MAX), self.lost
+        assert are_ranges(self.accepted, ACCEPTED_MAX), self.accepted
+        assert are_ranges(self.unconfirmed, UNCONFIRMED_MAX), self.unconfirmed
         ranges = b"".join(RANGE.pack(*each) for each in chain(self.lost, self.accepted, self.unconfirmed))
         head = RECORD.pack(
             MAGIC,
@@ -207,9 +207,9 @@ class LogState:
         ranges = list(RANGE.iter_unpack(slot[RECORD.size : ranges_end]))
         lost, accepted = tuple(ranges[:lost_count]), tuple(ranges[lost_count:accepted_end])
         unconfirmed = tuple(ranges[accepted_end:])
-        if not (_are_ranges(lost, LOST_MAX) and _are_ranges(accepted, ACCEPTED_MAX)):
+        if not (are_ranges(lost, LOST_MAX) and are_ranges(accepted, ACCEPTED_MAX)):
             return None
-        if not _are_ranges(unconfirmed, UNCONFIRMED_MAX):
+        if not are_ranges(unconfirmed, UNCONFIRMED_MAX):
             return None
         state = _believable(durability, flags, generation, rest)
         if state is None:
@@ -229,15 +229,6 @@ class LogState:
         if not flags & CLEAN_FLAG:
             rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only for a log that was closed cleanly
         return _believable(durability, flags, generation, rest)
-
-
-def _are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
-    """Whether these are ranges of offsets, increasing and not adjacent, and not too many."""
-    return (
-        len(ranges) <= count_max
-        and all(0 <= first <= last for first, last in ranges)
-        and all(one[1] < two[0] for one, two in pairwise(ranges))
-    )
 
 
 def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any]) -> LogState | None:

@@ -49,6 +49,10 @@ class ProducerState:
         return min(self._open.values(), default=None)
 
     @property
+    def has_open_transactions(self) -> bool:
+        return bool(self._open)
+
+    @property
     def open_transactions(self) -> list[Producer]:
         """The producers with an open transaction, the oldest transaction first."""
         return [self.producers[producer_id] for producer_id in sorted(self._open, key=self._open.__getitem__)]

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.errors import LockedError
-from kstore.files.fs import FileSystem
+from kstore.files.fs import FileSystem, Mapping
 from kstore.record.crc import crc32c
 from kstore.state.log_state import FILE_SIZE
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
@@ -118,11 +118,11 @@ class SharedSlot:
         """Maps the record in ``path``, an existing ``kstore.state``. Raises: StorageError."""
         self._path = path
         self._file = fs.open(path, write=True)
-        self._mapping = self._file.map(FILE_SIZE)
+        self.mapping: Mapping = self._file.map(FILE_SIZE)
 
     def read(self) -> bytes:
         """The present record; without the short lock it may be half stored."""
-        return self._mapping.read(POSITION, SIZE)
+        return self.mapping.read(POSITION, SIZE)
 
     def load(self, data: bytes) -> SharedState | None:
         """The record in ``data``, which was read in a turn; None if the writer died while storing it.
@@ -138,8 +138,8 @@ class SharedSlot:
         return seen
 
     def store(self, data: bytes) -> None:
-        self._mapping.store(POSITION, data)
+        self.mapping.store(POSITION, data)
 
     def close(self) -> None:
-        self._mapping.close()
+        self.mapping.close()
         self._file.close()

@@ -353,12 +353,15 @@ class TransactionCoordinator:
         failure: BaseException | None = None
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for name, entry in self._all():
-            if not entry.lock.acquire(blocking=False):
-                continue  # another call is working on it
+            is_mine = False
             try:
-                failure = failure or self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
+                # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
+                (is_mine,) = map(entry.lock.acquire, (False,))
+                if is_mine:  # else another call is working on it
+                    failure = failure or self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
             finally:
-                entry.lock.release()
+                if is_mine:
+                    entry.lock.release()
         if failure is not None:
             raise failure
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,8 @@ import pytest
 
 from kstore import Log
 from kstore.engine.group_commit import GroupCommit, Pending
-from kstore.errors import DiskFullError, InvalidRecordError, RecordTooLargeError
+from kstore.errors import DiskFullError, InvalidRecordError, KstoreError, RecordTooLargeError
+from kstore.files.local import OsFile
 from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
@@ -146,16 +152,13 @@ def test_a_failed_one_leaves_nothing_and_the_next_goes_on(tmp_path: Path) -> Non
 def test_an_interrupt_after_the_write_leaves_nothing(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_single = SegmentTail.write_single
-
-    def interrupted(tail: SegmentTail, batch: bytes, offset: int, timestamp: int, *, sync: bool) -> None:
-        write_single(tail, batch, offset, timestamp, sync=sync)
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with Log(tmp_path / "log", durability=durability) as log:
         log.append(b"a")
         with monkeypatch.context() as patch:
-            patch.setattr(SegmentTail, "write_single", interrupted)
+            patch.setattr(writer_of(log).appends._durability, "publish", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"b")
         assert log.append(b"c") == 1
@@ -235,3 +238,117 @@ def test_a_lone_commit_that_fails_lets_the_next_one_lead(error: type[BaseExcepti
     with pytest.raises(error):
         group.alone(fails)
     assert group.alone(lambda: "again") == "again"
+
+
+# --- the compiled write -----------------------------------------------------------------------------------------------
+
+
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written by the file itself from now on, not by the compiled write."""
+    found: list[bytes] = []
+    write_all = OsFile.write_all
+
+    def noted(file: OsFile, buffers: Any, position: int) -> None:
+        found.extend(map(bytes, buffers))
+        write_all(file, buffers, position)
+
+    monkeypatch.setattr(OsFile, "write_all", noted)
+    return found
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_without_a_sync_the_write_is_compiled(tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Log(tmp_path / "log", durability="os", shared=shared) as log:
+        log.append(b"a")
+        log.append(b"b")
+        found = written(monkeypatch)
+        assert log.append(b"c") == 2
+        assert found == []
+        log.check()
+
+
+def test_a_write_that_the_system_refuses_is_tried_by_the_file_and_says_why(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append(b"a")
+        tail = writer_of(log).files.tail
+        assert tail is not None
+        file: Any = tail.file
+        fd, read_only = file._fd, os.open(file.path, os.O_RDONLY)
+        try:
+            file._fd = read_only
+            with pytest.raises(KstoreError):
+                log.append(b"b")
+        finally:
+            file._fd = fd
+            os.close(read_only)
+    with Log(tmp_path / "log", durability="os") as log:
+        assert [record.value for record in log.read()] == [b"a"]
+        assert log.append(b"c") == 1
+
+
+@contextmanager
+def size_limit(size: int) -> Iterator[None]:
+    """No file of this process can grow beyond ``size``."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_short_write_is_written_again_whole(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os", segment_bytes=1 << 20) as log:
+        log.append(b"a")
+        size = (tmp_path / "log" / f"{0:020d}.log").stat().st_size
+        with size_limit(size + 30), pytest.raises(KstoreError):
+            log.append(b"too long for the limit")
+        log.check()
+        assert log.append(b"b") == 1
+        assert [record.value for record in log.read()] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_an_interrupt_after_a_short_write_leaves_nothing(
+    tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "log" / f"{0:020d}.log"
+    with Log(tmp_path / "log", durability="os", shared=shared) as log:
+        log.append(b"a")
+        log.append(b"b")
+        size = path.stat().st_size
+        with monkeypatch.context() as patch, size_limit(size + 30):
+            # CPython serves a signal where a function starts.
+            patch.setattr(SegmentTail, "write_single", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append(b"too long for the limit")
+        assert path.stat().st_size == size
+        log.check()
+        assert log.append(b"c") == 2
+        log.roll()
+        assert log.append(b"d") == 3
+        assert [record.value for record in log.read()] == [b"a", b"b", b"c", b"d"]
+        log.check()
+
+
+def test_an_interrupt_between_the_write_and_its_index_entry_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Log(tmp_path / "log", durability="os", index_interval_bytes=1) as log:
+        log.append(b"a")
+        log.append(b"b")
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentTail, "_add_entry", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.append(b"c")
+        assert log.append(b"d") == 2
+        log.check()
+        assert [record.value for record in log.read()] == [b"a", b"b", b"d"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kstore.errors import CorruptRecordError
+from kstore.errors import CorruptBatchError, CorruptRecordError
+from kstore.record.batch import parse_v2
 from kstore.record.control import (
     ControlRecordType,
     EndTransactionMarker,
+    as_abort_marker,
     parse_control_type,
     parse_end_transaction_marker,
 )
@@ -72,3 +74,28 @@ def test_a_negative_version_is_refused() -> None:
 def test_a_short_marker_is_refused(value: bytes | None) -> None:
     with pytest.raises(CorruptRecordError, match="expected 6"):
         parse_end_transaction_marker(bytes.fromhex("00000001"), value)
+
+
+def test_a_commit_marker_becomes_an_abort_marker_and_nothing_else_changes() -> None:
+    before = parse_v2(COMMIT_BATCH)
+    after = parse_v2(as_abort_marker(COMMIT_BATCH))
+    after.ensure_valid()
+    assert after.header._replace(crc=0) == before.header._replace(crc=0)
+    (old,), (new,) = before.records(), after.records()
+    assert parse_end_transaction_marker(new.key, new.value) == EndTransactionMarker(ControlRecordType.ABORT, 100)
+    assert (new.offset, new.timestamp, new.value) == (old.offset, old.timestamp, old.value)
+
+
+def test_a_damaged_marker_is_not_made_sound() -> None:
+    data = bytearray(COMMIT_BATCH)
+    data[-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="bad crc"):
+        as_abort_marker(data)
+
+
+def test_a_marker_of_a_newer_version_is_not_changed() -> None:
+    data = bytearray(COMMIT_BATCH)
+    data[data.index(b"\x08\x00\x00\x00\x01") + 2] = 1
+    data[17:21] = parse_v2(data).computed_crc().to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match="without a key of version 0"):
+        as_abort_marker(data)

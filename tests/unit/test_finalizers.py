@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -45,16 +46,26 @@ OF_THE_PROCESS = {str(module.__file__) for module in (descriptors, handles, lock
 LONG = 120.0
 
 
+# How many stores are opened ahead, for the lines of the registry.
+AHEAD = 30
+
+
 class Interrupted:
     """Runs operations in a thread; at each line that is new one of ``finalizers`` runs, until there are no more.
 
-    ``places`` are prefixes of the names of the files whose lines count.
+    They are made where the thread is outside the registry of locks, ``ahead`` of them, because they may open stores,
+    which waits for threads. A line of the registry for which none is left has its turn when it runs again. ``places``
+    are prefixes of the names of the files whose lines count.
     """
 
-    def __init__(self, finalizers: Iterator[Callable[[], object]], *places: str, one_in: int = 1) -> None:
+    def __init__(
+        self, finalizers: Iterator[Callable[[], object]], *places: str, one_in: int = 1, ahead: int = 1
+    ) -> None:
         self._finalizers = finalizers
         self._places = places or (PACKAGE,)
         self._one_in = one_in
+        self._ahead_count = ahead
+        self._ahead: deque[Callable[[], object]] = deque()
         self._seen: set[tuple[str, int]] = set()
         self._is_finalizing = False
         self.count = 0
@@ -83,6 +94,11 @@ class Interrupted:
         if failures:
             raise failures[0]
 
+    def end(self) -> None:
+        """Runs those that were made and had no turn."""
+        while self._ahead:
+            self._ahead.popleft()()
+
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         name = frame.f_code.co_filename
         if self._is_finalizing or not name.startswith(self._places):
@@ -90,17 +106,22 @@ class Interrupted:
         at = (name, frame.f_lineno)
         if at not in self._seen:
             self._seen.add(at)
-            if name in OF_THE_PROCESS or len(self._seen) % self._one_in == 0:
-                self._finalize()
+            if (name in OF_THE_PROCESS or len(self._seen) % self._one_in == 0) and not self._finalize():
+                self._seen.discard(at)
         return self._trace
 
-    def _finalize(self) -> None:
+    def _finalize(self) -> bool:
+        """Whether no finalizer is left, or one ran."""
         self._is_finalizing = True
         try:
-            finalizer = next(self._finalizers, None)
-            if finalizer is not None:
-                finalizer()
+            if not lock.is_in_registry():
+                self._ahead.extend(itertools.islice(self._finalizers, self._ahead_count - len(self._ahead)))
+            elif not self._ahead:
+                return False
+            if self._ahead:
+                self._ahead.popleft()()
                 self.count += 1
+            return True
         finally:
             self._is_finalizing = False
 
@@ -140,8 +161,9 @@ def life(path: Path) -> None:
 @pytest.mark.parametrize("one_in", [pytest.param(40, id="some"), pytest.param(1, id="all", marks=pytest.mark.soak)])
 @pytest.mark.long
 def test_a_finalizer_closes_another_store_at_any_line(one_in: int, tmp_path: Path) -> None:
-    interrupted = Interrupted(closes_of_stores(tmp_path), one_in=one_in)
+    interrupted = Interrupted(closes_of_stores(tmp_path), one_in=one_in, ahead=AHEAD)
     interrupted.run(lambda: life(tmp_path / "store"))
+    interrupted.end()
     assert interrupted.count > 100
 
 
@@ -160,8 +182,9 @@ def test_a_finalizer_closes_a_store_wherever_files_are_counted(tmp_path: Path, m
                     assert len(list(store.log("orders", number).read(0, 1))) == 1
             assert descriptors.relieve()
 
-    interrupted = Interrupted(closes_of_stores(tmp_path), str(descriptors.__file__), str(handles.__file__))
+    interrupted = Interrupted(closes_of_stores(tmp_path), str(descriptors.__file__), str(handles.__file__), ahead=AHEAD)
     interrupted.run(use_many_files)
+    interrupted.end()
     assert interrupted.count > 60
 
 
@@ -274,6 +297,28 @@ def test_a_close_inside_the_lock_registry_is_done_by_another_thread(tmp_path: Pa
         assert not released.is_set()
     assert released.wait(LONG)
     assert not closed_elsewhere(close, store_lock)
+
+
+def test_a_thread_for_a_close_inside_the_lock_registry_may_need_the_registry_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector runs in a new thread before it reports that it runs, and finds a share of a lock."""
+    bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def collecting(thread: threading.Thread) -> None:
+        with lock._mutex:
+            pass
+        bootstrap(thread)
+
+    closed = threading.Event()
+
+    def close_in_registry() -> None:
+        with lock._mutex:
+            assert closed_elsewhere(closed.set, tmp_path)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap_inner", collecting)
+    threading.Thread(target=close_in_registry, daemon=True).start()
+    assert closed.wait(LONG)
 
 
 def test_work_is_done_side_by_side() -> None:

@@ -87,6 +87,13 @@ def test_importing_kstore_loads_no_engine() -> None:
     assert not heavy(modules)
 
 
+def test_public_modules_need_no_import_of_their_own() -> None:
+    loaded_by(
+        "import kstore\n"
+        + "\n".join(f"assert kstore.{name}.__name__ == 'kstore.{name}'" for name in sorted(kstore.MODULES))
+    )
+
+
 def test_a_log_loads_only_what_it_needs() -> None:
     modules = loaded_by("import kstore\nassert kstore.Log")
     assert "kstore.log" in modules

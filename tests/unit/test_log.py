@@ -498,6 +498,7 @@ def test_a_tail_is_the_last_records_or_all(tmp_path: Path) -> None:
         assert [record.offset for record in log.tail()] == list(range(10, 20))
         assert [record.offset for record in log.tail(3)] == [17, 18, 19]
         assert [record.offset for record in log.tail(100)] == list(range(20))
+        assert [record.offset for record in log.tail(2**70)] == list(range(20))
         assert log.tail(0) == []
         log.delete_records(18)
         assert [record.offset for record in log.tail(3)] == [18, 19]

@@ -206,3 +206,29 @@ def test_a_truncation_into_lost_offsets_that_fails_anywhere_leaves_what_was_or_w
     else:
         raise AssertionError("it never succeeds")
     assert at > 3
+
+
+# --- the beginning of a log -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["last", "not the last"])
+def test_a_batch_behind_lost_bytes_does_not_become_the_first(follows: bool, tmp_path: Path) -> None:
+    """A torn write has lost the sectors before one that begins after a batch's base offset, which no CRC covers."""
+    with Log(tmp_path / "log", durability="os") as log:
+        log.append_many([b"0", b"1"])
+        position = (log.path / FIRST).stat().st_size
+        log.append_many([b"2", b"3"])
+        if follows:
+            log.append_many([b"4", b"5"])
+
+    def lose(data: bytearray) -> None:
+        data[: position + 8] = bytes(position + 8)
+
+    edit(tmp_path / "log" / FIRST, lose)
+    with Log(tmp_path / "log", read_only=True) as log, pytest.raises(CorruptBatchError):
+        list(log.read())
+    with Log(tmp_path / "log", read_only=True) as log:
+        found = [(record.offset, record.value) for record in log.read(on_corrupt="skip")]
+    assert found == ([(4, b"4"), (5, b"5")] if follows else [])
+    (headers,) = verify_log(tmp_path / "log").damages[:1]
+    assert headers.position == 0

@@ -494,6 +494,14 @@ def test_a_flush_syncs_transaction_indexes_before_it_vouches_for_them(durability
         assert ("fdatasync", ".txnindex") in before_the_state(done_by(log.flush, fs))
 
 
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+def test_a_close_syncs_the_names_of_indexes_before_it_vouches_for_them(durability: Durability, tmp_path: Path) -> None:
+    fs = RecordingFs()
+    log = Log(tmp_path / "log", durability=durability, fs=fs)
+    log.append(b"v")
+    assert ("sync_dir", "") in before_the_state(done_by(log.close, fs))
+
+
 @pytest.mark.usefixtures("unflushed")
 @pytest.mark.parametrize("durability", ["interval", "os"])
 def test_a_deletion_syncs_the_names_of_what_stays_before_it_removes_a_file(

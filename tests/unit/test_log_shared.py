@@ -163,6 +163,7 @@ def test_a_reader_woken_by_a_write_waits_until_the_end_is_announced(
         store(now)
 
     monkeypatch.setattr(others, "store", late)
+    others.is_changing = True  # a plain turn would end within one call
     one.append(b"b")
     looking.join()
     assert found == [2]

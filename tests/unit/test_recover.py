@@ -45,6 +45,16 @@ def test_damage_at_the_end_of_a_sealed_segment_is_fenced_when_the_next_one_holds
     assert decision.end_offset == 30
 
 
+def test_damage_that_is_gone_from_a_file_that_became_shorter_is_remembered_as_lost() -> None:
+    shorter = segment(0, 3, damage(655, 3, None))._replace(size_now=655)
+    decision = decide([shorter, segment(27, 39)], doubt())
+    assert [(fenced.first, fenced.last) for fenced in decision.fenced] == [(3, 26)]
+    assert decision.lost == [(3, 26)]
+    assert (decision.cut, decision.end_offset) == (None, 39)
+    still_there = shorter._replace(size_now=656)
+    assert decide([still_there, segment(27, 39)], doubt()).lost == []
+
+
 def test_an_empty_segment_after_damage_does_not_count_as_a_whole_batch() -> None:
     decision = decide([segment(0, 10, damage(500, 10, None)), segment(20, 20, batches=0)], doubt())
     assert decision.cut == (0, 500)

@@ -219,3 +219,46 @@ def test_an_encoder_says_which_partition_needs_a_batch() -> None:
     assert encoder.append(rows, 2) == (2, -1)
     with pytest.raises(ValueError, match="row -1"):
         encoder.append(rows, -1)
+
+
+@pytest.mark.promise("hostile file")
+@pytest.mark.parametrize("with_key", [False, True], ids=["values", "keys"])
+@pytest.mark.parametrize("found", [[1 << 30, (1 << 30) + 4000], [-(1 << 30), 8], [8, 0]])
+def test_offsets_that_change_after_they_were_compared_are_not_read_again(found: list[int], with_key: bool) -> None:
+    offsets = bytearray(int32(*range(0, 72, 8)))
+    values = pa.Array.from_buffers(pa.binary(), 8, [None, pa.py_buffer(offsets), pa.py_buffer(b"x" * 64)])
+    rows = rows_of(pa.record_batch({"value": values} | ({"key": values} if with_key else {})), NOW_MS)
+    encoded = Encoded()
+    for place in range(0, 32, 4):  # of the first row, of those after it, and of the last one
+        offsets[place : place + 8] = int32(*found)
+    encoded.encoder.append(rows)
+    encoded.encoder.close()
+    assert [record.value for record in encoded.records()] == [b"x" * 8] * 8
+    assert {record.key for record in encoded.records()} == ({b"x" * 8} if with_key else {None})
+
+
+@pytest.mark.promise("hostile file")
+def test_nulls_and_headers_that_change_after_they_were_compared_are_not_read_again() -> None:
+    lists, keys, bits = bytearray(int32(0, 1, 2)), bytearray(int32(0, 1, 2)), bytearray(b"\x01")
+    headers = HeaderRows(
+        2,
+        0,
+        None,
+        lists,
+        BytesRows(2, 0, None, keys, b"kK"),
+        BytesRows(2, 0, bits, int32(0, 1, 1001), b"v" * 1001),
+    )
+    encoded = Encoded()
+    rows = Rows(empty(2), None, headers, None, None, 1, NOW_MS)
+    lists[4:], keys[4:], bits[:] = int32(1 << 30, 1 << 30), int32(1 << 30, 1 << 30), b"\x03"
+    encoded.encoder.append(rows)
+    encoded.encoder.close()
+    assert [record.headers for record in encoded.records()] == [(("k", b"v"),), (("K", None),)]
+
+
+def test_a_slice_in_the_middle_of_a_byte_of_nulls_is_taken() -> None:
+    values = [None if number % 3 else b"%d" % number for number in range(40)]
+    for start in range(20):
+        given = table(value=values, key=values, headers=[None if value is None else [] for value in values])
+        records = Encoded().take(given.slice(start, 19)).records()
+        assert [record.value for record in records] == [record.key for record in records] == values[start : start + 19]

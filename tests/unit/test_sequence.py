@@ -14,6 +14,7 @@ from kstore.errors import (
     ProducerFencedError,
     TransactionCoordinatorFencedError,
 )
+from kstore.record._codec import EncodedBatch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.parse import parse_batch
 from kstore.rules.sequence import (
@@ -23,6 +24,7 @@ from kstore.rules.sequence import (
     after,
     check_end,
     check_next,
+    continued,
     follows,
     is_expired,
     producer_batch,
@@ -244,3 +246,34 @@ def test_a_run_that_is_not_beyond_doubt_is_looked_at_batch_by_batch() -> None:
     assert not follows(known(batch(0, 4)), run), "a repetition"
     assert not follows(known(batch(0, 3, epoch=1)), run)
     assert not follows(known(batch(0, 3, transactional=True)), run), "inside its transaction"
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 2**20), st.integers(-1, 2**40)), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(1, 2**20), st.integers(-1, 2**40)), max_size=12),
+    st.sampled_from([0, 5, LAST - 3, LAST]),
+    st.sampled_from([0, 0, 0, 1, 2**31 - 1]),
+    st.sampled_from([7, 7, 7, 8]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_producer_that_continues_is_as_after_its_run(
+    written: list[tuple[int, int]],
+    before: list[tuple[int, int]],
+    first: int,
+    skew: int,
+    epoch: int,
+    is_transactional: bool,
+    is_in_transaction: bool,
+) -> None:
+    producer = Producer(7, 7, (), 0, 3)
+    if before:
+        producer = after(producer, run_of((7, 7, first, is_in_transaction), before, 100))
+    offset = 1 + producer.last_offset
+    stamp = (7, epoch, (producer.last_sequence + 1 + skew) % 2**31, is_transactional)
+    batches = [EncodedBatch(-1, 0, 100, count, 0, timestamp, 0) for count, timestamp in written]
+    run = run_of(stamp, written, offset)
+    expected = None
+    if follows(producer, run) and not is_transactional and not producer.is_in_transaction:
+        expected = after(producer, run)
+    assert continued(producer, stamp, batches, offset) == expected

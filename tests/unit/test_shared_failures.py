@@ -201,6 +201,7 @@ def test_the_last_one_to_close_may_fail_too(tmp_path: Path, monkeypatch: pytest.
     def fails(*_: object) -> None:
         raise StorageError(37, "no locks available")
 
+    others_of(log).seen_data = b""  # this turn is not plain
     with monkeypatch.context() as patched:
         patched.setattr(DirectoryLock, "take_turn", fails)
         with pytest.raises(StorageError, match="no locks"):

@@ -33,8 +33,10 @@ from kstore.files.paths import (
 )
 from kstore.log import reads_of, writer_of
 from kstore.logs.disk_usage import size_of_files
+from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store
 from tests.fake_clock import ManualClock
+from tests.fake_fs import RecordingFs
 from tests.golden_data import golden_root
 
 SMALL: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64}
@@ -178,6 +180,18 @@ def test_settings_change_under_an_open_log(tmp_path: Path) -> None:
         store.alter_topic("orders", reset=["retention_bytes"])
     with opened(tmp_path / "s") as store:
         assert store.describe_topic("orders").settings == {"segment_bytes": 1 << 20, "compression_type": "gzip"}
+
+
+def test_the_renamed_directories_of_a_deleted_topic_are_on_disk_before_its_entry_goes(tmp_path: Path) -> None:
+    fs = RecordingFs()
+    with Store(tmp_path / "store", fs=fs, background=False) as store:
+        store.create_topic("orders", 2)
+        before = len(fs.operations)
+        store.delete_topic("orders")
+        done = [(one.kind, Path(one.path).name, Path(one.target or "").name) for one in fs.operations[before:]]
+    renamed = max(at for at, (kind, name, _) in enumerate(done) if kind == "rename" and name.startswith("orders-"))
+    gone = max(at for at, (kind, _, target) in enumerate(done) if kind == "rename" and target == KSTORE_TOPICS)
+    assert ("sync_dir", "store", "") in done[renamed:gone]
 
 
 def test_a_deleted_topic_is_gone_and_its_files_go_after_the_delay(tmp_path: Path) -> None:
