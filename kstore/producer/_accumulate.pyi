@@ -8,6 +8,7 @@ from typing import Any, Protocol, final
 
 from typing_extensions import Buffer
 
+from kstore.producer.accumulator import Queue
 from kstore.producer.records import Callback, RecordMetadata
 from kstore.record._codec import BatchBuffer, EncodedBatch, Headers
 
@@ -155,14 +156,14 @@ class PartitionQueue:
 
 class TopicQueues:
     name: str
-    queues: list[Any]
+    queues: tuple[Any, ...]
     partition_count: int
     sticky_partition: int
     sticky_bytes: int
     ignores_keys: bool
     is_compacted: bool
     def __init__(
-        self, name: str, queues: list[Any], *, ignores_keys: bool = False, is_compacted: bool = False
+        self, name: str, queues: Iterable[Any], *, ignores_keys: bool = False, is_compacted: bool = False
     ) -> None: ...
 
 class SendPath:
@@ -192,4 +193,6 @@ class SendPath:
         partition: int | None,
     ) -> Deliveries: ...
 
-def checked_record_headers(given: Headers | None) -> tuple[tuple[str, bytes | None], ...]: ...
+def seal_run(
+    batches: list[ProducerBatch], queue: Queue, producer_id: int, producer_epoch: int, size_max: int
+) -> tuple[list[EncodedBatch], list[BatchBuffer], bool] | None: ...

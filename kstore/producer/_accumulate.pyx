@@ -20,21 +20,23 @@ import time
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, PyBytes_CheckExact
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 cimport cython
 
-from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, murmur2_of
+from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, forbid_new, item, murmur2_of, put_crc, put_producer
 
 from kstore.errors import ClosedError
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import EncodedBatch
 
-__all__ = ["Account", "Deliveries", "Delivery", "DrainLock", "Failures", "Loan", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "checked_record_headers"]
+__all__ = ["Account", "Deliveries", "Delivery", "DrainLock", "Failures", "Loan", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "seal_run"]
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
+    # Without an exception class: a number that does not fit becomes the nearest one that does.
+    Py_ssize_t PyNumber_AsSsize_t(object, PyObject* error_class) except? -1
     object PySeqIter_New(object)
     bint PyList_CheckExact(object)
     bint PyTuple_CheckExact(object)
@@ -60,11 +62,6 @@ cdef inline int64_t wall_clock_ms() noexcept nogil:
 
 cdef inline int32_t size_of(object field) noexcept:
     return -1 if field is None else <int32_t>PyBytes_GET_SIZE(field)
-
-
-def checked_record_headers(given):
-    """Headers as a tuple of pairs, checked. Raises: TypeError, InvalidRecordError."""
-    return checked_headers(given)
 
 
 include "_accumulate_memory.pxi"
@@ -119,7 +116,8 @@ cdef class TopicQueues:
     """The queues of a topic, and the present partition of records without a key (Kafka: BuiltInPartitioner)."""
 
     cdef readonly str name
-    cdef readonly list queues
+    # Of its partitions, so many, each a PartitionQueue.
+    cdef readonly tuple queues
     cdef readonly Py_ssize_t partition_count
     cdef public Py_ssize_t sticky_partition
     # The bytes appended to it since it became the present one.
@@ -128,12 +126,30 @@ cdef class TopicQueues:
     cdef readonly bint ignores_keys
     cdef readonly bint is_compacted
 
-    def __init__(self, str name not None, list queues not None, *, bint ignores_keys=False, bint is_compacted=False):
+    def __init__(self, str name not None, queues, *, bint ignores_keys=False, bint is_compacted=False):
+        cdef tuple kept = tuple(queues)
+        if not kept or not all([isinstance(queue, PartitionQueue) for queue in kept]):
+            raise TypeError(f"queues of {name} are {kept!r:.80}, expected a PartitionQueue for each partition")
         self.name = name
-        self.queues = queues
-        self.partition_count = len(queues)
+        self.queues = kept
+        self.partition_count = len(kept)
         self.ignores_keys = ignores_keys
         self.is_compacted = is_compacted
+
+
+cdef inline Py_ssize_t partition_of(TopicQueues queues, bytes key) noexcept:
+    """The partition of a record with this key (Kafka: BuiltInPartitioner.partitionForKey)."""
+    cdef int32_t number = murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & INT32_MAX
+    return number % queues.partition_count if queues.partition_count else -1
+
+
+cdef inline ProducerBatch accepting_batch(TopicQueues queues, Py_ssize_t number):
+    """The open batch of partition ``number``; None without one, or without such a partition. Runs no Python code."""
+    cdef ProducerBatch batch
+    if not 0 <= number < queues.partition_count:
+        return None
+    batch = (<PartitionQueue>queues.queues[number]).open_batch
+    return batch if batch is not None and batch.records is not None and batch.records.is_open else None
 
 
 # --- the path of a send -----------------------------------------------------------------------------------------------
@@ -160,7 +176,7 @@ cdef class SendPath:
         self.slow_path = slow_path
         self.now_ms = now_ms
 
-    cdef int64_t time_ms(self) except -1:
+    cdef int64_t time_ms(self) except? -1:
         return wall_clock_ms() if self.now_ms is None else self.now_ms()
 
     def send(
@@ -207,7 +223,7 @@ cdef class SendPath:
         if headers is not None:
             # Both ways to send read them, and an iterator can be read only once.
             headers = pairs = checked_headers(headers)
-        number = -1 if partition is None else partition
+        number = -1 if partition is None else PyNumber_AsSsize_t(partition, NULL)
         now = self.time_ms()
         delivery = Delivery.__new__(Delivery)
         callback = None if on_delivery is None else (delivery, on_delivery)
@@ -221,14 +237,12 @@ cdef class SendPath:
                 elif queues.ignores_keys:
                     number = queues.sticky_partition
                 else:
-                    number = (
-                        murmur2_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & INT32_MAX
-                    ) % queues.partition_count
+                    number = partition_of(queues, <bytes>key)
             elif key is None and queues.is_compacted:
                 number = -1
             if 0 <= number < queues.partition_count:
-                batch = (<PartitionQueue>queues.queues[number]).open_batch
-                if batch is not None and batch.records.is_open:
+                batch = accepting_batch(queues, number)
+                if batch is not None:
                     size_before = batch.records.size
                     if append_to(batch, delivery, <bytes>value, <bytes>key, pairs, now):
                         queues.sticky_bytes += batch.records.size - size_before
@@ -243,30 +257,40 @@ cdef class SendPath:
                     return next_one
         return self.slow_path.send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 
-    def _send_plain_many(self, TopicQueues queues not None, values, keys, timestamps, headers, partition):
+    def _send_plain_many(self, TopicQueues queues not None, values not None, keys, timestamps, headers, partition):
         """``send_many`` of checked arguments: lists or tuples of one length. When a batch is full it continues with
-        ``send_slowly``."""
-        cdef Py_ssize_t count = len(values)
+        ``send_slowly``. Raises: ValueError for a partition that the topic does not have; RuntimeError if a list has
+        become shorter."""
+        cdef Py_ssize_t count, number
         cdef Py_ssize_t i = 0
-        cdef Deliveries deliveries = Deliveries(count)
+        cdef Deliveries deliveries
         cdef Delivery delivery
         # Without keys and other fields, all values that fit go in one run.
         cdef bint in_runs = keys is None and timestamps is None and headers is None and not queues.is_compacted
         cdef int64_t now = self.time_ms()
+        number = -1 if partition is None else PyNumber_AsSsize_t(partition, NULL)
+        if partition is not None and not 0 <= number < queues.partition_count:
+            raise ValueError(f"partition {partition}, expected 0 to {queues.partition_count - 1}")
+        for column in (values, keys, timestamps, headers):
+            if column is not None and not isinstance(column, (list, tuple)):
+                raise TypeError(f"a column of type {type(column).__name__}, expected a list or a tuple")
+        count = PySequence_Fast_GET_SIZE(values)
+        deliveries = Deliveries(count)
         while i < count:
             if in_runs:
-                i = append_run(queues, deliveries, values, i, now, -1 if partition is None else partition)
+                i = append_run(queues, deliveries, values, i, now, number)
                 if i == count:
                     break
             try:
                 delivery = self.send_one(
                     queues,
                     deliveries,
-                    values[i],
-                    None if keys is None else keys[i],
-                    None if timestamps is None else timestamps[i],
-                    None if headers is None else headers[i],
+                    item(values, i, "values"),
+                    None if keys is None else item(keys, i, "keys"),
+                    None if timestamps is None else item(timestamps, i, "timestamps"),
+                    None if headers is None else item(headers, i, "headers"),
                     partition,
+                    number,
                     now,
                     bytes_of_run(values, i, self._run_bytes_max) if in_runs else 0,
                 )
@@ -291,12 +315,13 @@ cdef class SendPath:
         timestamp,
         headers,
         partition,
+        Py_ssize_t number,
         int64_t now,
         Py_ssize_t run_bytes,
     ):
-        """Sends a record: noted in ``deliveries``, and None, or its delivery. ``run_bytes``: the bytes that follow
-        it."""
-        cdef Py_ssize_t number, size_before
+        """Sends a record: noted in ``deliveries``, and None, or its delivery. ``number``: of ``partition``, or -1;
+        ``run_bytes``: the bytes that follow it."""
+        cdef Py_ssize_t size_before
         cdef ProducerBatch batch
         cdef OpenBatch records
         cdef Delivery delivery
@@ -312,15 +337,10 @@ cdef class SendPath:
         if timestamp is None and not (checked_key is None and queues.is_compacted):
             if is_sticky:
                 number = queues.sticky_partition
-            elif partition is not None:
-                number = partition
-            else:
-                number = (
-                    murmur2_of(<const uint8_t*>PyBytes_AS_STRING(checked_key), PyBytes_GET_SIZE(checked_key))
-                    & INT32_MAX
-                ) % queues.partition_count
-            batch = (<PartitionQueue>queues.queues[number]).open_batch
-            if batch is not None and batch.records.is_open:
+            elif partition is None:
+                number = partition_of(queues, checked_key)
+            batch = accepting_batch(queues, number)
+            if batch is not None:
                 records = batch.records
                 size_before = records.size
                 if records.append_checked(checked_value, checked_key, pairs, now, records.last_offset_delta + 1):
@@ -354,15 +374,14 @@ cdef Py_ssize_t append_run(
 ) except -1:
     """Appends values[start:] to the open batch while they are bytes and fit; returns the index of the first that is not
     or does not. Runs no Python code."""
-    cdef Py_ssize_t number = queues.sticky_partition if partition < 0 else partition
-    cdef ProducerBatch batch = (<PartitionQueue>queues.queues[number]).open_batch
+    cdef ProducerBatch batch = accepting_batch(queues, queues.sticky_partition if partition < 0 else partition)
     # Another thread may have made ``values`` longer since memory was reserved for the deliveries.
     cdef Py_ssize_t count = min(PySequence_Fast_GET_SIZE(values), deliveries.capacity)
     cdef PyObject** items = PySequence_Fast_ITEMS(values)
     cdef Py_ssize_t i = start
     cdef Py_ssize_t size_before
     cdef OpenBatch records
-    if batch is None or not batch.records.is_open:
+    if batch is None:
         return start
     records = batch.records
     size_before = records.size
@@ -374,3 +393,7 @@ cdef Py_ssize_t append_run(
     if i > start:
         deliveries.note_run(batch, records.record_count - <int32_t>(i - start), i - start)
     return i
+
+
+forbid_new(Attempt)
+forbid_new(Delivery)

@@ -152,6 +152,8 @@ cdef class ProducerBatch:
             self.failures.add(self.record_count - told, error)
         return True
 
+    @cython.boundscheck(True)
+    @cython.nonecheck(True)
     def split(self, list children not None):
         """Moves its records, with their callbacks, to ``children``, pairs of the first index and a batch; False if it
         has a result. In one step, which no interrupt splits."""
@@ -163,6 +165,8 @@ cdef class ProducerBatch:
         cdef int32_t index
         if self.state != PENDING:
             return False
+        if not children:
+            raise ValueError("no children, expected a batch for each record")
         self.children = children
         self.callbacks = none
         self.state = SPLIT
@@ -211,6 +215,8 @@ cdef class ProducerBatch:
                 return False
         return True
 
+    @cython.boundscheck(True)
+    @cython.nonecheck(True)
     cdef ProducerBatch owner_of(self, int32_t* index):
         """The batch that now holds record ``index``; ``index`` becomes the one in that batch."""
         cdef ProducerBatch batch = self
@@ -253,3 +259,54 @@ cdef inline bint append_to(
     delivery.key_size = size_of(key)
     delivery.value_size = size_of(value)
     return True
+
+
+def seal_run(list batches not None, queue not None, int64_t producer_id, int32_t producer_epoch, int64_t size_max):
+    """Writes the producer and the CRC of closed batches of ``queue`` that need nothing else, and counts the attempt.
+
+    They are neither compressed, nor in a transaction, nor stamped by the log. A batch that has no stamp of the producer
+    yet gets the next sequence; ``producer_id`` -1 means none. Returns the EncodedBatches, their buffers, and whether
+    the sequences follow one another; None, and does nothing, if a batch needs more or is larger than ``size_max``
+    bytes.
+    """
+    cdef ProducerBatch batch
+    cdef list encoded = []
+    cdef list buffers = []
+    cdef bint is_run = producer_id >= 0
+    cdef int64_t next_sequence
+    cdef OpenBatch records
+    for batch in batches:
+        if batch is None:
+            raise TypeError("None, expected a batch")
+        records = batch.records
+        if (
+            batch.encoded is None
+            or batch.buffer is None
+            or records is None
+            or batch.is_transactional
+            or batch.compressed is not None
+            or records.size > size_max
+            or <int64_t>batch.encoded.size != records.size
+        ):
+            return None
+    next_sequence = queue.next_sequence
+    for batch in batches:
+        records = batch.records
+        if producer_id >= 0:
+            if batch.producer_id != producer_id or batch.producer_epoch != producer_epoch:
+                batch.base_sequence = <int32_t>next_sequence
+                batch.producer_id, batch.producer_epoch = producer_id, producer_epoch
+            elif buffers and batch.base_sequence != next_sequence:
+                is_run = False
+            # A batch may have been stamped before: what replaces or follows it continues from its sequence.
+            next_sequence = (batch.base_sequence + <int64_t>records.record_count) & INT32_MAX
+            queue.next_sequence = next_sequence
+        batch.attempts += 1
+        if batch.producer_id >= 0:
+            put_producer(
+                batch.buffer, records.position, batch.producer_id, <int16_t>batch.producer_epoch, batch.base_sequence
+            )
+        put_crc(batch.buffer, records.position, records.size)
+        encoded.append(batch.encoded)
+        buffers.append(batch.buffer)
+    return encoded, buffers, is_run

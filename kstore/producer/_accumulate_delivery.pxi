@@ -130,16 +130,16 @@ cdef class Delivery:
     def future(self):
         """A ``concurrent.futures.Future`` of the record's ``RecordMetadata``, or error. It cannot be cancelled.
 
-        Unlike ``result`` it does not send the record at once. An error that it holds counts as examined.
+        Unlike ``result`` it does not send the record at once.
         """
-        from kstore.producer.waiting import future_of
+        from kstore.producer.future import RecordFuture
 
-        return future_of(self)
+        return RecordFuture(self)
 
     @property
     def _condition(self):
-        # The first attribute that concurrent.futures asks for. Raises: TypeError.
-        raise TypeError("a Delivery is lighter than a future of concurrent.futures: give it delivery.future()")
+        # The first attribute that concurrent.futures asks for. Not there for hasattr. Raises: AttributeError.
+        raise AttributeError("a Delivery is lighter than a future of concurrent.futures: give it delivery.future()")
 
     @property
     def add_done_callback(self):
@@ -227,6 +227,8 @@ cdef class Deliveries:
         """The sequence of existing deliveries."""
         cdef Deliveries self = Deliveries(len(deliveries))
         for delivery in deliveries:
+            if not isinstance(delivery, Delivery):
+                raise TypeError(f"a {type(delivery).__name__}, expected a Delivery")
             self.note_delivery(delivery)
         return self
 
@@ -258,12 +260,13 @@ cdef class Deliveries:
     def __len__(self):
         return self.count
 
-    def __getitem__(self, Py_ssize_t index):
+    def __getitem__(self, given):
         cdef Delivery delivery
+        cdef Py_ssize_t index = PyNumber_AsSsize_t(given, NULL)
         if index < 0:
             index += self.count
         if not 0 <= index < self.count:
-            raise IndexError(f"delivery {index} of {self.count}")
+            raise IndexError(f"delivery {given} of {self.count}")
         delivery = self.delivery_of(index)
         if delivery.batch.state != SUCCEEDED:
             # It knows whether its failure was examined, so there must be only one.
@@ -299,6 +302,7 @@ cdef class Deliveries:
     def errors(self, timeout=None):
         """The errors, by index; waits for all records, ``timeout`` seconds for each batch. Raises: TimeoutError."""
         cdef Delivery delivery
+        cdef Py_ssize_t index
         found = {}
         for delivery in self._one_a_batch():
             # Only waits: each failure is examined once, below.
@@ -312,10 +316,20 @@ cdef class Deliveries:
 
     def result(self, timeout=None):
         """The offsets of all records, in order; waits for them. Raises: TimeoutError, and the first record's error."""
-        errors = self.errors(timeout)
+        cdef dict errors = self.errors(timeout)
+        cdef list offsets = []
+        cdef ProducerBatch batch
+        cdef Py_ssize_t index
         for error in errors.values():
             raise error.with_traceback(None)
-        return [self[index].offset for index in range(self.count)]
+        for index in range(self.count):
+            if self.at[2 * index] >= 0:
+                batch = self.batches[self.at[2 * index]]
+                if batch.state == SUCCEEDED and batch.base_offset >= 0:
+                    offsets.append(batch.base_offset + self.at[2 * index + 1])
+                    continue
+            offsets.append(self[index].offset)
+        return offsets
 
     def _one_a_batch(self):
         """A delivery of each batch, and those of records without one."""

@@ -24,7 +24,7 @@ cdef class Loan:
     cdef readonly int64_t wanted
     cdef readonly int64_t taken
 
-    def __init__(self, Account account not None, int64_t wanted):
+    def __cinit__(self, Account account not None, int64_t wanted):
         self.account = account
         self.wanted = wanted
 

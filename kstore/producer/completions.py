@@ -62,7 +62,8 @@ class Completions:
                 self.release(batch)
                 done_count += 1
         finally:
-            self.hand_over(batches[done_count:])
+            if done_count < len(batches):
+                self.hand_over(batches[done_count:])
 
     def release(self, batch: ProducerBatch) -> None:
         """Returns the batch's memory, and wakes the threads that wait for it; a second call does nothing."""

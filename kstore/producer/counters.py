@@ -78,11 +78,13 @@ class ProducerCounters:
         """Counts ``append``, a write of ``batches``, the oldest first, to the topic ``name``, between the two times."""
         result = append.result
         assert result is not None
-        created = 0.0
+        created, largest = 0.0, 0
         for batch in batches:
             created += batch.created_at
+        for _, _, encoded_size, _, _, _, _ in append.batches:
+            if encoded_size > largest:
+                largest = encoded_size
         batch_count, records, size = len(batches), result.record_count, result.size
-        largest = max([encoded.size for encoded in append.batches])
         plain_size = size if append.target_codec == "none" else sum([batch.size for batch in batches])
         waited, longest, took = batch_count * begun - created, begun - batches[0].created_at, now - begun
         topic = self.topics.get(name) or self._topic(name)

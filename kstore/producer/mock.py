@@ -31,7 +31,7 @@ from kstore.errors import (
     TransactionAbortedError,
 )
 from kstore.files.paths import TopicPartition
-from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, calling, checked_record_headers
+from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, calling
 from kstore.producer.accumulator import RecordHeaders, size_upper_bound
 from kstore.producer.config import ProducerConfig, next_client_id
 from kstore.producer.interceptors import Interceptors
@@ -40,7 +40,7 @@ from kstore.producer.records import Callback, GivenHeaders, ProducerRecord, unkn
 from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager, TransactionState
 from kstore.producer.waiting import wake
-from kstore.record._codec import BatchBuffer
+from kstore.record._codec import BatchBuffer, as_headers
 from kstore.rules.arguments import as_columns
 
 __all__ = ["CALLS", "MockProducer", "Offsets"]
@@ -207,7 +207,7 @@ class MockProducer:
             if chosen is None:
                 chosen = self._partition(record.topic, key_bytes, value_bytes, count)
             time_ms = self._clock.now_ms() if record.timestamp is None else record.timestamp
-            record_headers = checked_record_headers(given)
+            record_headers = as_headers(given)
             batch, delivery = self._batch(
                 record.topic, chosen, key_bytes, value_bytes, record_headers, time_ms, on_delivery
             )

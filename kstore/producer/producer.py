@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from operator import index
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -122,8 +123,10 @@ class Producer(SendPath):
         """
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
-        if partition is not None and not hasattr(partition, "__index__"):
-            raise TypeError(f"a partition of type {type(partition).__name__}, expected an int or None")
+        if partition is not None:
+            if not hasattr(partition, "__index__"):
+                raise TypeError(f"a partition of type {type(partition).__name__}, expected an int or None")
+            partition = index(partition)
         values, keys, timestamps, headers = as_columns(values, keys, timestamps, headers)
         self._slow_path.check_open()
         self._transactions.check_send()
@@ -134,7 +137,7 @@ class Producer(SendPath):
                     found = self._metadata.get(topic, partition, self.config.max_block_ms / 1000)
                 except DELIVERED_ERRORS as error:
                     return Deliveries.of([self._slow_path.refused(topic, partition, error, None) for _ in values])
-            if partition is None or partition < found.partition_count:
+            if partition is None or 0 <= partition < found.partition_count:
                 return self._send_plain_many(found, values, keys, timestamps, headers, partition)
         return Deliveries.of(
             [

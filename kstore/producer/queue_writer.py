@@ -33,7 +33,7 @@ from kstore.errors import (
 )
 from kstore.log import writer_of
 from kstore.logs.topics import Topics
-from kstore.producer._accumulate import ProducerBatch
+from kstore.producer._accumulate import ProducerBatch, seal_run
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.completions import Completions
@@ -51,6 +51,11 @@ __all__ = ["QueueWriter"]
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
+# Of a log that syncs each write. After a sync the writing thread waits up to 5 ms for the interpreter's lock while
+# another thread sends; a larger write does so less often.
+SYNCED_WRITE_BYTES_MAX: Final = 4 << 20
+# At most this share of the memory is written at a time: the senders fill the rest.
+WRITE_SHARE: Final = 4
 # Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it
 # at once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
@@ -82,6 +87,7 @@ class QueueWriter:
         self._acks = config.acks
         self._wakeup = wakeup
         self._completions = completions
+        self._synced_bytes_max = max(min(SYNCED_WRITE_BYTES_MAX, config.buffer_memory // WRITE_SHARE), WRITE_BYTES_MAX)
         # The error for everything that is written from now on.
         self.forced: Exception | None = None
 
@@ -98,7 +104,8 @@ class QueueWriter:
         taken: list[ProducerBatch] = []
         appends: list[PendingAppend] = []
         try:
-            size_max = WRITE_BYTES_MAX
+            writer = queue.writer
+            size_max = WRITE_BYTES_MAX if writer is None or not writer.syncs_appends else self._synced_bytes_max
             if queue.careful_count:
                 queue.careful_count, size_max = queue.careful_count - 1, 1
             self._accumulator.take(queue, size_max, now, taken=taken)
@@ -197,6 +204,15 @@ class QueueWriter:
         append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
         if queue.producer != producer:
             queue.producer, queue.next_sequence = producer, 0
+        if topic.codec == "none" and not stamps:
+            config = topic.config
+            run = seal_run(batches, queue, *producer, min(config.max_message_bytes, config.segment_bytes))
+            if run is not None:
+                made, filled, is_run = run
+                stamp = (*producer, batches[0].base_sequence, False) if is_run else None
+                return PendingAppend(
+                    filled[0], made, "none", with_producers=producer[0] >= 0, buffers=filled, stamp=stamp
+                )
         sealed: list[EncodedBatch] = []
         buffers: list[BatchBuffer] = []
         is_run = producer[0] >= 0
@@ -262,9 +278,10 @@ class QueueWriter:
             self._counters.failed(queue.topic, sum(batch.record_count for batch in batches))
             return batches
         # The parts of a split are back already, unless there was no memory for that.
-        self._completions.hand_over(batch for batch in batches if batch.children is not None and not batch.is_released)
+        incomplete = self._accumulator.incomplete
+        self._completions.hand_over(batch for batch in batches if batch.children is not None and batch in incomplete)
         batches = [pending for batch in batches for pending in _pending_of(batch) if pending not in queue.closed]
-        self._accumulator.incomplete.update(batches)
+        incomplete.update(batches)
         if not batches:
             return []
         first = batches[0]

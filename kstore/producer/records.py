@@ -8,6 +8,7 @@ from datetime import datetime
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from kstore.files.paths import PARTITION_MAX
 from kstore.rules.arguments import timestamp_ms
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
@@ -64,8 +65,10 @@ Callback: TypeAlias = Callable[[RecordMetadata, Exception | None], object]
 
 
 def unknown_metadata(topic: str, partition: int | None = None) -> RecordMetadata:
-    """The metadata of a failed record: its topic, and its partition if known."""
-    return RecordMetadata(topic, NO_PARTITION if partition is None else partition)
+    """The metadata of a failed record: its topic, and its partition if known and possible."""
+    if partition is None or not 0 <= partition <= PARTITION_MAX:
+        partition = NO_PARTITION
+    return RecordMetadata(topic, partition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.files.lifetime import Lifetime
-from kstore.producer._accumulate import Delivery, checked_record_headers
+from kstore.producer._accumulate import Delivery
 from kstore.producer.accumulator import RUN_BATCHES, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
@@ -32,7 +32,7 @@ from kstore.producer.records import Callback, ProducerRecord, unknown_metadata
 from kstore.producer.sender import INLINE_BATCHES
 from kstore.producer.serializers import Serializers
 from kstore.producer.transactions import TransactionManager
-from kstore.record._codec import murmur2
+from kstore.record._codec import as_headers, murmur2
 from kstore.rules.arguments import check_timestamps
 
 __all__ = ["DELIVERED_ERRORS", "SlowPath"]
@@ -120,7 +120,7 @@ class SlowPath:
             key_bytes, value_bytes, given = self._serializers.serialize(
                 record.topic, record.key, record.value, record.headers
             )
-            record_headers = checked_record_headers(given)
+            record_headers = as_headers(given)
             if chosen is None:
                 chosen = self._partition(found, record, key_bytes, value_bytes)
             self._check(found, record, record_headers, key_bytes, value_bytes)
@@ -219,15 +219,15 @@ class SlowPath:
 
     def refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
         """The delivery of a record that failed before it was in a batch."""
-        number = -1 if partition is None else partition
+        metadata = unknown_metadata(topic, partition)
         has_callback = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
-        delivery = Delivery.failed(topic, number, error, None if has_callback else self._outbox.failures)
+        delivery = Delivery.failed(topic, metadata.partition, error, None if has_callback else self._outbox.failures)
         self._counters.failed(topic if topic in self._metadata.topics else None, 1)
         if on_delivery is not None:
             try:
-                on_delivery(unknown_metadata(topic, partition), error)
+                on_delivery(metadata, error)
             except MemoryError:
-                raise  # perhaps without the call: the caller must hear of it
+                raise  # perhaps before the callback ran: the caller has to know
             except Exception:
                 logger.exception("%s: a callback failed", self._client_id)
         return delivery

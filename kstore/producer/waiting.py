@@ -15,9 +15,8 @@ from kstore.producer.records import RecordMetadata
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future
 
-__all__ = ["Awaited", "Wakeup", "arrived", "awaited", "future_of", "is_on_loop", "wake"]
+__all__ = ["Awaited", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
 
 # A loop, and the future that its tasks await.
 Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
@@ -49,23 +48,6 @@ def is_on_loop() -> bool:
     # A loop runs only in a program that has imported asyncio. Another thread may be importing it now.
     running_loop = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
     return running_loop is not None and running_loop() is not None
-
-
-def future_of(delivery: Delivery) -> Future[RecordMetadata]:
-    """See ``Delivery.future``."""
-    from concurrent.futures import Future
-
-    future: Future[RecordMetadata] = Future()
-    future.set_running_or_notify_cancel()
-
-    def complete(metadata: RecordMetadata, error: Exception | None) -> None:
-        if error is None:
-            future.set_result(metadata)
-        else:
-            future.set_exception(error)
-
-    delivery.add_callback(complete)
-    return future
 
 
 async def awaited(delivery: Delivery) -> RecordMetadata:

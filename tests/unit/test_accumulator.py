@@ -214,7 +214,7 @@ def test_a_large_record_that_waits_for_memory_does_not_stop_a_small_one() -> Non
     while not gathering.pool.waiting_count:
         pass
     # The large one has closed the batch: the next small one needs memory too, in its turn.
-    assert gathering.queue().lock.acquire(timeout=1)
+    assert gathering.queue().lock.acquire(timeout=300)
     gathering.queue().lock.release()
     (batch,) = gathering.take()
     gathering.pool.deallocate(batch.buffer, batch.pool_size)

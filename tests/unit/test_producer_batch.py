@@ -13,7 +13,7 @@ import pytest
 
 from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
-from kstore.producer._accumulate import Delivery, Failures, ProducerBatch
+from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, seal_run
 from kstore.producer.accumulator import Queue, Topic
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.compression_ratio import CompressionRatios
@@ -278,3 +278,103 @@ def test_few_batches_are_split_whatever_mix_of_good_and_bad_there_is(tmp_path: P
             one.producer.flush()
             batch_count = one.producer._counters.batches - before
             assert (one.producer._counters.splits - splits) / batch_count < 0.1, f"{good} in a hundred are good"
+
+
+def test_a_split_that_is_short_of_memory_at_its_end_is_completed(one: Unthreaded) -> None:
+    class Short(set[ProducerBatch]):
+        refused = False
+
+        def discard(self, batch: object, /) -> None:
+            if not self.refused:
+                self.refused = True
+                raise MemoryError
+            super().discard(batch)
+
+    accumulator = one.producer._outbox.accumulator
+    deliveries = [one.producer.send("orders", b"v" * 300) for _ in range(3)]
+    one.store.alter_topic("orders", max_message_bytes=500)
+    accumulator.incomplete = short = Short(accumulator.incomplete)
+    for _ in range(9):
+        one.linger()
+    assert short.refused
+    assert not short
+    assert [delivery.result(0).offset for delivery in deliveries] == [0, 1, 2]
+
+
+# --- sealed together --------------------------------------------------------------------------------------------------
+
+
+def closed(*sizes: int) -> list[ProducerBatch]:
+    batches = []
+    for size in sizes:
+        batch = batch_of(*[b"v" * (number % 90) for number in range(size)])[0]
+        batch.close()
+        batches.append(batch)
+    return batches
+
+
+def queue_at(sequence: int) -> Queue:
+    queue = Queue("orders", 0)
+    queue.next_sequence = sequence
+    return queue
+
+
+@pytest.mark.parametrize("producer", [(-1, -1), (7, 3)])
+def test_batches_sealed_together_are_those_sealed_one_by_one(producer: tuple[int, int]) -> None:
+    together, apart = closed(1, 20, 3), closed(1, 20, 3)
+    queue = queue_at(2**31 - 5)
+    sealed = seal_run(together, queue, *producer, SIZE_MAX)
+    assert sealed is not None
+    encoded, buffers, is_run = sealed
+    assert is_run is (producer[0] >= 0)
+    sequence = 2**31 - 5
+    for batch in apart:
+        if is_run:
+            batch.producer_id, batch.producer_epoch, batch.base_sequence = *producer, sequence
+        seal(batch, topic_of(), CompressionRatios(), NO_TIMESTAMP)
+        sequence = (sequence + batch.record_count) % 2**31
+    assert encoded == [batch.encoded for batch in apart]
+    assert [bytes(buffer) for buffer in buffers] == [bytes(batch.buffer) for batch in apart]  # type: ignore[arg-type]
+    for buffer in buffers:
+        parse_batch(bytes(buffer)).ensure_valid()
+    assert queue.next_sequence == (sequence if is_run else 2**31 - 5)
+    assert [batch.attempts for batch in together] == [1, 1, 1]
+
+
+def test_a_batch_keeps_the_sequence_of_its_first_attempt() -> None:
+    batches = closed(2, 3, 4)
+    first, _, last = batches
+    first.producer_id, first.producer_epoch, first.base_sequence = 7, 3, 100
+    queue = queue_at(0)
+    sealed = seal_run(batches, queue, 7, 3, SIZE_MAX)
+    assert sealed is not None
+    assert sealed[2]
+    assert [batch.base_sequence for batch in batches] == [100, 102, 105]
+    last.base_sequence = 200
+    sealed = seal_run(batches, queue, 7, 3, SIZE_MAX)
+    assert sealed is not None
+    assert not sealed[2]
+    assert queue.next_sequence == 204
+
+
+def test_a_batch_that_needs_more_than_a_producer_and_a_crc_is_sealed_alone() -> None:
+    batches = closed(1, 20)
+    queue = queue_at(5)
+    assert seal_run(batches, queue, 7, 3, 100) is None  # the second is larger
+    batches[1].is_transactional = True
+    assert seal_run(batches, queue, 7, 3, SIZE_MAX) is None
+    batches[1].is_transactional = False
+    batches[1].compressed = b"half done"
+    assert seal_run(batches, queue, 7, 3, SIZE_MAX) is None
+    assert seal_run([*batches[:1], batch_of(b"open")[0]], queue, 7, 3, SIZE_MAX) is None
+    assert (queue.next_sequence, batches[0].attempts, batches[0].producer_id) == (5, 0, -1)
+
+
+def test_the_offsets_of_many_records_are_those_of_each() -> None:
+    batches = [batch_of(b"a", b"b", b"c"), batch_of(b"d")]
+    made = [delivery for _, deliveries in batches for delivery in deliveries]
+    for (batch, _), offset in zip(batches, (10, -1), strict=True):
+        batch.succeed(offset)
+        batch.release()
+    deliveries = Deliveries.of(made)
+    assert deliveries.result() == [delivery.offset for delivery in made] == [10, 11, 12, -1]

@@ -83,11 +83,29 @@ def test_a_future_of_a_delivery_is_one_of_concurrent_futures(one: Unthreaded) ->
     assert isinstance(futures[1].exception(), TopicWaitTimeoutError)
 
 
+def test_a_future_raises_without_a_growing_traceback(one: Unthreaded) -> None:
+    future = one.producer.send("orders", b"b", partition=7).future()
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(TopicWaitTimeoutError) as caught:
+            future.result()
+        lengths.append(len(caught.traceback))
+    assert len(set(lengths)) == 1
+
+
+def test_an_error_of_a_future_counts_as_examined_when_the_program_asks_for_it(one: Unthreaded) -> None:
+    asked, dropped = (one.producer.send("orders", b"b", partition=7).future() for _ in range(2))
+    assert isinstance(asked.exception(), TopicWaitTimeoutError)
+    with pytest.raises(DeliveryError, match="1 record"):
+        one.producer.flush()
+    assert isinstance(dropped.exception(), TopicWaitTimeoutError)
+
+
 def test_concurrent_futures_say_how_to_get_a_future(one: Unthreaded) -> None:
     deliveries = one.producer.send_many("orders", [b"a", b"b"])
     assert repr(deliveries) == "Deliveries(2 records, pending)"
     for given in (deliveries, [deliveries[0]]):
-        with pytest.raises(TypeError, match=r"give it delivery\.future\(\)"):
+        with pytest.raises(AttributeError, match=r"give it delivery\.future\(\)"):
             wait(given)  # type: ignore[arg-type]
     one.linger()
     assert repr(deliveries) == "Deliveries(2 records, done)"

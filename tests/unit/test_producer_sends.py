@@ -25,8 +25,11 @@ from kstore.errors import (
     TransactionAbortedError,
 )
 from kstore.log import writer_of
+from kstore.producer.accumulator import Topic
 from kstore.producer.interceptors import ProducerInterceptor
+from kstore.producer.metadata import TopicMetadata
 from kstore.producer.partitioner import partition_for_key
+from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from kstore.store import coordinator_of
 from tests.producer_helpers import Unthreaded, unthreaded
@@ -142,18 +145,33 @@ def test_what_is_wrong_with_the_record_or_the_moment_fails_the_delivery(one: Unt
     assert spy.told[-1] == (metadata, error)
 
 
-def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path) -> None:
-    with kstore.open(tmp_path / "data", durability="os", background=False) as store:
-        store.create_topic("orders")
-        with store.producer(max_block_ms=600, buffer_memory=16384, linger_ms=60_000) as producer:
-            everything = producer._outbox.pool.allocate(16384, 0)
-            threading.Timer(0.3, lambda: store.create_topic("later")).start()
-            started = time.monotonic()
-            delivery = producer.send("later", b"v")
-            waited = time.monotonic() - started
-            producer._outbox.pool.deallocate(everything)
-            assert isinstance(delivery.exception(), BufferExhaustedError)
-            assert 0.55 < waited < SECONDS_MAX
+def noted_waits(producer: Producer) -> list[float]:
+    """How many seconds each request for memory may wait."""
+    waits: list[float] = []
+    allocate = producer._outbox.pool.allocate
+
+    def noted(size: int, timeout_seconds: float) -> Any:
+        waits.append(timeout_seconds)
+        return allocate(size, timeout_seconds)
+
+    producer._outbox.pool.take_free = lambda size: None  # type: ignore[method-assign]
+    producer._outbox.pool.allocate = noted  # type: ignore[method-assign]
+    return waits
+
+
+def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with unthreaded(tmp_path / "data") as one, one.another(max_block_ms=600, buffer_memory=16384) as producer:
+        wait_for = TopicMetadata._wait_for
+
+        def waited(metadata: TopicMetadata, name: str, partition: int | None, timeout: float) -> Topic:
+            one.clock.advance(350)
+            one.store.create_topic(name)
+            return wait_for(metadata, name, partition, timeout)
+
+        monkeypatch.setattr(TopicMetadata, "_wait_for", waited)
+        waits = noted_waits(producer)
+        producer.send("later", b"v")
+        assert waits == [pytest.approx(0.25)]
 
 
 def test_what_a_serializer_takes_is_no_wait(tmp_path: Path) -> None:
@@ -164,15 +182,7 @@ def test_what_a_serializer_takes_is_no_wait(tmp_path: Path) -> None:
             return value
 
         with one.another(max_block_ms=1000, value_serializer=slow) as producer:
-            waits: list[float] = []
-            allocate = producer._outbox.pool.allocate
-
-            def noted(size: int, timeout_seconds: float) -> Any:
-                waits.append(timeout_seconds)
-                return allocate(size, timeout_seconds)
-
-            producer._outbox.pool.take_free = lambda size: None  # type: ignore[method-assign]
-            producer._outbox.pool.allocate = noted  # type: ignore[method-assign]
+            waits = noted_waits(producer)
             producer.send("orders", b"v")
             assert waits == [1.0]
 
@@ -395,3 +405,23 @@ def test_headers_that_can_be_read_once_are_kept_when_a_batch_is_full(tmp_path: P
                 producer.send("orders", b"value", headers=iter([(str(number), b"")]))
         found = [record.headers for record in store.log("orders").read()]
     assert found == [((str(number), b""),) for number in range(50)]
+
+
+@pytest.mark.parametrize("partition", [-1, -(2**70), 2**31, 2**70])
+def test_many_records_to_a_partition_that_cannot_exist_fail_as_one_does(one: Unthreaded, partition: int) -> None:
+    expected = ValueError if partition < 0 else TopicWaitTimeoutError
+    sent = [one.producer.send("orders", b"x", partition=0)]  # the topic is known, and has an open batch
+    failed = one.producer.send_many("orders", [b"a", b"b"], partition=partition)
+    assert [type(error) for error in failed.errors(0).values()] == [expected, expected]
+    one.linger()
+    assert sent[0].result(0).offset == 0
+
+
+def test_a_partition_may_be_any_integer(one: Unthreaded) -> None:
+    class One:
+        def __index__(self) -> int:
+            return 1
+
+    sent = one.producer.send_many("orders", [b"a", b"b"], partition=One())  # type: ignore[arg-type]
+    one.linger()
+    assert [delivery.result(0).partition for delivery in sent] == [1, 1]

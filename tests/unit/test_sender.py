@@ -28,8 +28,9 @@ from kstore.log import writer_of
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store, coordinator_of
-from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import Unthreaded, unthreaded
+from kstore.types import Durability
+from tests.fake_fs import WRITES, Fault, RecordingFs
+from tests.producer_helpers import Unthreaded, producer_of, unthreaded
 
 # Only what hangs takes longer, however busy the machine is.
 SECONDS_MAX = 300.0
@@ -54,6 +55,31 @@ def fail_next(one: Unthreaded, partition: int, *errors: Exception) -> None:
         commit(appends)
 
     writer.commit_many = commit_many  # type: ignore[method-assign]
+
+
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("durability", "settings", "writes"),
+    [("os", {}, 5), ("sync", {}, 2), ("sync", {"buffer_memory": "8MiB"}, 3)],
+)
+def test_a_write_of_a_log_that_syncs_takes_more(
+    tmp_path: Path, durability: Durability, settings: dict[str, Any], writes: int
+) -> None:
+    fs = RecordingFs()
+    with Store(tmp_path / "data", durability=durability, background=False, fs=fs) as store:
+        store.create_topic("orders")
+        producer = producer_of(store, is_threaded=False, **settings)
+        producer.send("orders", b"first")
+        producer.flush()
+        deliveries = [producer.send("orders", bytes(65_000)) for _ in range(75)]
+        before = len(fs.operations)
+        producer.flush()
+        made = [one for one in fs.operations[before:] if one.kind in WRITES and one.path.endswith(".log")]
+        assert len(made) == writes
+        assert deliveries[-1].result(0).offset == 75
+        producer.close()
 
 
 # --- what fails -------------------------------------------------------------------------------------------------------
