@@ -8,6 +8,8 @@ from functools import partial
 
 import click
 
+from kstore.cli.bars import bar as drawn
+from kstore.cli.bars import has_blocks, sparkline
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
@@ -15,8 +17,11 @@ from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, table, wrapped
+from kstore.cli.table import painted, room, table, wrapped
 from kstore.cli.verify import finding_line
+from kstore.reports.numbers import duration_text
+from kstore.reports.observations import Observations
+from kstore.reports.timeline import Timeline, clusters_of
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, log_stats
@@ -45,6 +50,8 @@ DISTRIBUTION_COLUMNS = ("", "min", "p50", "p99", "max", "mean")
 CODEC_COLUMNS = ("codec", "batches", "bytes", "ratio")
 BAR_COLUMNS = ("bytes", "batches")
 BAR_WIDTH = 40
+# Beside a sparkline: two times and two spaces.
+TIMES_WIDTH, SPARKS_MIN = 42, 20
 
 
 @click.command("stats", cls=KstoreCommand, epilog=EXAMPLES, short_help="Count what logs contain.")
@@ -55,8 +62,9 @@ BAR_WIDTH = 40
 def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
     """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
 
-    A path is one partition, or holds partitions, or is a single .log file. Without --deep only batch headers are
-    read: this is fast, but misses damaged records ("kstore verify" finds them). Percentiles are at most 1/16 too high.
+    A path is one partition, or holds partitions, or is a single .log file, or a place of backups or of logs in an
+    object store. Without --deep only batch headers are read: this is fast, but misses damaged records ("kstore verify"
+    finds them). Percentiles are at most 1/16 too high.
 
     With --deep several logs are counted on all cores. Nothing is written, no lock is taken, and a writer may be at
     work.
@@ -64,19 +72,27 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
     logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter() if form == "text" else _JsonPrinter()
     every = Stats("")
-    sizes = [log_bytes(log.path) for log in logs]
-    look = partial(_counted, deep, segments)
+    sizes = [log_bytes(log) for log in logs]
+    look = partial(_counted, deep, segments, form == "text" and has_blocks())
+    timeline = Timeline()
     with progress("stats", sum(sizes)) as advance:
         # Headers alone are counted before other processes have started.
-        for log in each_log(look, logs, sizes if deep else [0] * len(sizes), advance):
+        for log, times in each_log(look, logs, sizes if deep else [0] * len(sizes), advance):
             every.merge(log)
             printer.log(log)
-    printer.end(every)
+            if times is not None:
+                timeline.merge(times)
+    printer.end(every, timeline)
     return OK if every.is_sound else DAMAGED
 
 
-def _counted(deep: bool, segments: bool, place: LogPlace, advance: Advance) -> Stats:
-    return log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance)
+def _counted(
+    deep: bool, segments: bool, with_times: bool, place: LogPlace, advance: Advance
+) -> tuple[Stats, Timeline | None]:
+    seen = Observations(with_keys=False) if with_times else None
+    observer = None if seen is None else seen.observer()
+    log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance, observer=observer)
+    return log, None if seen is None else seen.timeline
 
 
 # --- json -------------------------------------------------------------------------------------------------------------
@@ -92,7 +108,7 @@ class _JsonPrinter:
         for finding in log.findings:
             print(compact({"type": "finding", **finding.fields()}))
 
-    def end(self, every: Stats) -> None:
+    def end(self, every: Stats, timeline: Timeline) -> None:
         print(compact({"type": "total", "logs": every.log_count, **stat_fields(every)}), flush=True)
 
 
@@ -110,7 +126,7 @@ class _TablePrinter:
         self._rows.append(_log_row(log))
         self._segment_rows.extend(map(_segment_row, log.segments))
 
-    def end(self, every: Stats) -> None:
+    def end(self, every: Stats, timeline: Timeline) -> None:
         if len(self._rows) > 1:
             self._rows.append(_log_row(every, "total"))
         _print(LOG_COLUMNS, self._rows)
@@ -120,6 +136,8 @@ class _TablePrinter:
         for text in _details(every):
             for line in wrapped(text):
                 print(line)
+        for line in _times_drawn(timeline):
+            print(line)
         for finding in every.findings:
             print(finding_line(finding))
         if every.damage_count:
@@ -201,8 +219,26 @@ def _details(every: Stats) -> Iterator[str]:
         yield "batches by size (upper bounds)"
         title, *lines = table(BAR_COLUMNS, [(f"{bar.high:,}", bar.value_count) for bar in bars])
         yield title
-        for line, bar in zip(lines, bars, strict=False):
-            yield f"{line}  {'#' * -(-bar.value_count * BAR_WIDTH // most)}".rstrip()
+        for line, one in zip(lines, bars, strict=False):
+            yield f"{line}  {drawn(one.value_count, most, BAR_WIDTH)}".rstrip()
+
+
+def _times_drawn(timeline: Timeline) -> Iterator[str]:
+    """Bytes by time as a line for each stretch without long gaps; nothing if no time is known."""
+    buckets, width_ms = timeline.buckets(), timeline.width_ms
+    if not buckets:
+        return
+    most = max(bucket.size for bucket in buckets)
+    yield ""
+    yield f"bytes by time, at most {most:,} in {duration_text(width_ms)}"
+    columns = max((room() or 0) - TIMES_WIDTH, SPARKS_MIN)
+    for cluster in clusters_of(buckets, width_ms):
+        first, last = cluster[0].start, cluster[-1].start
+        count = min((last - first) // width_ms + 1, columns)
+        sizes = [0] * count
+        for bucket in cluster:
+            sizes[(bucket.start - first) // width_ms * count // ((last - first) // width_ms + 1)] += bucket.size
+        yield f"{_time(first)} {sparkline(sizes)} {_time(last)}"
 
 
 def _spread(values: Distribution) -> tuple[object, ...]:

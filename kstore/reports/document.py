@@ -13,14 +13,16 @@ from typing import Any
 from kstore.files.paths import TopicPartition, topic_partition
 from kstore.reports.gathering import Found, Gathered, GatheredLog
 from kstore.reports.hexview import HexView
+from kstore.reports.keys import KeySummary
 from kstore.reports.names import Names
 from kstore.reports.readers import QueueState, Readers
 from kstore.reports.timeline import Timeline
+from kstore.reports.transactions import LONGEST_MAX, Transactions
 from kstore.types import NO_OFFSET, RecoveryReport
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
 
-__all__ = ["Document", "document_of"]
+__all__ = ["Document", "document_of", "view_fields"]
 
 Document = dict[str, Any]
 
@@ -39,6 +41,9 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
     for log in logs:
         timeline.merge(log.timeline)
     every["timeline"] = timeline.fields()
+    every["transactions"] = _transactions(logs, names)
+    if savings := _savings(logs):
+        every["savings"] = savings
     every["topics"] = len({_topic(log.path) for log in logs})
     every["partitions"] = len(logs)
     return {
@@ -50,8 +55,8 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
         "names_hashed": hash_names,
         "paths": [names.root(path) for path in gathered.paths],
         "total": every,
-        "topics": _topics(logs, names),
-        "partitions": [_log(log, names) for log in logs],
+        "topics": _topics(logs, names, gathered.with_payload),
+        "partitions": [_log(log, names, gathered.with_payload) for log in logs],
         "findings": [_found(each, names, path) for path, each in gathered.found],
         "groups": [
             position
@@ -65,29 +70,95 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
     }
 
 
+def _transactions(logs: list[GatheredLog], names: Names) -> Document:
+    """Those of all logs together; the longest with their partitions."""
+    together = Transactions()
+    for log in logs:
+        together.merge(log.transactions)
+    longest = sorted(((ended, log.path) for log in logs for ended in log.transactions.longest), reverse=True)
+    return together.fields() | {
+        "open": sum(len(log.transactions.opened) for log in logs),
+        "longest": [{"partition": names.log(path), **one.fields()} for (_, one), path in longest[:LONGEST_MAX]],
+    }
+
+
+def _savings(logs: list[GatheredLog]) -> Document:
+    """What the sampled partitions would take by codec, from the shares of their samples; {} without any."""
+    sampled = [(log, log.savings) for log in logs if log.savings is not None]
+    if not sampled:
+        return {}
+    # How many bytes of its log stand for one of a sample.
+    weighted = [(log.stats.size / found.size, found) for log, found in sampled]
+    codecs = {
+        codec: {
+            "bytes": round(sum(weight * found.sizes[codec] for weight, found in weighted)),
+            "larger_bytes": round(sum(weight * found.larger_sizes[codec] for weight, found in weighted)),
+        }
+        for codec in weighted[0][1].sizes
+    }
+    return {"partitions": len(sampled), "bytes": sum(log.stats.size for log, _ in sampled), "codecs": codecs}
+
+
 def _topic(log: Path) -> str:
     owner = topic_partition(log.name)
     return log.name if owner is None else owner.topic
 
 
-def _topics(logs: list[GatheredLog], names: Names) -> list[Document]:
+def _topics(logs: list[GatheredLog], names: Names, with_payload: bool) -> list[Document]:
     by_topic: dict[str, list[GatheredLog]] = defaultdict(list)
     for log in logs:
         by_topic[_topic(log.path)].append(log)
-    return [
-        {
-            "topic": names.topic(members[0].path),
-            "partitions": len(members),
-            "bytes": sum(log.stats.size for log in members),
-            "records": sum(log.stats.record_count for log in members),
-            "damage": sum(log.damage_count for log in members),
-        }
-        for _, members in sorted(by_topic.items())
-    ]
+    return [_topic_fields(members, names, with_payload) for _, members in sorted(by_topic.items())]
+
+
+def _topic_fields(logs: list[GatheredLog], names: Names, with_payload: bool) -> Document:
+    fields: Document = {
+        "topic": names.topic(logs[0].path),
+        "partitions": len(logs),
+        "bytes": sum(log.stats.size for log in logs),
+        "records": sum(log.stats.record_count for log in logs),
+        "damage": sum(log.damage_count for log in logs),
+    }
+    keys = [log.keys for log in logs if log.keys is not None]
+    if keys:
+        together = KeySummary()
+        for each in keys:
+            together.merge(each)
+        decoded = [log.stats.records for log in logs if log.stats.records is not None]
+        fields["key_sketch"] = together.fields(with_keys=with_payload)
+        fields["keyless"] = sum(records.record_count - records.keyed_count for records in decoded)
+        fields["tombstones"] = sum(records.tombstone_count for records in decoded)
+    compacted = [log for log in logs if log.is_compacted]
+    if compacted:
+        fields["compaction"] = _compaction(compacted)
+    return fields
+
+
+def _compaction(logs: list[GatheredLog]) -> Document:
+    """``would_free`` is an estimate, from the sample of keys; None without it."""
+    dirts = [log.dirt for log in logs if log.dirt is not None]
+    clean, dirty = sum(dirt.clean_bytes for dirt in dirts), sum(dirt.cleanable_bytes for dirt in dirts)
+    freed = [_superseded(log) for log in logs]
+    return {
+        "clean_bytes": clean,
+        "dirty_bytes": dirty,
+        "dirty_ratio": round(dirty / (clean + dirty), 4) if clean + dirty else 0.0,
+        "would_free": None if None in freed else sum(size or 0 for size in freed),
+    }
+
+
+def _superseded(log: GatheredLog) -> int | None:
+    """About how many bytes of the log belong to records that a later one replaces, in sealed segments."""
+    if log.keys is None or log.stats.records is None:
+        return None
+    sealed = sum(segment.size for segment in log.stats.segments[:-1])
+    records = log.stats.records
+    keyed = records.keyed_count / records.record_count if records.record_count else 0.0
+    return round(sealed * keyed * (log.keys.superseded_share or 0.0))
 
 
 def _positions(readers: Readers, logs: list[GatheredLog], names: Names, with_payload: bool) -> Iterator[Document]:
-    ends = {log.path.name: log.stats.end_offset for log in logs if log.path.parent == readers.path}
+    ends = {log.path.name: log.end_offset for log in logs if log.path.parent == readers.path}
     for position in readers.positions:
         end = ends.get(str(position.owner), NO_OFFSET)
         yield {
@@ -110,7 +181,7 @@ def _queue(path: Path, queue: QueueState, names: Names) -> Document:
     }
 
 
-def _log(log: GatheredLog, names: Names) -> Document:
+def _log(log: GatheredLog, names: Names, with_payload: bool) -> Document:
     owner = topic_partition(log.path.name)
     fields: Document = {
         "name": names.log(log.path),
@@ -121,10 +192,19 @@ def _log(log: GatheredLog, names: Names) -> Document:
         "damage": log.damage_count,
         "notes": log.note_count,
         "timeline": log.timeline.fields(),
+        "transactions": log.transactions.fields(),
         "producers": [producer._asdict() for producer in log.producers],
         "segment_list": [_segment(segment) for segment in log.stats.segments],
         "findings": [_found(each, names, log.path) for each in log.found],
     }
+    if log.end_offset != NO_OFFSET:
+        fields["end"] = log.end_offset
+    if log.keys is not None:
+        fields["key_sketch"] = log.keys.fields(with_keys=with_payload)
+    if log.savings is not None:
+        fields["savings"] = log.savings.fields()
+    if log.is_compacted:
+        fields["compaction"] = _compaction([log])
     if log.verification is not None:
         fields["verified"] = {
             "batches": log.verification.batch_count,
@@ -158,11 +238,12 @@ def _segment(segment: Stats) -> Document:
 def _found(found: Found, names: Names, path: Path) -> Document:
     fields = names.finding(found.finding, path).fields()
     if found.view is not None:
-        fields["view"] = _view(found.view)
+        fields["view"] = view_fields(found.view)
     return fields
 
 
-def _view(view: HexView) -> Document:
+def view_fields(view: HexView) -> Document:
+    """The bytes of a view in hex, and its fields."""
     return {
         "position": view.position,
         "bytes": view.data.hex(),

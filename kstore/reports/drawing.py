@@ -14,7 +14,17 @@ from kstore.reports.numbers import count_text, duration_text, size_text, time_te
 from kstore.reports.timeline import Bucket, clusters_of
 from kstore.reports.treemap import Box, squarified
 
-__all__ = ["Block", "blocks_of", "histogram", "segment_map", "strip", "timeline", "treemap"]
+__all__ = [
+    "BLOCKS_MAX",
+    "Block",
+    "blocks_of",
+    "histogram",
+    "segment_map",
+    "strip",
+    "timeline",
+    "transactions",
+    "treemap",
+]
 
 # More segments than this share blocks with their neighbours.
 BLOCKS_MAX = 48
@@ -68,9 +78,10 @@ def _block(group: Sequence[dict[str, Any]], is_active: bool) -> Block:
     )
 
 
-def _svg(width: float, height: float, label: str, body: str, css: str = "") -> str:
+def _svg(width: float, height: float, label: str, body: str, css: str = "", *, role: str = "img") -> str:
+    """``role``: "group" for a picture with links, which readers of an "img" would not reach."""
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" class="{css}" role="img" aria-label="{_text(label)}"'
+        f'<svg viewBox="0 0 {width:g} {height:g}" class="{css}" role="{role}" aria-label="{_text(label)}"'
         f' xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
@@ -90,13 +101,13 @@ BAND_HEIGHT = 18.0
 BYTES_Y, OFFSETS_Y = 27.0, 70.0
 
 
-def segment_map(log: dict[str, Any], damages: Sequence[dict[str, Any]]) -> str:
+def segment_map(log: dict[str, Any], damages: Sequence[dict[str, Any]], blocks_max: int = BLOCKS_MAX) -> str:
     """The segments of a log twice: as wide as their bytes, and as wide as their offsets, with lines between the two.
 
     ``damages`` are findings with a position in a ``.log``. Where compaction removed records, a block of offsets is
     paler.
     """
-    blocks = blocks_of(log["segment_list"], BLOCKS_MAX)
+    blocks = blocks_of(log["segment_list"], blocks_max)
     by_bytes = _spans([block.size for block in blocks])
     first = min([block.base for block in blocks], default=0)
     ends = [max(block.end, block.base) for block in blocks]
@@ -200,8 +211,8 @@ TREEMAP_HEIGHT = 300.0
 LABEL_WIDTH_MIN, LABEL_HEIGHT_MIN, LETTER_WIDTH = 44.0, 20.0, 7.2
 
 
-def treemap(logs: Sequence[dict[str, Any]], anchors: dict[int, str]) -> str:
-    """A box for each log, as large as its bytes, in the colour of its topic; ``anchors`` by place in ``logs``."""
+def treemap(logs: Sequence[dict[str, Any]], links: dict[int, str]) -> str:
+    """A box for each log, as large as its bytes, in the colour of its topic; ``links`` by place in ``logs``."""
     sized = sorted((number for number, log in enumerate(logs) if log["bytes"]), key=lambda n: -logs[n]["bytes"])
     shown, rest = sized[:TREEMAP_BOXES_MAX], sized[TREEMAP_BOXES_MAX:]
     sizes = [float(logs[number]["bytes"]) for number in shown]
@@ -214,10 +225,11 @@ def treemap(logs: Sequence[dict[str, Any]], anchors: dict[int, str]) -> str:
         log = logs[number]
         css = f"topic{topics[log['topic']] % 8}" + (" damaged" if log["damage"] else "")
         drawn = _box(box, log["name"], log["bytes"], css)
-        body.append(f'<a href="#{anchors[number]}">{drawn}</a>' if number in anchors else drawn)
+        body.append(f'<a href="{_text(links[number])}">{drawn}</a>' if number in links else drawn)
     if rest:
         body.append(_box(boxes[-1], f"{len(rest)} others", rest_size, "rest"))
-    return _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap")
+    role = "group" if links else "img"
+    return _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap", role=role)
 
 
 def _box(box: Box, name: str, size: int, css: str) -> str:
@@ -291,6 +303,8 @@ TIME_HEIGHT = 110.0
 BAR_WIDTH_MIN = 1.2
 # A break in the axis, the least for the times on one side of it, and for a label.
 BREAK_WIDTH, CLUSTER_WIDTH_MIN, LABEL_WIDTH = 30.0, 130.0, 125.0
+# Open transactions have a line each, the oldest ones first.
+OPEN_DRAWN_MAX, LANE_HEIGHT = 8, 8.0
 
 
 def timeline(fields: dict[str, Any], *, titled: bool) -> str:
@@ -299,31 +313,90 @@ def timeline(fields: dict[str, Any], *, titled: bool) -> str:
     ``titled``: each bar shows its numbers. Without it a picture takes a few KiB: a page may have many.
     """
     buckets, width_ms = [Bucket._make(each) for each in fields["buckets"]], fields["width"]
-    clusters = clusters_of(buckets, width_ms)
     most = max([bucket.size for bucket in buckets], default=0) or 1
-    durations = [cluster[-1].start + width_ms - cluster[0].start for cluster in clusters]
-    room = WIDTH - BREAK_WIDTH * (len(clusters) - 1) - CLUSTER_WIDTH_MIN * len(clusters)
     body: list[str] = []
-    left = 0.0
-    for cluster, duration in zip(clusters, durations, strict=True):
-        width = CLUSTER_WIDTH_MIN + room * len(cluster) / len(buckets)
-        if left:
-            y = _n(TIME_HEIGHT + 4)
-            body.append(f'<text class="axis" x="{_n(left - BREAK_WIDTH / 2)}" y="{y}" text-anchor="middle">//</text>')
-        body += _axis(cluster, duration, left, width)
-        body += _bars(cluster, width_ms, width / duration, left, most, titled)
-        left += width + BREAK_WIDTH
+    stretches = list(_stretches(buckets, width_ms))
+    for stretch in stretches:
+        body += _axis(stretch)
+        body += _bars(stretch, width_ms, most, titled)
+    body += _offsets(stretches, width_ms)
     return _svg(WIDTH, TIME_HEIGHT + AXIS_HEIGHT, "bytes by time", "".join(body), "timeline")
 
 
-def _bars(cluster: list[Bucket], width_ms: int, scale: float, left: float, most: int, titled: bool) -> Iterator[str]:
-    """The bars of neighbouring times; ``scale`` is the width of a millisecond, ``most`` the size of the highest bar."""
-    width = max(width_ms * scale - 0.8, BAR_WIDTH_MIN)
+class _Stretch(NamedTuple):
+    """Neighbouring times on an axis: the picture shows ``duration`` ms from the first bucket on, from ``left`` on."""
+
+    buckets: list[Bucket]
+    duration: int
+    left: float
+    width: float
+
+    def x(self, timestamp: float) -> float:
+        return self.left + (timestamp - self.buckets[0].start) * self.width / self.duration
+
+
+def _stretches(buckets: list[Bucket], width_ms: int) -> Iterator[_Stretch]:
+    """``buckets`` on an axis over the width of a picture, with breaks where there is nothing for long."""
+    clusters = clusters_of(buckets, width_ms)
+    room = WIDTH - BREAK_WIDTH * (len(clusters) - 1) - CLUSTER_WIDTH_MIN * len(clusters)
+    left = 0.0
+    for cluster in clusters:
+        width = CLUSTER_WIDTH_MIN + room * len(cluster) / len(buckets)
+        yield _Stretch(cluster, cluster[-1].start + width_ms - cluster[0].start, left, width)
+        left += width + BREAK_WIDTH
+
+
+def transactions(fields: dict[str, Any]) -> str:
+    """When transactions ended, aborts above commits, and below the axis the open ones, each from its first batch on."""
+    width_ms = fields["width"]
+    ends = {start: (commits, aborts) for start, commits, aborts in fields["times"]}
+    opened = [each for each in fields["open_list"] if each["began"] >= 0][:OPEN_DRAWN_MAX]
+    for each in opened:
+        ends.setdefault(each["began"] // width_ms * width_ms, (0, 0))
+    buckets = [Bucket(start, *counts, sum(counts)) for start, counts in sorted(ends.items())]
+    most = max([bucket.batch_count for bucket in buckets], default=0) or 1
+    body: list[str] = []
+    for stretch in _stretches(buckets, width_ms):
+        body += _axis(stretch)
+        body += _ends(stretch, width_ms, most)
+    low = TIME_HEIGHT + AXIS_HEIGHT
+    for lane, each in enumerate(opened):
+        stretch = next(
+            one for one in _stretches(buckets, width_ms) if each["began"] < one.buckets[0].start + one.duration
+        )
+        x, y = stretch.x(each["began"]), low + lane * LANE_HEIGHT
+        title = f"open: producer {each['producer_id']}, from offset {each['first']}, {time_text(each['began'])}"
+        body.append(
+            f'<rect class="open" x="{_n(x)}" y="{_n(y)}" width="{_n(max(WIDTH - x, 2))}"'
+            f' height="{_n(LANE_HEIGHT - 2)}"><title>{_text(title)}</title></rect>'
+        )
+    return _svg(WIDTH, low + len(opened) * LANE_HEIGHT, "transactions by time", "".join(body), "timeline")
+
+
+def _ends(stretch: _Stretch, width_ms: int, most: int) -> Iterator[str]:
+    """Commits and aborts as bars; ``most`` is the count of the highest one."""
+    width = max(width_ms * stretch.width / stretch.duration - 0.8, BAR_WIDTH_MIN)
+    paths = {"commit": "", "abort": ""}
+    for start, commits, aborts, *_ in stretch.buckets:
+        y = TIME_HEIGHT
+        for kind, count in (("commit", commits), ("abort", aborts)):
+            if count:
+                height = max(count / most * (TIME_HEIGHT - 6), 1.0)
+                paths[kind] += f"M{_n(stretch.x(start) + width / 2)} {_n(y)}v-{_n(height)}"
+                y -= height
+    for kind, path in paths.items():
+        if path:
+            yield f'<path class="bars {kind}" stroke-width="{_n(width)}" d="{path}"/>'
+
+
+def _bars(stretch: _Stretch, width_ms: int, most: int, titled: bool) -> Iterator[str]:
+    """The bars of neighbouring times; ``most`` is the size of the highest one."""
+    width = max(width_ms * stretch.width / stretch.duration - 0.8, BAR_WIDTH_MIN)
     path = ""
-    for start, size, record_count, batch_count in cluster:
-        x, height = left + (start - cluster[0].start) * scale, max(size / most * (TIME_HEIGHT - 6), 1.0)
+    for start, size, record_count, batch_count, _ in stretch.buckets:
+        x, height = stretch.x(start), max(size / most * (TIME_HEIGHT - 6), 1.0)
         if not titled:
-            path += f"M{_n(x)} {_n(TIME_HEIGHT)}v-{_n(height)}h{_n(width)}v{_n(height)}z"
+            path += f"M{_n(x + width / 2)} {_n(TIME_HEIGHT)}v-{_n(height)}"
             continue
         title = (
             f"from {time_text(start)}, for {duration_text(width_ms)}: {size_text(size)},"
@@ -334,12 +407,32 @@ def _bars(cluster: list[Bucket], width_ms: int, scale: float, left: float, most:
             f"<title>{_text(title)}</title></rect>"
         )
     if path:
-        yield f'<path class="bar" d="{path}"/>'
+        yield f'<path class="bars" stroke-width="{_n(width)}" d="{path}"/>'
 
 
-def _axis(cluster: list[Bucket], duration: int, left: float, width: float) -> Iterator[str]:
-    """The axis of neighbouring times from ``left`` on."""
-    first = cluster[0].start
+def _offsets(stretches: Sequence[_Stretch], width_ms: int) -> Iterator[str]:
+    """The last offset of each time as a line over the bars, from the lowest to the highest of them."""
+    known = [bucket.last_offset for stretch in stretches for bucket in stretch.buckets if bucket.last_offset >= 0]
+    low, high = min(known, default=0), max(known, default=0)
+    if low == high:
+        return
+    scale = (TIME_HEIGHT - 9) / (high - low)
+    for stretch in stretches:
+        places = [
+            (stretch.x(bucket.start + width_ms / 2), TIME_HEIGHT - 3 - (bucket.last_offset - low) * scale)
+            for bucket in stretch.buckets
+            if bucket.last_offset >= 0
+        ]
+        if len(places) > 1:
+            yield f'<path class="offsets" d="M{"L".join(f"{_n(x)} {_n(y)}" for x, y in places)}"/>'
+
+
+def _axis(stretch: _Stretch) -> Iterator[str]:
+    """The axis of neighbouring times, and the break before it."""
+    cluster, duration, left, width = stretch
+    if left:
+        x, y = left - BREAK_WIDTH / 2, TIME_HEIGHT + 4
+        yield f'<text class="axis" x="{_n(x)}" y="{_n(y)}" text-anchor="middle">//</text>'
     yield f'<path class="line" d="M{_n(left)} {_n(TIME_HEIGHT)}h{_n(width)}"/>'
     marks = [("start", 0.0)]
     if width > 2 * LABEL_WIDTH and len(cluster) > 1:
@@ -348,5 +441,5 @@ def _axis(cluster: list[Bucket], duration: int, left: float, width: float) -> It
         marks.append(("middle", 0.5))
     y = TIME_HEIGHT + AXIS_HEIGHT - 4
     for anchor, share in marks:
-        text = time_text(int(first + share * duration))
+        text = time_text(int(cluster[0].start + share * duration))
         yield f'<text class="axis" x="{_n(left + share * width)}" y="{_n(y)}" text-anchor="{anchor}">{text}</text>'

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kstore.engine.directory import is_log
-from kstore.errors import KstoreError, StorageError
+from kstore.errors import CorruptDataError, KstoreError, StorageError
+from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name, topic_partition
 from kstore.log import Log
-from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, Batch
+from kstore.logs.disk_usage import size_of_files
+from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view
+from kstore.reports.keys import KeySummary
+from kstore.reports.observations import Observations
 from kstore.reports.readers import Readers, readers_of
+from kstore.reports.savings import Savings, savings_of
 from kstore.reports.timeline import Timeline
+from kstore.reports.transactions import Transactions
+from kstore.rules.compact import Dirt, SegmentFacts, measure_dirt, start_of_dirt
 from kstore.rules.internal_topics import is_internal
-from kstore.types import ProducerInfo, RecoveryReport
+from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.state.compaction_state import remembered_dirt
+from kstore.types import NO_TIMESTAMP, OFFSET_MAX, ProducerInfo, RecoveryReport
 from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 from kstore.upkeep.verify.partition import no_advance, verify_head
 
-__all__ = ["Found", "Gathered", "GatheredLog", "gather", "logs_of"]
+__all__ = ["Found", "Gathered", "GatheredLog", "examined", "gather", "gathered_from", "largest", "logs_of"]
 
+# The largest logs; to compress a sample of one takes some 50 ms.
+SAMPLED_MAX = 50
 # Of one log. More findings are counted and listed without their bytes.
 VIEWS_MAX = 8
 
@@ -41,7 +53,10 @@ class Found:
 
 @dataclass(slots=True)
 class GatheredLog:
-    """One log. ``verification`` and ``recovery``, what an open would do about damage, only if all bytes were read."""
+    """One log. Only if all bytes were read: ``verification``, ``keys``, and ``recovery``, what an open would do about
+    damage. ``savings`` only if a sample was measured. ``is_compacted``: it was, or its topic's policy says so; ``dirt``
+    is measured in any case.
+    """
 
     path: Path
     stats: Stats
@@ -50,7 +65,18 @@ class GatheredLog:
     recovery: RecoveryReport | None = None
     recovery_problem: str = ""
     timeline: Timeline = field(default_factory=Timeline)
+    transactions: Transactions = field(default_factory=Transactions)
     producers: list[ProducerInfo] = field(default_factory=list)
+    keys: KeySummary | None = None
+    savings: Savings | None = None
+    dirt: Dirt | None = None
+    is_compacted: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ends: its last segment may be empty, and the only one. NO_OFFSET if it has none."""
+        bases = [int(Path(segment.path).stem) for segment in self.stats.segments[-1:]]
+        return max([self.stats.end_offset, *bases])
 
     @property
     def damage_count(self) -> int:
@@ -97,12 +123,31 @@ def gather(
 
     Raises: NotALogError, StorageError.
     """
+    found = logs_of(paths, fs=fs)
+    measured = largest(found, [size_of_files(fs, log) for log in found])
+    logs = (
+        examined(log, deep=deep, with_payload=with_payload, with_savings=log in measured, fs=fs, advance=advance)
+        for log in found
+    )
+    return gathered_from(logs, paths, deep=deep, with_payload=with_payload, fs=fs)
+
+
+def largest(logs: Sequence[Path], sizes: Sequence[int]) -> set[Path]:
+    """The logs of which a sample is measured, for what another codec would save."""
+    by_size = sorted(zip(sizes, logs, strict=True), reverse=True)
+    return {log for _, log in by_size[:SAMPLED_MAX]}
+
+
+def gathered_from(
+    logs: Iterable[GatheredLog], paths: Sequence[Path], *, deep: bool, with_payload: bool, fs: FileSystem = SYSTEM_FS
+) -> Gathered:
+    """``gather`` for logs that were ``examined``, in other processes perhaps. Raises: NotALogError, StorageError."""
     gathered = Gathered(list(paths), [], deep=deep, with_payload=with_payload)
     for path in paths:
         if not is_log(classify(fs.list(path))):
             gathered.found += [(path, Found(finding)) for finding in verify_store_files(path, fs=fs).findings]
-    for log in logs_of(paths, fs=fs):
-        gathered.logs.append(_examined(log, deep, with_payload, fs, advance))
+    gathered.logs.extend(logs)
+    _mark_compacted(gathered.logs, fs)
     for path in dict.fromkeys(paths):
         # A path to one partition does not include its neighbours.
         if any(log.path.parent == path and is_internal(_topic(log.path)) for log in gathered.logs):
@@ -115,16 +160,23 @@ def _topic(log: Path) -> str:
     return log.name if owner is None else owner.topic
 
 
-def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance: Advance) -> GatheredLog:
-    timeline = Timeline()
-
-    def observe(batch: Batch, record_count: int) -> None:
-        timeline.add(batch.max_timestamp, batch.size, record_count)
-
-    stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observe=observe)
-    gathered = GatheredLog(log, stats, timeline=timeline)
-    if stats.producer_batch_count:
-        gathered.producers = _producers(log)
+def examined(
+    log: Path,
+    *,
+    deep: bool = False,
+    with_payload: bool = False,
+    with_savings: bool = False,
+    fs: FileSystem = SYSTEM_FS,
+    advance: Advance = no_advance,
+) -> GatheredLog:
+    """Everything about one log; the arguments are those of ``gather``. ``with_savings``: measure a sample of it."""
+    observations = Observations(with_keys=deep)
+    stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observer=observations.observer())
+    gathered = GatheredLog(log, stats, timeline=observations.timeline, transactions=observations.transactions)
+    gathered.keys = observations.keys
+    _measure_dirt(gathered, fs)
+    if stats.producer_batch_count or with_savings:
+        _ask(gathered, with_savings, fs)
     findings = gathered.stats.findings
     try:
         if deep:
@@ -149,13 +201,43 @@ def _examined(log: Path, deep: bool, with_payload: bool, fs: FileSystem, advance
     return gathered
 
 
-def _producers(log: Path) -> list[ProducerInfo]:
-    """What a reader would know of the producers; none if it cannot open the log, of which the findings say more."""
-    try:
-        with Log(log, read_only=True) as opened:
-            return opened.producers()
-    except KstoreError:
-        return []
+def _measure_dirt(log: GatheredLog, fs: FileSystem) -> None:
+    """As a compaction would that began now, without the settings of the topic."""
+    remembered = remembered_dirt(fs, log.path)
+    log.is_compacted = remembered is not None
+    bases = [int(Path(segment.path).stem) for segment in log.stats.segments]
+    if len(bases) < 2:
+        log.dirt = Dirt(0, 0, NO_TIMESTAMP)
+        return
+    sealed = [
+        SegmentFacts(base, stop, segment.size)
+        for base, stop, segment in zip(bases, bases[1:], log.stats.segments, strict=False)
+    ]
+    stable = min([offset for offset, _ in log.transactions.opened.values()], default=OFFSET_MAX)
+    first = start_of_dirt(remembered, start_offset=bases[0], end_offset=max(log.stats.end_offset, bases[-1]))
+    stop = max(min(stable, bases[-1]), first)
+    log.dirt = measure_dirt(sealed, first, stop)
+
+
+def _mark_compacted(logs: Sequence[GatheredLog], fs: FileSystem) -> None:
+    """Finds the logs whose topics kstore compacts, by the lists of topics beside them."""
+    for root in dict.fromkeys(log.path.parent for log in logs):
+        path = root / KSTORE_TOPICS
+        with suppress(CorruptDataError, StorageError):  # missing: a broker's; damaged: the findings say so
+            topics = decode_topics(read_small_file(fs, path, TOPICS_SIZE_MAX), path)
+            for log in logs:
+                entry = topics.get(_topic(log.path))
+                if log.path.parent == root and entry is not None:
+                    log.is_compacted |= "compact" in entry.settings.get("cleanup_policy", "")
+
+
+def _ask(log: GatheredLog, with_savings: bool, fs: FileSystem) -> None:
+    """Adds what a reader knows; nothing if it cannot open the log, of which the findings say more."""
+    with suppress(KstoreError), Log(log.path, read_only=True, fs=fs) as opened:
+        if log.stats.producer_batch_count:
+            log.producers = opened.producers()
+        if with_savings:
+            log.savings = savings_of(opened)
 
 
 class _Views:

@@ -5,29 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import unicodedata
 from pathlib import Path
 
 from kstore.files.paths import topic_partition
-from kstore.rules.internal_topics import is_internal
+from kstore.rules.internal_topics import QUEUE_JOURNAL, is_internal
+from kstore.rules.visible import visible
 from kstore.upkeep.verify.findings import Finding
 
 __all__ = ["Names", "visible"]
 
 HASH_DIGITS = 10
-# Control characters, formatting ones (which reverse or hide text), halves of pairs, private and unassigned characters.
-HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-
-
-def visible(text: str) -> str:
-    """``text`` with every character that has no shape of its own written as its number: ``"a\\u202eb"``."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join([_escaped(char) if unicodedata.category(char) in HIDDEN_CATEGORIES else char for char in text])
-
-
-def _escaped(char: str) -> str:
-    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 class Names:
@@ -48,7 +35,11 @@ class Names:
     def topic(self, log: Path) -> str:
         """The topic of the log in ``log``, or the directory's name if it is not a partition's."""
         name = self._owner(log)
-        return self._hash("topic", name) if self._hashed and not is_internal(name) else name
+        if not self._hashed:
+            return name
+        if name.startswith(QUEUE_JOURNAL):
+            return f"{QUEUE_JOURNAL}{self._hash('topic', name.removeprefix(QUEUE_JOURNAL))}"
+        return name if is_internal(name) else self._hash("topic", name)
 
     def log(self, log: Path) -> str:
         """The name of a partition's directory."""

@@ -1,115 +1,64 @@
 """A report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
 
-Jinja2 escapes everything that is not one of our own pictures; ``visible`` first replaces what escaping leaves alone,
-such as characters that reverse text. A Content-Security-Policy in the page also forbids scripts and requests.
+Texts are escaped as ``rendering`` says; a Content-Security-Policy in the page also forbids scripts and requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache, partial
-from html import escape
 from importlib import resources
 from typing import Any
 
-from kstore.errors import MissingExtraError
 from kstore.reports import drawing
 from kstore.reports.document import Document
-from kstore.reports.names import visible
-from kstore.reports.numbers import count_text, duration_text, size_text, time_text
-from kstore.reports.timeline import Bucket
+from kstore.reports.drawing import BLOCKS_MAX
+from kstore.reports.keys import FREQUENT_MAX
+from kstore.reports.rendering import parts, templates
+from kstore.reports.savings import LARGER_FACTOR
 
 __all__ = ["page"]
 
-# A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with damage, have a section.
+# A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with findings, have a section.
 LARGEST_SECTIONS = 50
 SECTIONS_MAX = 150
+# With more sections than the largest logs have, the maps have larger blocks.
+BLOCKS_OF_MANY = 20
 FINDINGS_MAX = 200
 FINDINGS_OF_A_LOG_MAX = 20
-PRODUCERS_MAX = 10
 READERS_MAX = 200
-HEX_ROW_BYTES = 16
+MACROS = ("finding", "distribution", "frequent_keys", "over_time", "producers", "recovery", "transactions")
 
 
 def page(document: Document) -> str:
     """The page. Raises: MissingExtraError if Jinja2 is not installed."""
-    environment, markup = _environment()
+    environment, markup = templates()
     sections = _sections(document)
+    blocks_max = BLOCKS_OF_MANY if len(sections) > LARGEST_SECTIONS else BLOCKS_MAX
     anchors = {number: f"p{number}" for number in sections}
     findings, left = _findings(document)
     groups = _groups(document)
     logs = document["partitions"]
     largest = max([log["bytes"] for log in logs], default=0)
-    own = environment.get_template("parts.html.j2").make_module(
-        {
-            "hex_lines": lambda view: markup(_hex_lines(view)),
-            "timeline": lambda fields, titled: markup(drawing.timeline(fields, titled=titled)),
-            "busiest_of": lambda fields: max(map(Bucket._make, fields["buckets"]), key=lambda each: each.size),
-            "producers_max": PRODUCERS_MAX,
-            "histogram": lambda bars, title, in_bytes: markup(drawing.histogram(bars, title, in_bytes=in_bytes)),
-        }
-    )
+    own = parts(environment)
     text: str = environment.get_template("page.html.j2").render(
         doc=document,
         style=markup(resources.files("kstore.reports").joinpath("templates/style.css").read_text(encoding="utf-8")),
-        treemap=markup(drawing.treemap(logs, anchors)),
+        treemap=markup(drawing.treemap(logs, {number: f"#{anchor}" for number, anchor in anchors.items()})),
         strip=lambda log: markup(drawing.strip(log, largest)),
-        segment_map=lambda log: markup(drawing.segment_map(log, _placed(log))),
+        segment_map=lambda log: markup(drawing.segment_map(log, _placed(log), blocks_max)),
         sections=[(number, logs[number]) for number in sections],
         anchors=anchors,
         findings=findings,
         groups=groups[:READERS_MAX],
         groups_left=max(len(groups) - READERS_MAX, 0),
         rows_max=READERS_MAX,
+        keyed=[topic for topic in document["topics"] if "key_sketch" in topic and topic["key_sketch"]["keyed"]],
+        keys_max=FREQUENT_MAX,
+        larger_factor=LARGER_FACTOR,
+        saved=_saved,
         findings_left=left,
-        **{name: getattr(own, name) for name in ("finding", "distribution", "over_time", "producers", "recovery")},
+        **{name: getattr(own, name) for name in MACROS},
     )
     return text
-
-
-def _environment() -> tuple[Any, Any]:
-    """Jinja2's environment, and the type of a text that is not to be escaped."""
-    try:
-        import jinja2  # noqa: F401  # what `_templates` needs
-        import markupsafe
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("a report as a page needs Jinja2: pip install 'kstore[report]'") from error
-    return _templates(), markupsafe.Markup
-
-
-@cache
-def _templates() -> Any:
-    """Compiles each template once in a process."""
-    import jinja2
-    import markupsafe
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kstore.reports"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=False,
-        finalize=partial(_finalized, markupsafe.Markup),
-    )
-    environment.filters |= {
-        "amount": lambda value, in_bytes: size_text(value) if in_bytes else count_text(value),
-        "count": count_text,
-        "duration": duration_text,
-        "file_name": lambda path: path.rpartition("/")[2],
-        "minute": partial(time_text, form="%Y-%m-%d %H:%M"),
-        "shortened": _shortened,
-        "size": size_text,
-        "time": time_text,
-    }
-    return environment
-
-
-def _finalized(markup: type, value: object) -> object:
-    """What is printed for ``value``, before it is escaped."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, markup) else value
-
-
-def _shortened(text: str, length_max: int) -> str:
-    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
 def _sections(document: Document) -> list[int]:
@@ -144,6 +93,11 @@ def _groups(document: Document) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -row["lag"])
 
 
+def _saved(size: int, present: int) -> str:
+    """By how much ``size`` is below what is there now; more bytes are a negative saving."""
+    return f"{round(100 * (present - size) / present)} %" if present else "-"
+
+
 def _worst_first(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda each: each["severity"] != "damage")
 
@@ -153,32 +107,3 @@ def _placed(log: Document) -> list[dict[str, Any]]:
     kinds = ("batch", "tail", "lost")
     found = [each for each in log["findings"] if each["severity"] == "damage" and each["kind"] in kinds]
     return [each for each in found if "position" in each][:FINDINGS_OF_A_LOG_MAX]
-
-
-# --- bytes ------------------------------------------------------------------------------------------------------------
-
-
-def _hex_lines(view: dict[str, Any]) -> str:
-    """Rows of bytes with their position, fields in turn with and without a background."""
-    data = bytes.fromhex(view["bytes"])
-    css = [""] * len(data)
-    for number, field in enumerate(view["fields"]):
-        start = field["position"] - view["position"]
-        kind = "wrong" if field["wrong"] else "even" if number % 2 == 0 else ""
-        css[start : start + field["size"]] = [kind] * field["size"]
-    return "".join(f"{line}\n" for line in _rows(data, css, view["position"]))
-
-
-def _rows(data: bytes, css: list[str], position: int) -> Iterator[str]:
-    for at in range(0, len(data), HEX_ROW_BYTES):
-        row = data[at : at + HEX_ROW_BYTES]
-        cells = []
-        for number, byte in enumerate(row):
-            gap = "" if number == 0 else " "
-            kind, before = css[at + number], css[at + number - 1] if number else ""
-            # The gap belongs to the field if its neighbour does too.
-            cell = f'<b class="{kind}">{byte:02x}</b>' if kind else f"{byte:02x}"
-            cells.append(f'<b class="{kind}"> {byte:02x}</b>' if gap and kind and kind == before else gap + cell)
-        text = "".join([chr(byte) if 32 <= byte < 127 else "·" for byte in row])
-        padding = "   " * (HEX_ROW_BYTES - len(row))
-        yield f'<span class="soft">{position + at:>10}</span>  {"".join(cells)}{padding}  {escape(text)}'

@@ -10,7 +10,7 @@ import kstore
 from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import ConfigError
 from kstore.reports.document import document_of
-from kstore.reports.gathering import gather
+from kstore.reports.gathering import Gathered, gather
 from kstore.upkeep.verify.partition import no_advance
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["Report", "report"]
+__all__ = ["Report", "report", "report_on"]
 
 
 class Report:
@@ -86,15 +86,19 @@ def report(
     Args:
         deep: check, decompress and count every record, and verify every file. Otherwise only headers are read: fast,
             but damaged records are not found.
-        with_payload: show bytes of records at damaged places. By default a report has no key, value, header or client
-            name.
+        with_payload: show bytes of records at damaged places, the most frequent keys, and names of groups. By default
+            a report has no key, value, header or client name.
         hash_names: replace the names of directories and topics by hashes with a random key.
         advance: receives the number of further ``.log`` bytes read; with ``deep`` each is read twice.
 
     Raises: NotALogError, StorageError.
     """
     given = [Path(path) for path in paths]
-    gathered = gather(given, deep=deep, with_payload=with_payload, advance=advance)
+    return report_on(gather(given, deep=deep, with_payload=with_payload, advance=advance), hash_names=hash_names)
+
+
+def report_on(gathered: Gathered, *, hash_names: bool) -> Report:
+    """The report on what was gathered."""
     document = document_of(
         gathered, version=kstore.__version__, created_ms=SYSTEM_CLOCK.now_ms(), hash_names=hash_names
     )

@@ -18,12 +18,16 @@ BREAKS_MAX = 3
 
 
 class Bucket(NamedTuple):
-    """What batches have a time from ``start`` on, in ms, for the width of a bucket."""
+    """What batches have a time from ``start`` on, in ms, for the width of a bucket.
+
+    ``last_offset`` is the greatest of them; -1 if they are of several logs.
+    """
 
     start: int
     size: int
     record_count: int
     batch_count: int
+    last_offset: int = -1
 
 
 class Timeline:
@@ -34,25 +38,28 @@ class Timeline:
     def __init__(self) -> None:
         self.width_ms = FIRST_WIDTH_MS
         self.untimed = Bucket(-1, 0, 0, 0)
-        self._buckets: dict[int, tuple[int, int, int]] = {}
+        self._buckets: dict[int, tuple[int, int, int, int]] = {}
 
-    def add(self, timestamp: int, size: int, record_count: int, batch_count: int = 1) -> None:
+    def add(self, timestamp: int, size: int, record_count: int, batch_count: int = 1, last_offset: int = -1) -> None:
         """Counts batches of ``size`` bytes in all; a time below 0 counts as unknown."""
         if timestamp < 0:
-            _, sizes, records, batches = self.untimed
-            self.untimed = Bucket(-1, sizes + size, records + record_count, batches + batch_count)
+            _, sizes, records, batches, last = self.untimed
+            counts = (sizes + size, records + record_count, batches + batch_count, max(last, last_offset))
+            self.untimed = Bucket(-1, *counts)
             return
         number = timestamp // self.width_ms
-        sizes, records, batches = self._buckets.get(number, (0, 0, 0))
-        self._buckets[number] = (sizes + size, records + record_count, batches + batch_count)
+        sizes, records, batches, last = self._buckets.get(number, (0, 0, 0, -1))
+        counts = (sizes + size, records + record_count, batches + batch_count, max(last, last_offset))
+        self._buckets[number] = counts
         while len(self._buckets) > BUCKETS_MAX:
             self._widen(2 * self.width_ms)
 
     def merge(self, other: Timeline) -> None:
-        self.add(*other.untimed)
+        """Adds the batches of another log; their offsets mean nothing here."""
+        self.add(*other.untimed[:4])
         self._widen(max(self.width_ms, other.width_ms))
-        for start, *counts in other.buckets():
-            self.add(start, *counts)
+        for bucket in other.buckets():
+            self.add(*bucket[:4])
 
     def buckets(self) -> list[Bucket]:
         """Those with batches, by time."""
@@ -63,7 +70,7 @@ class Timeline:
         return {
             "width": self.width_ms,
             "buckets": [list(bucket) for bucket in self.buckets()],
-            "untimed": list(self.untimed[1:]),
+            "untimed": list(self.untimed[1:4]),
         }
 
     def _widen(self, width_ms: int) -> None:

@@ -8,7 +8,7 @@ from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stats import Distribution, Stats
 
-__all__ = ["index_size", "stat_fields"]
+__all__ = ["distribution_fields", "index_size", "stat_fields"]
 
 PERCENTILES = (50, 90, 99)
 
@@ -35,9 +35,9 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
         "control_batches": stats.control_batch_count,
         "commits": stats.commit_count,
         "aborts": stats.abort_count,
-        "segment_bytes": _distribution(stats.segment_sizes),
-        "batch_bytes": _distribution(stats.batch_sizes),
-        "batch_records": _distribution(stats.batch_records),
+        "segment_bytes": distribution_fields(stats.segment_sizes),
+        "batch_bytes": distribution_fields(stats.batch_sizes),
+        "batch_records": distribution_fields(stats.batch_records),
         "fenced_offsets": stats.fenced_count,
         "lost_offsets": stats.lost_count,
         "accepted_offsets": stats.accepted_count,
@@ -51,13 +51,14 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
             "keyed_records": records.keyed_count,
             "tombstones": records.tombstone_count,
             "record_headers": records.header_count,
-            "key_bytes": _distribution(records.key_sizes),
-            "value_bytes": _distribution(records.value_sizes),
+            "key_bytes": distribution_fields(records.key_sizes),
+            "value_bytes": distribution_fields(records.value_sizes),
         }
     return fields
 
 
-def _distribution(values: Distribution) -> dict[str, Any]:
+def distribution_fields(values: Distribution) -> dict[str, Any]:
+    """A distribution by name; only its count if that is 0."""
     if not values.count:
         return {"count": 0}
     return {

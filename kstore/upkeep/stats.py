@@ -7,29 +7,30 @@ Memory and time are bounded by the files' sizes, whatever their contents.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
-from kstore.record._codec import Record, RecordCursor
-from kstore.record._runs import RunCounts, walk_run
+from kstore.record._codec import RecordCursor
+from kstore.record._runs import Run, RunCounts, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.control import ControlRecordType, parse_control_type
-from kstore.record.headers import READ_BATCH_BYTES_MAX, walk_headers
+from kstore.record.headers import CHUNK_BYTES as HEADER_CHUNK_BYTES
+from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
 from kstore.state.log_state import read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.distribution import Distribution
+from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
 from kstore.upkeep.verify.findings import Advance, split_loss
 from kstore.upkeep.verify.partition import is_live, no_advance
@@ -37,6 +38,7 @@ from kstore.upkeep.verify.partition import is_live, no_advance
 __all__ = [
     "CodecStats",
     "Distribution",
+    "Observer",
     "RecordStats",
     "Stats",
     "find_logs",
@@ -53,86 +55,19 @@ STEP_BYTES = 4 << 20
 # One read, and one run, where batches need no decision.
 CHUNK_BYTES = 4 << 20
 RUN_BYTES = 1 << 20
-RECORDS_AT_A_TIME = 4096
-
-# The fields of a distribution (``RunCounts.spreads``).
-Spread = tuple[int, int, int, int, dict[int, int]]
-# Receives a batch and the number of its records.
-Observe = Callable[[Batch, int], None]
 
 
-def no_batch(batch: Batch, record_count: int) -> None:
-    """Observes nothing."""
+class Observer(NamedTuple):
+    """Receives what is counted, in the order of offsets."""
 
-
-@dataclass(slots=True)
-class CodecStats:
-    """The batches of one codec. The sizes of their records are 0 if unknown (without ``deep``; formats 0, 1).
-
-    ``size``: bytes of whole batches; ``records_size``: of their records as stored; ``uncompressed_size``: before
-    compression.
-    """
-
-    batch_count: int = 0
-    size: int = 0
-    records_size: int = 0
-    uncompressed_size: int = 0
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times smaller compression made the records; None if unknown."""
-        return self.uncompressed_size / self.records_size if self.records_size else None
-
-    def merge(self, other: CodecStats) -> None:
-        self.batch_count += other.batch_count
-        self.size += other.size
-        self.records_size += other.records_size
-        self.uncompressed_size += other.uncompressed_size
-
-
-@dataclass(slots=True)
-class RecordStats:
-    """Records counted one by one, except those of control batches. A tombstone has a key, and no value."""
-
-    record_count: int = 0
-    keyed_count: int = 0
-    tombstone_count: int = 0
-    header_count: int = 0
-    key_sizes: Distribution = field(default_factory=Distribution)
-    value_sizes: Distribution = field(default_factory=Distribution)
-
-    def note(self, records: Iterable[Record]) -> None:
-        """Counts records, some thousands at a time: a batch may have millions."""
-        rest = iter(records)
-        while some := list(islice(rest, RECORDS_AT_A_TIME)):
-            keys = [record.key for record in some]
-            values = [record.value for record in some]
-            self.record_count += len(some)
-            self.keyed_count += len(some) - keys.count(None)
-            self.tombstone_count += [
-                (key is None, value is None) for key, value in zip(keys, values, strict=True)
-            ].count((False, True))
-            self.header_count += sum([len(record.headers) for record in some])
-            for sizes, parts in ((self.key_sizes, keys), (self.value_sizes, values)):
-                for size, count in Counter([len(part) for part in parts if part is not None]).items():
-                    sizes.add(size, count)
-
-    def take(self, counts: RunCounts, key_sizes: Spread, value_sizes: Spread) -> None:
-        """Adds what was counted, with its distributions."""
-        self.record_count += counts.counted_count
-        self.keyed_count += counts.keyed_count
-        self.tombstone_count += counts.tombstone_count
-        self.header_count += counts.header_count
-        self.key_sizes.merge_counts(*key_sizes)
-        self.value_sizes.merge_counts(*value_sizes)
-
-    def merge(self, other: RecordStats) -> None:
-        self.record_count += other.record_count
-        self.keyed_count += other.keyed_count
-        self.tombstone_count += other.tombstone_count
-        self.header_count += other.header_count
-        self.key_sizes.merge(other.key_sizes)
-        self.value_sizes.merge(other.value_sizes)
+    # The base offset of the segment that follows, and whether it is the last one.
+    segment: Callable[[int, bool], None]
+    # Plain batches of version 2, counted with their records.
+    run: Callable[[Run], None]
+    # Any other batch, and the number of its records; only its header, unless more was needed for counting.
+    batch: Callable[[Batch, int], None]
+    # The records of the next batch, decompressed, with their count and the batch's last offset delta.
+    payload: Callable[[memoryview | bytes, int, int], None]
 
 
 @dataclass(slots=True)
@@ -233,7 +168,7 @@ class Stats:
         self._note_times(counts.first_timestamp, counts.last_timestamp)
         if counts.batch_count:
             self.formats[MAGIC_V2] = self.formats.get(MAGIC_V2, 0) + counts.batch_count
-            size = counts.records_size
+            size = 0 if self.records is None else counts.records_size
             plain = CodecStats(counts.batch_count, counts.size, size, size)
             self.codecs.setdefault("none", CodecStats()).merge(plain)
         if self.records is not None:
@@ -308,7 +243,7 @@ def log_stats(
     with_segments: bool = False,
     fs: FileSystem = SYSTEM_FS,
     advance: Advance = no_advance,
-    observe: Observe = no_batch,
+    observer: Observer | None = None,
 ) -> Stats:
     """Statistics of the log in ``directory``, a partition's, which may be in use.
 
@@ -318,7 +253,7 @@ def log_stats(
         deep: also check, decompress and count every record.
         with_segments: keep those of each segment too.
         advance: receives the number of further ``.log`` bytes processed.
-        observe: receives the header of each batch that is counted, and the number of its records.
+        observer: receives what is counted.
     """
     log = Stats(str(directory), log_count=1)
     try:
@@ -337,6 +272,8 @@ def log_stats(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
+        if observer is not None:
+            observer.segment(base_offset, following == OFFSET_MAX)
         segment = segment_stats(
             fs,
             path,
@@ -346,7 +283,7 @@ def log_stats(
             deep=deep,
             losses=losses,
             advance=advance,
-            observe=observe,
+            observer=observer,
         )
         if segment is None:
             continue
@@ -391,7 +328,7 @@ def segment_stats(
     losses: LossRanges = NO_LOSSES,
     part_of: Callable[[Batch], Stats] | None = None,
     advance: Advance = no_advance,
-    observe: Observe = no_batch,
+    observer: Observer | None = None,
 ) -> Stats | None:
     """Statistics of the segment whose ``.log`` is ``path``; None if it has just been removed.
 
@@ -404,7 +341,7 @@ def segment_stats(
         losses: the log's record of its losses.
         part_of: chooses the statistics that count a batch; by default the segment's own.
         advance: receives the number of further bytes processed.
-        observe: receives the header of each batch that is counted, and the number of its records.
+        observer: receives what is counted.
     """
     segment = Stats(path, segment_count=1)
     if deep:
@@ -416,8 +353,8 @@ def segment_stats(
         segment.size = file.size()
         segment.segment_sizes.add(segment.size)
         start = 0
-        if deep and part_of is None and observe is no_batch and not losses.lost:
-            start, expected = _count_runs(segment, file, base_offset, offset_stop, losses, advance)
+        if part_of is None and not losses.lost:
+            start, expected = _count_runs(segment, file, base_offset, offset_stop, losses, advance, observer)
             done = start
         for item in walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop):
             if isinstance(item, Damage):
@@ -432,9 +369,7 @@ def segment_stats(
                 advance(position - done)
                 done = position
             part = segment if part_of is None else part_of(batch)
-            counted = part.record_count
-            if _note_or_lose(segment, part, file, position, batch, losses):
-                observe(batch, part.record_count - counted)
+            _note_or_lose(segment, part, file, position, batch, losses, observer)
         _note_lost(segment, losses, expected, offset_stop, segment.size)
         advance(segment.size - done)
     except FileMissingError:
@@ -445,13 +380,22 @@ def segment_stats(
 
 
 def _count_runs(
-    segment: Stats, file: File, next_offset: int, offset_stop: int, losses: LossRanges, advance: Advance
+    segment: Stats,
+    file: File,
+    next_offset: int,
+    offset_stop: int,
+    losses: LossRanges,
+    advance: Advance,
+    observer: Observer | None,
 ) -> tuple[int, int]:
     """Counts the batches and records of a segment in compiled code up to the first that needs a decision.
+
+    If records are not wanted, it ends at large batches too: of those the headers alone are read.
 
     Returns the position of that batch, and the offset expected there. Raises: KstoreError.
     """
     counts = RunCounts()
+    chunk_bytes = HEADER_CHUNK_BYTES if segment.records is None else CHUNK_BYTES
     position = start = 0
     data = b""
     try:
@@ -461,23 +405,38 @@ def _count_runs(
             if run.batch_count:
                 if segment.start_offset == NO_OFFSET:
                     segment.start_offset = run.base_offset
-                for at in counts.add(run):
-                    _note_or_lose(segment, segment, file, position + at, parse_batch(run.data, at), losses)
+                others = counts.add(run)
+                if observer is not None:
+                    _show(run, others, observer)
+                for at in others:
+                    _note_or_lose(segment, segment, file, position + at, parse_batch(run.data, at), losses, observer)
                 start, next_offset = run.stop, run.next_offset
                 segment.end_offset = next_offset
+                if segment.records is None and run.stop - run.start >= LARGE_BATCH_BYTES * run.batch_count:
+                    break
             elif (start < len(data) and run.reason != "cut") or (start == 0 and data):
                 break
             else:
                 advance(start)
                 position += start
                 start = 0
-                data = file.pread(min(CHUNK_BYTES, segment.size - position), position)
+                data = file.pread(min(chunk_bytes, segment.size - position), position)
                 if not data:
                     break  # the file was cut meanwhile
     finally:
         segment.take(counts)
         advance(start)
     return position + start, next_offset
+
+
+def _show(run: Run, others: list[int], observer: Observer) -> None:
+    """Lets ``observer`` see a run, except its batches at ``others``."""
+    if not others:
+        observer.run(run)
+        return
+    for position, batch in run.batches():
+        if position - run.position not in others:
+            observer.batch(batch, batch.record_count)
 
 
 def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
@@ -501,19 +460,32 @@ def _first_offset(batch: Batch) -> int:
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
 
 
-def _note_or_lose(segment: Stats, part: Stats, file: File, position: int, header: Batch, losses: LossRanges) -> bool:
-    """Counts a batch in ``part``; if it is damaged, it is a loss of ``segment``, and the result is False."""
+def _note_or_lose(
+    segment: Stats,
+    part: Stats,
+    file: File,
+    position: int,
+    header: Batch,
+    losses: LossRanges,
+    observer: Observer | None,
+) -> None:
+    """Counts a batch in ``part``; if it is damaged, it is a loss of ``segment``."""
+    counted = part.record_count
     try:
-        _note_batch(part, file, position, header)
+        batch = _note_batch(part, file, position, header, observer)
     except CorruptDataError as error:
         first, last = _first_offset(header), header.last_offset
         segment.add_loss(Finding("damage", "batch", segment.path, error.reason, position, first, last), losses)
-        return False
-    return True
+        return
+    if observer is not None:
+        observer.batch(batch, part.record_count - counted)
 
 
-def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> None:
-    """Counts a batch of which only the header was read. Raises: CorruptDataError; then nothing was counted."""
+def _note_batch(segment: Stats, file: File, position: int, header: Batch, observer: Observer | None) -> Batch:
+    """Counts a batch of which only the header was read; returns as much of it as was needed.
+
+    Raises: CorruptDataError; then nothing was counted.
+    """
     batch, records = header, segment.records
     if records is not None or header.magic != MAGIC_V2 or header.is_control:
         # The number of messages in a compressed set, and the type of a marker, are in their records.
@@ -525,7 +497,7 @@ def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> Non
         segment.note(batch, batch.record_count, codec, first_timestamp)
         if records is not None:
             records.note(batch.records())
-        return
+        return batch
     if batch.delete_horizon_ms is None and batch.timestamp_type != LOG_APPEND_TIME:
         first_timestamp = batch.base_timestamp
     if batch.is_control:
@@ -534,12 +506,13 @@ def _note_batch(segment: Stats, file: File, position: int, header: Batch) -> Non
         segment.commit_count += kinds.count(ControlRecordType.COMMIT)
         segment.abort_count += kinds.count(ControlRecordType.ABORT)
     elif records is not None:
-        records_size, uncompressed_size = _note_records(records, batch)
+        records_size, uncompressed_size = _note_records(records, batch, observer)
         segment.note(batch, batch.record_count, codec, first_timestamp)
         segment.codecs[codec].records_size += records_size
         segment.codecs[codec].uncompressed_size += uncompressed_size
-        return
+        return batch
     segment.note(batch, batch.record_count, codec, first_timestamp)
+    return batch
 
 
 def _whole(file: File, position: int, header: Batch) -> Batch:
@@ -553,7 +526,7 @@ def _whole(file: File, position: int, header: Batch) -> Batch:
     return batch
 
 
-def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
+def _note_records(records: RecordStats, batch: RecordBatch, observer: Observer | None) -> tuple[int, int]:
     """Counts the records of a batch, and their bytes as stored and before compression."""
     header = batch.header
     stored = batch.data[BATCH_HEADER_BYTES:]
@@ -563,6 +536,8 @@ def _note_records(records: RecordStats, batch: RecordBatch) -> tuple[int, int]:
     counts = RunCounts()
     if counts.add_records(payload, header.record_count, header.last_offset_delta):
         records.take(counts, *counts.spreads()[2:])
+        if observer is not None:
+            observer.payload(payload, header.record_count, header.last_offset_delta)
         return len(stored), len(payload)
     records.note(
         RecordCursor(

@@ -20,12 +20,14 @@ from kstore.cli.main import main
 from kstore.errors import ConfigError, MissingExtraError, NotALogError
 from kstore.reports import drawing
 from kstore.reports.document import Document
+from kstore.reports.numbers import size_text, time_text
 from kstore.reports.page import page
 from kstore.reports.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log
 from tests.golden_data import copy_partition, golden_partitions, golden_root
+from tools.pictures import PICTURES, document, make_store
 
 GUIDE = Path(__file__).parents[2] / "docs" / "report.md"
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
@@ -108,6 +110,13 @@ def spoil(log: Path, number: int, at: int, new: bytes) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+@pytest.mark.parametrize("name", golden_partitions("clean"))
+@pytest.mark.sampled(4, keep=("empty-0",))
+def test_every_log_alone_has_a_page(name: str, deep: bool) -> None:
+    assert name in seen(kstore.report(golden_root() / "clean" / name, deep=deep).document).text
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -150,10 +159,14 @@ def test_what_a_broker_wrote_has_no_damage(deep: bool) -> None:
 def test_the_timeline_holds_every_batch() -> None:
     document = report_on("clean")
     for part in (document["total"], *document["partitions"]):
-        every = [*part["timeline"]["buckets"], [-1, *part["timeline"]["untimed"]]]
+        every = [*(bucket[:4] for bucket in part["timeline"]["buckets"]), [-1, *part["timeline"]["untimed"]]]
         assert [sum(column) for column in list(zip(*every, strict=True))[2:]] == [part["records"], part["batches"]]
         assert len(every) <= BUCKETS_MAX + 1
-    assert "2023-11-14" in seen(document).text
+    text = seen(document).text
+    assert "2023-11-14" in text
+    start, size, *_ = max(document["total"]["timeline"]["buckets"], key=lambda bucket: bucket[1])
+    rate = size_text(size * 1000 // document["total"]["timeline"]["width"])
+    assert f"{rate} a second, from {time_text(start)}" in text
 
 
 def test_a_timeline_takes_fixed_memory_whatever_the_times_are() -> None:
@@ -163,10 +176,10 @@ def test_a_timeline_takes_fixed_memory_whatever_the_times_are() -> None:
     for timestamp in (-1, 0, 2**63 - 1):
         other.add(timestamp, 10, 2)
     timeline.merge(other)
-    assert timeline.untimed == (-1, 10, 2, 1)
+    assert timeline.untimed == Bucket(-1, 10, 2, 1)
     buckets = timeline.buckets()
     assert len(buckets) <= BUCKETS_MAX
-    assert [sum(column) for column in zip(*buckets, strict=True)][1:] == [20_020, 4_004, 2_002]
+    assert [sum(column) for column in zip(*buckets, strict=True)][1:4] == [20_020, 4_004, 2_002]
     assert drawing.timeline(timeline.fields(), titled=True).count("<rect") == len(buckets)
 
 
@@ -188,6 +201,23 @@ def test_producers_are_those_of_the_log() -> None:
         assert log["producers"] == [producer._asdict() for producer in opened.producers()]
     assert [producer for producer in log["producers"] if producer["transaction_start"] is not None]
     assert "open transaction from" in seen(document).text
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_group_has_its_lag_where_every_record_was_deleted(tmp_path: Path, deep: bool) -> None:
+    with kstore.open(tmp_path, durability="os") as store:
+        store.create_topic("orders", partitions=1)
+        log = store.log("orders")
+        log.append_many([b"%d" % number for number in range(10)])
+        store.consumer_offsets.commit("billing", {kstore.TopicPartition("orders", 0): 3})
+        log.roll()
+        log.delete_records(10)
+        assert log.end_offset == 10
+    document = kstore.report(tmp_path, deep=deep, with_payload=True).document
+    (row,) = document["groups"]
+    assert (row["committed"], row["end"], row["lag"]) == (3, 10, 7)
+    (found,) = (log for log in document["partitions"] if log["topic"] == "orders")
+    assert (found["records"], found["end"], "start" in found) == (0, 10, False)
 
 
 def test_groups_have_the_offsets_that_they_committed() -> None:
@@ -344,6 +374,16 @@ def test_hashed_names_are_told_nowhere(tmp_path: Path, deep: bool) -> None:
     assert kstore.report(root, hash_names=True).document["topics"] != made.document["topics"]
 
 
+def test_the_name_of_a_queue_is_hashed_in_that_of_its_journal_too(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "data", background=False) as store:
+        store.queue("payroll").put(b"v")
+        store.queue("payroll.dead").put(b"v")
+    made = kstore.report(tmp_path / "data", deep=True, hash_names=True)
+    assert "payroll" not in made.json() + page_if_possible(made.document)
+    topics = {log["topic"] for log in made.document["partitions"]}
+    assert {f"__queue_{topic}" for topic in topics if topic.startswith("topic-")} <= topics
+
+
 # --- hostile names, and the page --------------------------------------------------------------------------------------
 
 
@@ -366,15 +406,16 @@ def test_hostile_names_do_not_disturb_the_page(tmp_path: Path) -> None:
     page(made.document).encode("utf-8")
 
 
-def test_the_page_asks_for_nothing_and_its_links_lead_somewhere() -> None:
-    shown = seen(report_on("damaged"))
+@pytest.mark.parametrize("tree", ["clean", "damaged"])
+def test_the_page_asks_for_nothing_and_its_links_lead_somewhere(tree: str) -> None:
+    shown = seen(report_on(tree))
     ids = shown.values("id")
     assert len(ids) == len(set(ids))
     links = shown.values("href")
     assert links
     assert {link.removeprefix("#") for link in links} <= set(ids)
     assert shown.values("src") == []
-    assert "url(" not in page(report_on("damaged"))
+    assert "url(" not in page(report_on(tree))
     policy = [attributes["content"] for tag, attributes in shown.elements if "http-equiv" in attributes]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
 
@@ -385,15 +426,28 @@ def many_partitions(count: int) -> Document:
     damaged = next(log for log in document["partitions"] if log["name"] == "flipped-record-0")
     [segment] = damaged["segment_list"]
     [producer, *_] = [log["producers"][0] for log in document["partitions"] if log["producers"]]
-    buckets = [[1_795_233_838_000 + 64_000 * at, 10_000 + at, 12, 3] for at in range(BUCKETS_MAX)]
-    damaged |= {"producers": [producer] * 50, "timeline": {"width": 64_000, "buckets": buckets, "untimed": [0, 0, 0]}}
+    buckets = [[1_795_233_838_000 + 64_000 * at, 10_000 + at, 12, 3, 99_000 + at] for at in range(BUCKETS_MAX)]
+    opened = {"producer_id": 2**40, "first": 10**9, "began": buckets[0][0]}
+    damaged |= {
+        "producers": [producer] * 50,
+        "timeline": {"width": 64_000, "buckets": buckets, "untimed": [0, 0, 0]},
+        "transactions": damaged["transactions"]
+        | {"committed": 10**6, "open": 99, "open_list": [opened] * 99, "width": 64_000}
+        | {"times": [[start, 1000, 7] for start, *_ in buckets]},
+        "compaction": {"clean_bytes": 10**9, "dirty_bytes": 10**9, "dirty_ratio": 0.5, "would_free": 10**8},
+    }
     logs: list[dict[str, Any]] = []
     for number in range(count):
         segments = [{**segment, "base": 1000 * at, "start": 1000 * at, "end": 1000 * at + 900} for at in range(100)]
         findings = damaged["findings"] * 10 if number % 2 else []
         name = f"a-topic-of-a-usual-length-{number}"
         logs.append({**damaged, "name": name, "segment_list": segments, "findings": findings, "damage": len(findings)})
-    return document | {"partitions": logs}
+    topics = [
+        {**topic, "topic": f"a-topic-of-a-usual-length-{number}"}
+        for number in range(count // 3)
+        for topic in document["topics"][:1]
+    ]
+    return document | {"partitions": logs, "topics": topics}
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
@@ -401,7 +455,8 @@ def test_the_page_stays_small(count: int) -> None:
     pytest.importorskip("jinja2")
     text = page(many_partitions(count))
     assert len(text.encode()) < 5_000_000
-    assert text.count('<tr><td class="left name">') == count
+    table = text.partition('<section id="partitions">')[2].partition("</section>")[0]
+    assert table.count('<tr><td class="left name">') == count
     Seen(text)
 
 
@@ -479,3 +534,14 @@ def test_the_guide_s_example_prints_what_it_says(
     exec(compile(code, str(GUIDE), "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"# -> (.*)", code)
     Seen((tmp_path / "page.html").read_text(encoding="utf-8"))
+
+
+def test_the_store_of_the_pictures_shows_every_section(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    make_store(tmp_path / "data")
+    page_of_it = seen(document(tmp_path / "data"))
+    assert {"findings", "transactions", "savings", "keys", "records", "segments"} <= set(page_of_it.values("id"))
+    text = GUIDE.read_text(encoding="utf-8") + (GUIDE.parents[1] / "README.md").read_text(encoding="utf-8")
+    for picture in PICTURES:
+        assert f"images/{picture.name}.png" in text
+        assert (GUIDE.parent / "images" / f"{picture.name}.png").read_bytes().startswith(b"\x89PNG")

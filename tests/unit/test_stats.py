@@ -21,7 +21,18 @@ from kstore.record.builder import build_batch
 from kstore.record.headers import READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
-from kstore.upkeep.stats import FINDINGS_MAX, Distribution, find_logs, log_stats, stats, total
+from kstore.types import OFFSET_MAX
+from kstore.upkeep.stat_fields import stat_fields
+from kstore.upkeep.stats import (
+    FINDINGS_MAX,
+    Distribution,
+    Stats,
+    find_logs,
+    log_stats,
+    segment_stats,
+    stats,
+    total,
+)
 from tests.evidence import Hung
 from tests.fake_fs import FailingFs, Fault, Operation, WatchedFs
 from tests.golden_data import golden_partitions, golden_root
@@ -192,6 +203,58 @@ def fill_with_everything(path: Path, seed: int) -> None:
             else:
                 batch = build_batch(records, codec="zstd" if kind == "zstd" else "none")
                 log.append_batches(batch, assign_offsets=False)
+
+
+def counted_by_headers(path: Path) -> dict[str, object]:
+    """What headers alone tell of the only segment in ``path``, batch by batch."""
+    [log] = path.glob("*.log")
+    every = Stats(str(log), segment_count=1)
+    found = segment_stats(
+        SYSTEM_FS,
+        str(log),
+        base_offset=int(log.stem),
+        offset_stop=OFFSET_MAX,
+        is_live_end=False,
+        part_of=lambda _: every,
+    )
+    assert found is not None
+    every.merge(found)
+    every.segment_count = 1
+    return stat_fields(every)
+
+
+@pytest.mark.parametrize("tree", ["clean", "damaged", "old"])
+def test_headers_of_small_batches_tell_the_same_in_compiled_code(tree: str) -> None:
+    for name in golden_partitions(tree):
+        path = golden_root() / tree / name
+        if len([*path.glob("*.log")]) == 1:
+            found = stat_fields(log_stats(path))
+            expected = counted_by_headers(path)
+            names = found.keys() - {"side_bytes", "index_bytes"}
+            assert {each: found[each] for each in names} == {each: expected[each] for each in names}, name
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 200_000])
+def test_headers_of_large_batches_are_read_alone(tmp_path: Path, size: int) -> None:
+    with kstore.Log(tmp_path / "log", durability="os") as log:
+        for _ in range(40):
+            log.append(b"v" * size)
+
+    class Counting(WatchedFs):
+        read_bytes = 0
+
+        def perform(self, operation: Operation, action: Callable[[], Any]) -> Any:
+            result = action()
+            if operation.kind == "pread" and operation.path.endswith(LOG_SUFFIX):
+                self.read_bytes += len(result)
+            return result
+
+    fs = Counting()
+    found = log_stats(tmp_path / "log", fs=fs)
+    assert 0 < fs.read_bytes < 256 << 10
+    assert found.batch_count == 40
+    assert found.codecs["none"].ratio is None
+    assert found.records is None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from kstore.backup.view import BackupFs
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
 from kstore.engine.loaded import losses_of
@@ -262,8 +263,8 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
 
 def is_live(fs: FileSystem, directory: Path) -> bool:
     """Whether kstore or a broker has a partition's directory open for writing, as far as can be known."""
-    if isinstance(fs, RemoteFiles):
-        return False  # remote locks do not exist, and the same path on this machine is another file
+    if isinstance(fs, RemoteFiles | BackupFs):
+        return False  # nothing is locked there, and the same path on this machine is another file
     try:
         probe_log(directory)
     except LockedError:
