@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kstore.backup.manifest import StoredFile
 from kstore.backup.target import BackupTarget
 from kstore.errors import KstoreError, LogNotFoundError, PathLike
-from kstore.files.fs import FileSystem
+from kstore.files.fs import FileSystem, plain_text
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 
@@ -37,16 +37,18 @@ def check_backups(
     Raises: LogNotFoundError if there is no backup; ConfigError, StorageError.
     """
     place = BackupTarget(target, storage_options=storage_options, fs=fs)
-    times = place.times()
-    if not times:
+    names = place.names()
+    if not names:
         raise LogNotFoundError(errno.ENOENT, "there is no backup", place.url)
     known: dict[tuple[TopicPartition, StoredFile], str] = {}
     checked = []
-    for time_ms in times:
+    for time_ms, name in names.items():
         try:
-            manifest = place.manifest(time_ms)
+            manifest = place.manifest(name)
+        except FileNotFoundError:
+            continue  # a replicator has removed it since
         except KstoreError as error:
-            checked.append(CheckedBackup(time_ms, 0, 0, (str(error),)))
+            checked.append(CheckedBackup(time_ms, 0, 0, (plain_text(error),)))
             continue
         files = [(log.owner, file) for log in manifest.logs for file in log.files]
         for owner, file in files:
@@ -62,5 +64,5 @@ def _check(place: BackupTarget, owner: TopicPartition, file: StoredFile) -> str:
         for _ in place.chunks(owner, file):
             pass
     except KstoreError as error:
-        return str(error)
+        return plain_text(error)
     return ""

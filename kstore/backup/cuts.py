@@ -30,8 +30,8 @@ from kstore.errors import (
 from kstore.files.fs import FileSystem
 from kstore.files.paths import LOG_SUFFIX, TopicPartition, segment_name
 from kstore.logs.topics import Topics
-from kstore.record.batch import Batch, batch_crc
-from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.record.batch import Batch
+from kstore.record.control import ControlRecordType, as_abort_marker, parse_end_transaction_marker
 from kstore.record.walk import Damage, walk
 from kstore.rules.internal_topics import OFFSETS, TRANSACTION_STATE, is_internal, journal_of
 from kstore.transactions.group_offsets import GroupOffsets
@@ -40,14 +40,6 @@ from kstore.transactions.state_log import StateLog
 from kstore.transactions.transaction_records import decode_transaction_key, decode_transaction_value
 
 __all__ = ["Cuts", "checked_offsets", "plan_cuts"]
-
-# Of a batch, by ``record/batch``: the CRC, and where what it covers starts.
-CRC_AT, CRC_START, RECORDS_AT = 17, 21, 61
-# In the one record of an end marker: the length of its key, and the key of version 0.
-KEY_SIZE = b"\x08"
-COMMIT_KEY = KEY_SIZE + bytes((0, 0, 0, ControlRecordType.COMMIT))
-ABORT_KEY = KEY_SIZE + bytes((0, 0, 0, ControlRecordType.ABORT))
-assert len(COMMIT_KEY) == len(ABORT_KEY) == 5
 
 
 class _Place(NamedTuple):
@@ -114,6 +106,8 @@ def checked_offsets(manifest: Manifest, at_offsets: Mapping[TopicPartition, int]
     topics = {owner.topic for owner in logs}
     checked = {}
     for given, offset in at_offsets.items():
+        if not (isinstance(given, tuple) and len(given) == 2):
+            raise ConfigError(f"at_offsets names {given!r:.80}, expected a TopicPartition")
         owner = TopicPartition(*given)
         if isinstance(offset, bool) or not isinstance(offset, int):
             raise ConfigError(f"the offset of {owner} is {offset!r:.80}, expected an int")
@@ -228,35 +222,25 @@ def _abort_in(fs: FileSystem, root: Path, log: LogEntry, cut: set[tuple[int, int
         is_cut = batch.is_control and (batch.producer_id, batch.producer_epoch) in cut
         if is_cut and _end_of(batch) == ControlRecordType.COMMIT:
             changed.setdefault(place.base, []).append(place)
-    times = {segment.base: segment.mtime_ns for segment in log.segments}
+    # The file keeps the time of this change: with that of the backup, and with an inode that is used again, the next
+    # backup into the same place would take it for the file that the place has.
     for base, places in changed.items():
         path = root / str(log.owner) / segment_name(base, LOG_SUFFIX)
         file = fs.open(path, write=True)
         try:
             for place in places:
-                file.write_all([_aborted(place.batch, str(path), place.position)], place.position)
+                try:
+                    marker = as_abort_marker(place.batch.data)
+                except CorruptBatchError as error:
+                    first, last = place.batch.base_offset, place.batch.last_offset
+                    raise CorruptBatchError(
+                        error.reason, path=path, position=place.position, first_offset=first, last_offset=last
+                    ) from error
+                file.write_all([marker], place.position)
             file.fdatasync()
         finally:
             file.close()
-        fs.set_mtime(path, times[base])
     return min(changed, default=None)
-
-
-def _aborted(batch: Batch, path: str, position: int) -> bytes:
-    """The end marker with ABORT in place of COMMIT. Raises: CorruptBatchError for one of an unknown form."""
-    data = bytearray(batch.data)
-    at = data.find(COMMIT_KEY, RECORDS_AT)
-    if at < 0:
-        raise CorruptBatchError(
-            "an end marker without a key of version 0",
-            path=path,
-            position=position,
-            first_offset=batch.base_offset,
-            last_offset=batch.last_offset,
-        )
-    data[at : at + len(ABORT_KEY)] = ABORT_KEY
-    data[CRC_AT:CRC_START] = batch_crc(memoryview(data)[CRC_START:]).to_bytes(4, "big")
-    return bytes(data)
 
 
 def _end_of(batch: Batch) -> ControlRecordType | None:
@@ -271,7 +255,7 @@ def _end_of(batch: Batch) -> ControlRecordType | None:
 
 
 def _batches(fs: FileSystem, root: Path, log: LogEntry) -> Iterator[_Place]:
-    """The whole batches of a log; damage is skipped, as readers skip it."""
+    """The sound batches of a log; damage is skipped, as readers skip it."""
     bases = [*(segment.base for segment in log.segments[1:]), log.end]
     for segment, stop in zip(log.segments, bases, strict=True):
         if not segment.log_size:
@@ -279,7 +263,7 @@ def _batches(fs: FileSystem, root: Path, log: LogEntry) -> Iterator[_Place]:
         file = fs.open(root / str(log.owner) / segment_name(segment.base, LOG_SUFFIX))
         try:
             for item in walk(file, 0, segment.log_size, next_offset=segment.base, offset_stop=stop):
-                if not isinstance(item, Damage):
+                if not isinstance(item, Damage) and item[1].is_valid():
                     yield _Place(segment.base, *item)
         finally:
             file.close()

@@ -1,22 +1,35 @@
 """The manifest of one backup: which files make up the store at one moment. No I/O here.
 
-``backup-<time, 15 digits>.manifest`` in the target; FORMAT.md describes its content. The file that it names for byte
-``size`` and CRC of a segment's ``.log``, an index or a snapshot is ``<topic>-<partition>/<base>-<size>-<crc><suffix>``:
-the name follows from the content, so a file is never replaced by another one, and backups share what is the same.
+``backup-<time, 15 digits>.manifest`` in the target, or ``replica-<time>.manifest`` if a replicator wrote it, which then
+removes it again; FORMAT.md describes the content. The files that it names hold a segment's ``.log``, an index or a
+snapshot, as ``<topic>-<partition>/<base>-<size>-<crc><suffix>``. A ``.log`` may be in several pieces: those that do not
+start at its first byte have their position before the size. The name follows from the content, so a file is never
+replaced by another one, and backups share what is the same.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kstore.errors import CorruptFileError, PathLike
 from kstore.files.checked_text import CheckedText
 from kstore.files.checkpoint import EpochEntry
-from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TopicPartition, topic_partition
-from kstore.rules.losses import LossRanges, OffsetSpan
+from kstore.files.paths import (
+    LOG_SUFFIX,
+    MANIFEST,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TopicPartition,
+    topic_partition,
+)
+from kstore.rules.losses import LossRanges, OffsetSpan, are_ranges
+from kstore.rules.topics import KSTORE_TOPICS, decode_topics
+from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
 from kstore.types import OFFSET_MAX
 
 __all__ = [
@@ -26,42 +39,61 @@ __all__ = [
     "StoredFile",
     "decode_manifest",
     "encode_manifest",
+    "is_replica",
+    "is_stored_name",
     "manifest_name",
     "manifest_time",
 ]
 
-FORM = CheckedText("kstore-backup", 1)
-NAME = re.compile(r"backup-([0-9]{15})\.manifest")
-SUFFIX = re.compile(r"\.[a-z]{1,20}")
+# Version 2 has logs in several pieces; a manifest without any is of version 1.
+FORM = CheckedText("kstore-backup", 2, oldest=1)
+STORED_NAME = re.compile(r"[0-9]{20}(-[0-9]{1,19}){1,2}-[0-9a-f]{8}\.[a-z]{1,20}")
+SUFFIXES = frozenset(SEGMENT_SUFFIXES) - {SNAPSHOT_SUFFIX}
 CRC_MAX = (1 << 32) - 1
 
 
 class StoredFile(NamedTuple):
-    """A file of a log in the target; ``base`` is the number in its name in the log."""
+    """A file of a log in the target: all of one in the store, or ``size`` bytes of a ``.log`` from ``position`` on.
+
+    ``base`` is the number in its name in the log.
+    """
 
     base: int
     suffix: str
     size: int
     crc: int
+    position: int = 0
 
     @property
     def name(self) -> str:
         """Its name in the target."""
-        return f"{self.base:020d}-{self.size}-{self.crc:08x}{self.suffix}"
+        place = f"{self.base:020d}-{self.position}" if self.position else f"{self.base:020d}"
+        return f"{place}-{self.size}-{self.crc:08x}{self.suffix}"
+
+    @property
+    def stop(self) -> int:
+        return self.position + self.size
 
 
 class SegmentEntry(NamedTuple):
-    """One segment. ``inode`` and ``mtime_ns`` are those of its ``.log`` in the store; inode 0 says that the next backup
-    must not take them for a proof that the file is unchanged."""
+    """One segment. ``inode`` and ``mtime_ns`` are those of its ``.log`` in the store, ``index_ns`` is the greatest
+    modification time of its other files; inode 0 says that the next backup must not take them for a proof that the
+    files are unchanged."""
 
     base: int
     inode: int
     mtime_ns: int
     files: tuple[StoredFile, ...]
+    index_ns: int = 0
+
+    @property
+    def pieces(self) -> tuple[StoredFile, ...]:
+        """Its ``.log``: each piece continues the one before it."""
+        return tuple(file for file in self.files if file.suffix == LOG_SUFFIX)
 
     @property
     def log_size(self) -> int:
-        return sum(file.size for file in self.files if file.suffix == LOG_SUFFIX)
+        return self.pieces[-1].stop
 
 
 class LogEntry(NamedTuple):
@@ -89,14 +121,24 @@ class Manifest(NamedTuple):
     logs: tuple[LogEntry, ...]
 
 
-def manifest_name(time_ms: int) -> str:
-    return f"backup-{time_ms:015d}.manifest"
+def manifest_name(time_ms: int, *, replica: bool = False) -> str:
+    return f"{'replica' if replica else 'backup'}-{time_ms:015d}.manifest"
 
 
 def manifest_time(name: str) -> int | None:
     """The time in a manifest's name; None for any other name."""
-    match = NAME.fullmatch(name)
-    return None if match is None else int(match[1])
+    match = MANIFEST.fullmatch(name)
+    return None if match is None else int(match[2])
+
+
+def is_replica(name: str) -> bool:
+    """Whether a replicator wrote the manifest of this name."""
+    return name.startswith("replica-")
+
+
+def is_stored_name(name: str) -> bool:
+    """Whether a file of this name, in the directory of a log, is a ``StoredFile``."""
+    return STORED_NAME.fullmatch(name) is not None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -114,7 +156,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
                 "unconfirmed": log.losses.unconfirmed,
                 "epochs": log.epochs,
                 "segments": [
-                    {"base": one.base, "inode": one.inode, "mtime_ns": one.mtime_ns, "files": _rows(one.files)}
+                    {
+                        "base": one.base,
+                        "inode": one.inode,
+                        "mtime_ns": one.mtime_ns,
+                        "index_ns": one.index_ns,
+                        "files": _rows(one.files),
+                    }
                     for one in log.segments
                 ],
                 "snapshots": _rows(log.snapshots),
@@ -122,7 +170,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
             for log in manifest.logs
         ],
     }
-    return FORM.encode(json.dumps(rows, separators=(",", ":")).encode("ascii") + b"\n")
+    in_pieces = any(file.position for log in manifest.logs for file in log.files)
+    return FORM.encode(json.dumps(rows, separators=(",", ":")).encode("ascii") + b"\n", None if in_pieces else 1)
 
 
 def decode_manifest(data: bytes, path: PathLike) -> Manifest:
@@ -130,57 +179,114 @@ def decode_manifest(data: bytes, path: PathLike) -> Manifest:
     body = FORM.decode(data, path)
     try:
         rows = json.loads(body)
-        return Manifest(
+        manifest = Manifest(
             _number(rows["time_ms"]),
             rows["topics"].encode("latin-1"),
             {name: text.encode("latin-1") for name, text in rows["root"].items()},
-            tuple(_log(row) for row in rows["logs"]),
+            _logs(rows["logs"]),
         )
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise CorruptFileError(f"not the manifest of a backup: {error}", path=path) from error
+    _check_topics(manifest, path)
+    return manifest
+
+
+def _check_topics(manifest: Manifest, path: PathLike) -> None:
+    """A restored store would create partitions that its topics have and the backup lacks, and finish deletions."""
+    counts: dict[str, int] = {}
+    for log in manifest.logs:
+        counts[log.owner.topic] = max(counts.get(log.owner.topic, 0), log.owner.partition + 1)
+    topics = decode_topics(manifest.topics, f"{os.fspath(path)}: {KSTORE_TOPICS}")
+    for name in sorted(counts.keys() | topics.keys()):
+        count, entry = counts.get(name, 0), topics.get(name)
+        if entry is None or entry.deleting or not count == entry.partitions == entry.made:
+            stated = None if entry is None or entry.deleting else (entry.partitions, entry.made)
+            reason = (
+                f"it has {count} partitions of topic {name}, expected as many as its topics state and have: {stated}"
+            )
+            raise CorruptFileError(reason, path=path)
 
 
 def _rows(files: tuple[StoredFile, ...]) -> list[list[object]]:
-    return [[file.base, file.suffix, file.size, file.crc] for file in files]
+    return [list(file if file.position else file[:4]) for file in files]
+
+
+def _logs(rows: list[Mapping[str, Any]]) -> tuple[LogEntry, ...]:
+    logs = tuple(_log(row) for row in rows)
+    owners = [log.owner for log in logs]
+    if len(set(owners)) < len(owners):
+        raise ValueError(f"{max(owners, key=owners.count)} is listed twice")
+    return logs
 
 
 def _log(row: Mapping[str, Any]) -> LogEntry:
     owner = topic_partition(row["log"])
     if owner is None:
         raise ValueError(f"{row['log']!r:.80} is not the name of a log")
-    losses = LossRanges(_spans(row["lost"]), _spans(row["accepted"]), _spans(row["unconfirmed"]))
+    losses = LossRanges(
+        _spans(row["lost"], LOST_MAX),
+        _spans(row["accepted"], ACCEPTED_MAX),
+        _spans(row["unconfirmed"], UNCONFIRMED_MAX),
+    )
     segments = tuple(_segment(one) for one in row["segments"])
     bases = [segment.base for segment in segments]
-    if not bases or bases != sorted(set(bases)):
+    if not bases or not _rises(bases):
         raise ValueError(f"{owner} has segments {bases!r:.80}, expected at least one, with rising offsets")
-    snapshots = _files(row["snapshots"])
-    if any(file.suffix != SNAPSHOT_SUFFIX for file in snapshots):
-        raise ValueError(f"{owner} lists a file that is not a snapshot among its snapshots")
+    start, end = _number(row["start"]), _number(row["end"])
+    if not (start <= end and bases[-1] <= end):
+        raise ValueError(f"{owner} has offsets {start} to {end} (exclusive), and segments {bases!r:.80}")
+    snapshots = _files(row["snapshots"], frozenset({SNAPSHOT_SUFFIX}))
+    if not _rises([file.base for file in snapshots]):
+        raise ValueError(f"{owner} has snapshots {[file.name for file in snapshots]!r:.200}, expected rising offsets")
+    total_bytes = sum(file.size for segment in segments for file in segment.files)
+    if total_bytes > OFFSET_MAX:
+        raise ValueError(f"{owner} has {total_bytes} bytes, expected at most {OFFSET_MAX}")
     epochs = tuple(EpochEntry(_number(epoch), _number(start)) for epoch, start in row["epochs"])
-    return LogEntry(owner, _number(row["start"]), _number(row["end"]), losses, epochs, segments, snapshots)
+    return LogEntry(owner, start, end, losses, epochs, segments, snapshots)
 
 
 def _segment(row: Mapping[str, Any]) -> SegmentEntry:
-    base, inode, mtime_ns, files = _number(row["base"]), row["inode"], row["mtime_ns"], _files(row["files"])
-    if type(inode) is not int or type(mtime_ns) is not int:
-        raise ValueError(f"inode {inode!r:.80} and time {mtime_ns!r:.80}, expected whole numbers")
-    found = [file.suffix for file in files if file.base == base]
-    if len(found) != len(files) or len(set(found)) != len(found) or LOG_SUFFIX not in found:
+    base, inode, mtime_ns, index_ns = _number(row["base"]), row["inode"], row["mtime_ns"], row["index_ns"]
+    files = _files(row["files"], SUFFIXES)
+    for number in (mtime_ns, index_ns):
+        if type(inode) is not int or type(number) is not int or not -OFFSET_MAX <= number <= OFFSET_MAX:
+            raise ValueError(f"inode {inode!r:.80} and time {number!r:.80}, expected whole numbers, of 64 bits")
+    entry = SegmentEntry(base, inode, mtime_ns, files, index_ns)
+    others = [file.suffix for file in files if file.suffix != LOG_SUFFIX]
+    stops = [0, *(piece.stop for piece in entry.pieces)]
+    if (
+        any(file.base != base for file in files)
+        or len(set(others)) != len(others)
+        or not entry.pieces
+        or (len(entry.pieces) > 1 and not all(piece.size for piece in entry.pieces))
+        or stops[:-1] != [piece.position for piece in entry.pieces]
+    ):
         raise ValueError(f"segment {base} has the files {[file.name for file in files]!r:.200}")
-    return SegmentEntry(base, inode, mtime_ns, files)
+    return entry
 
 
-def _files(rows: list[list[Any]]) -> tuple[StoredFile, ...]:
-    files = tuple(StoredFile(_number(base), suffix, _number(size), crc) for base, suffix, size, crc in rows)
-    for file in files:
+def _files(rows: list[list[Any]], suffixes: frozenset[str]) -> tuple[StoredFile, ...]:
+    files = []
+    for base, suffix, size, crc, *positions in rows:
+        file = StoredFile(_number(base), suffix, _number(size), crc, *map(_number, positions))
         # The names become paths.
-        if SUFFIX.fullmatch(file.suffix) is None or type(file.crc) is not int or not 0 <= file.crc <= CRC_MAX:
-            raise ValueError("an invalid file")
-    return files
+        if file.suffix not in suffixes or type(file.crc) is not int or not 0 <= file.crc <= CRC_MAX:
+            raise ValueError(f"a file with suffix {file.suffix!r:.40} and CRC {file.crc!r:.40}")
+        if file.position and suffix != LOG_SUFFIX:
+            raise ValueError(f"{file.name} is a piece of a file, expected one of a log")
+        files.append(file)
+    return tuple(files)
 
 
-def _spans(rows: list[list[Any]]) -> tuple[OffsetSpan, ...]:
-    return tuple((_number(first), _number(last)) for first, last in rows)
+def _spans(rows: list[list[Any]], count_max: int) -> tuple[OffsetSpan, ...]:
+    spans = tuple((_number(first), _number(last)) for first, last in rows)
+    if not are_ranges(spans, count_max):
+        raise ValueError(f"{spans!r:.80}, expected at most {count_max} rising ranges of offsets")
+    return spans
+
+
+def _rises(numbers: Sequence[int]) -> bool:
+    return all(one < two for one, two in pairwise(numbers))
 
 
 def _number(value: object) -> int:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import methodcaller
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kstore.engine.turn import Alone
@@ -42,11 +44,12 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 WAIT_SECONDS = 0.02
 WAIT_SECONDS_MAX = 1.0
 TRIES = 40
+NO_FILES: Mapping[int, Mapping[str, File]] = MappingProxyType({})
 
 
 class LogMoment(NamedTuple):
     """One log at the moment. ``files`` are the open files of the segments that were not ``copied`` before, by base
-    offset and suffix; of the active one, the ``.log`` up to ``position``."""
+    offset and suffix; of the active one, the ``.log`` up to ``position``, and the ``.txnindex`` up to ``end``."""
 
     writer: LogWriter
     start: int
@@ -56,8 +59,15 @@ class LogMoment(NamedTuple):
     epochs: tuple[EpochEntry, ...]
     segments: tuple[LogSegment, ...]
     cut_count: int
-    snapshots: tuple[int, ...]
-    files: Mapping[int, Mapping[str, File]]
+    snapshots: tuple[int, ...] = ()
+    files: Mapping[int, Mapping[str, File]] = NO_FILES
+
+    def close(self) -> LogMoment:
+        """Closes its files; returns it without them."""
+        for files in self.files.values():
+            for file in files.values():
+                file.close()
+        return self._replace(files=NO_FILES)
 
 
 class Moment(NamedTuple):
@@ -68,11 +78,14 @@ class Moment(NamedTuple):
     logs: Mapping[TopicPartition, LogMoment]
 
 
-def open_files(segment: LogSegment) -> dict[str, File]:
-    """The open files of a sealed segment: its ``.log``, and its indexes as far as they exist. Raises: StorageError."""
+def open_files(segment: LogSegment, suffixes: Sequence[str] = SUFFIXES) -> dict[str, File]:
+    """The open files of a segment: its ``.log``, the first of ``suffixes``, and of the others those that exist.
+
+    Raises: StorageError.
+    """
     files = segment.files
     found = {LOG_SUFFIX: files.fs.open(files.path(LOG_SUFFIX))}
-    for suffix in SUFFIXES[1:]:
+    for suffix in suffixes[1:]:
         try:
             found[suffix] = files.fs.open(files.path(suffix))
         except FileNotFoundError:
@@ -97,8 +110,11 @@ class BorrowedLogs:
                     self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
             return {owner: writer_of(self._logs[owner]) for owner in owners}
 
-    def at_once(self, copied: Mapping[TopicPartition, Mapping[int, object]]) -> Moment:
-        """The store at one instant. ``copied``: by base offset, the sealed segments whose files are not needed.
+    def at_once(
+        self, copied: Mapping[TopicPartition, Mapping[int, object]], before: Mapping[TopicPartition, LogMoment]
+    ) -> Moment:
+        """The store at one instant. ``copied``: by base offset, the sealed segments whose files are not needed. Logs
+        that are still as they were ``before`` are the same objects.
 
         Raises: PoisonedError, StorageError, TopicNotFoundError.
         """
@@ -106,7 +122,7 @@ class BorrowedLogs:
 
         def take() -> None:
             try:
-                found.append(self._take(copied))
+                found.append(self._take(copied, before))
             except BaseException as error:
                 found.append(error)
 
@@ -125,7 +141,9 @@ class BorrowedLogs:
             raise result
         return result
 
-    def _take(self, copied: Mapping[TopicPartition, Mapping[int, object]]) -> Moment:
+    def _take(
+        self, copied: Mapping[TopicPartition, Mapping[int, object]], before: Mapping[TopicPartition, LogMoment]
+    ) -> Moment:
         wait = WAIT_SECONDS
         for _ in range(TRIES):
             with self._topics.changing():  # no topic is created or deleted
@@ -135,7 +153,10 @@ class BorrowedLogs:
                         return Moment(
                             self._topics.clock.now_ms(),
                             dict(self._topics.directory.topics),
-                            {owner: _at(writer, copied.get(owner, {})) for owner, writer in writers.items()},
+                            {
+                                owner: _at(writer, copied.get(owner, {}), before.get(owner))
+                                for owner, writer in writers.items()
+                            },
                         )
             wait = min(2 * wait, WAIT_SECONDS_MAX)
         raise StorageError(errno.EBUSY, "the logs are too busy for a backup", str(self._topics.directory.path))
@@ -149,36 +170,30 @@ def _all_locked(writers: Mapping[TopicPartition, LogWriter], wait: float) -> Ite
     could wait for each other for ever.
     """
     held: list[threading.Lock] = []
+    # Releases them when it is read to its end: a signal could end a loop before its last call.
+    releases = map(methodcaller("release"), held)
     try:
         for writer in writers.values():
             turn = writer.turn
             assert isinstance(turn, Alone), "a shared store is refused"
-            if not turn.lock.acquire(timeout=wait):
+            lock = turn.lock
+            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
+            (is_mine,) = map(lock.acquire, (True,), (wait,))
+            if not is_mine:
                 break
-            held.append(turn.lock)
+            held.append(lock)
         yield len(held) == len(writers)
     finally:
-        for lock in reversed(held):
-            lock.release()
+        (*_,) = releases
 
 
-def _at(writer: LogWriter, copied: Mapping[int, object]) -> LogMoment:
+def _at(writer: LogWriter, copied: Mapping[int, object], before: LogMoment | None) -> LogMoment:
     """Needs the log's lock."""
     files = writer.files
     files.ensure_writable()
     ends = files.ends
     segments = tuple(segment for segment in files.segments if segment.base_offset <= ends.base_offset)
-    opened: dict[int, Mapping[str, File]] = {}
-    for segment in segments:
-        if segment.base_offset == ends.base_offset:
-            opened[segment.base_offset] = {LOG_SUFFIX: files.context.fs.open(segment.path(LOG_SUFFIX))}
-        elif copied.get(segment.base_offset) is not segment:
-            opened[segment.base_offset] = open_files(segment)
-    snapshots: tuple[int, ...] = ()
-    if files.producers.in_use:
-        names = classify(files.context.fs.list(files.context.directory))
-        snapshots = tuple(at for at in names.bases[SNAPSHOT_SUFFIX] if at <= ends.end_offset)
-    return LogMoment(
+    moment = LogMoment(
         writer,
         ends.start_offset,
         ends.high_watermark,
@@ -187,6 +202,17 @@ def _at(writer: LogWriter, copied: Mapping[int, object]) -> LogMoment:
         tuple(entry for entry in files.epochs.entries if entry.start_offset <= ends.end_offset),
         segments,
         files.cut_count,
-        snapshots,
-        opened,
     )
+    if before is not None and before._replace(snapshots=()) == moment:
+        return before
+    opened: dict[int, Mapping[str, File]] = {}
+    for segment in segments:
+        if segment.base_offset == ends.base_offset:
+            opened[segment.base_offset] = open_files(segment, (LOG_SUFFIX, TXN_INDEX_SUFFIX))
+        elif copied.get(segment.base_offset) is not segment:
+            opened[segment.base_offset] = open_files(segment)
+    snapshots: tuple[int, ...] = ()
+    if files.producers.in_use:
+        names = classify(files.context.fs.list(files.context.directory))
+        snapshots = tuple(at for at in names.bases[SNAPSHOT_SUFFIX] if at <= ends.end_offset)
+    return moment._replace(snapshots=snapshots, files=opened)

@@ -16,15 +16,16 @@ import os
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kstore.backup.cuts import Cuts, checked_offsets, plan_cuts
-from kstore.backup.manifest import LogEntry, Manifest
-from kstore.backup.target import BackupTarget
+from kstore.backup.manifest import LogEntry, Manifest, StoredFile
+from kstore.backup.restored import ROOT_FILES, restored_state
+from kstore.backup.target import BackupTarget, check_outside_stores
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.errors import CorruptFileError, FileInTheWayError, KstoreError, PathLike
-from kstore.files.boot import boot_id
+from kstore.errors import ConfigError, CorruptFileError, FileInTheWayError, FileMissingError, KstoreError, PathLike
 from kstore.files.checkpoint import replace_file, write_leader_epochs, write_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -32,26 +33,19 @@ from kstore.files.paths import (
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOG_SUFFIX,
-    META_PROPERTIES,
     PARTITION_METADATA,
-    PRODUCER_IDS,
     TopicPartition,
     segment_name,
 )
 from kstore.files.remote import put_file
-from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topics import Topics
 from kstore.rules.internal_topics import TRANSACTION_STATE
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, decode_topics
-from kstore.state.log_state import LogState, state_file_bytes
+from kstore.state.log_state import state_file_bytes
 from kstore.transactions.of_store import StoreCoordinator
 
 __all__ = ["RestoreResult", "restore"]
-
-# The small files of a root that a backup may bring; their names become paths.
-ROOT_FILES = frozenset({META_PROPERTIES, PRODUCER_IDS})
-STATE_GENERATION = 2
 
 
 class RestoreResult(NamedTuple):
@@ -85,24 +79,30 @@ def restore(
 
     Args:
         target: where the backups are: a directory, or a URL.
-        directory: it must not exist, or be empty.
+        directory: it must not exist, or be empty, and its parent must exist; not inside a store.
         at_ms: take the last backup at or before this time, in ms since the epoch.
         at_offsets: by partition, the first offset that is not restored, from the start to the end that the backup has.
         storage_options: those of fsspec, or of HDFS.
         progress: called with the number of bytes that were just written.
         fs, clock: for tests.
 
-    Raises: LogNotFoundError if there is no such backup; FileInTheWayError if ``directory`` holds anything;
-    CorruptFileError, TruncatedFileError, FileMissingError if the backup is damaged; DiskFullError, StorageError. For
+    Raises: LogNotFoundError if there is no such backup; FileInTheWayError if ``directory`` holds anything, is a mount
+    point or is inside a store; FileMissingError if its parent does not exist; CorruptFileError, TruncatedFileError,
+    FileMissingError if the backup is damaged; ConfigError for a wrong type; DiskFullError, StorageError. For
     ``at_offsets``: TopicNotFoundError and OffsetOutOfRangeError for one outside the backup; ConfigError for a queue or
     an internal topic; InvalidTransactionStateError if a cut transaction of an old Kafka client cannot be told from its
     next ones.
     """
+    if at_ms is not None and (isinstance(at_ms, bool) or not isinstance(at_ms, int)):
+        raise ConfigError(f"at_ms is {at_ms!r:.80}, expected ms since the epoch as an int")
+    if not isinstance(at_offsets or {}, Mapping):
+        raise ConfigError(f"at_offsets is {at_offsets!r:.80}, expected offsets by TopicPartition")
     place = BackupTarget(target, storage_options=storage_options, fs=fs)
-    path = Path(directory).absolute()
+    path = Path(directory).expanduser().absolute()
     manifest = place.last_at(at_ms)
     ends = checked_offsets(manifest, at_offsets or {})
     _check_free(fs, path)
+    _check_parent(fs, path)
     making = path.parent / f".{path.name}.restore-{uuid.uuid4().hex}"
     try:
         fs.mkdir(making)
@@ -135,6 +135,16 @@ def _check_free(fs: FileSystem, path: Path) -> None:
         raise FileInTheWayError(errno.EEXIST, "it exists: a restore never writes over anything", str(path))
 
 
+def _check_parent(fs: FileSystem, path: Path) -> None:
+    """Whether a directory made beside ``path`` could take its name."""
+    if not fs.exists(path.parent):
+        raise FileMissingError(errno.ENOENT, "there is no such directory to restore into", str(path.parent))
+    check_outside_stores(fs, path)
+    if fs.exists(path) and fs.stat(path).device != fs.stat(path.parent, follow_symlinks=True).device:
+        reason = "a mount point, which a restore cannot replace, expected a new directory, such as one inside it"
+        raise FileInTheWayError(errno.EBUSY, reason, str(path))
+
+
 def _remove(fs: FileSystem, path: Path) -> None:
     if not fs.exists(path):
         return
@@ -154,8 +164,6 @@ def _write(
 ) -> None:
     topics = decode_topics(manifest.topics, root / KSTORE_TOPICS)
     for log in manifest.logs:
-        if log.owner.topic not in topics:
-            raise CorruptFileError(f"it has {log.owner}, and not its topic", path=place.url)
         _write_log(fs, root / str(log.owner), place, log, topics[log.owner.topic], progress)
     for name, data in manifest.root.items():
         if name in ROOT_FILES:
@@ -173,11 +181,15 @@ def _write_log(
 ) -> None:
     fs.mkdir(path)
     times = {segment.base: segment.mtime_ns for segment in log.segments}
+    parts: dict[tuple[int, str], list[StoredFile]] = {}
     for file in log.files:
-        mtime_ns = times[file.base] if file.suffix == LOG_SUFFIX else 0
-        put_file(fs, path / segment_name(file.base, file.suffix), place.chunks(log.owner, file), mtime_ns=mtime_ns)
+        parts.setdefault((file.base, file.suffix), []).append(file)
+    for (base, suffix), files in parts.items():
+        chunks = chain.from_iterable(place.chunks(log.owner, file) for file in files)
+        mtime_ns = times[base] if suffix == LOG_SUFFIX else 0
+        put_file(fs, path / segment_name(base, suffix), chunks, mtime_ns=mtime_ns)
         if progress is not None:
-            progress(file.size)
+            progress(sum(file.size for file in files))
     if log.epochs:
         write_leader_epochs(fs, path / LEADER_EPOCHS, log.epochs)
     if entry.topic_id is not None:
@@ -185,20 +197,7 @@ def _write_log(
 
 
 def _write_state(fs: FileSystem, path: Path, log: LogEntry, recovery_point: int) -> None:
-    bases = [segment.base for segment in log.segments]
-    sizes = TransactionIndexSizes.found(fs, path, bases)
-    state = LogState(
-        generation=STATE_GENERATION,
-        recovery_point=recovery_point,
-        log_start_offset=log.start,
-        durable_end=log.end,
-        boot_id=boot_id(),
-        lost=log.losses.lost,
-        accepted=log.losses.accepted,
-        unconfirmed=log.losses.unconfirmed,
-        has_epochs=bool(log.epochs),
-        txn_bytes=sizes.total(bases, log.start, recovery_point),
-    )
+    state = restored_state(fs, path, log, recovery_point)
     replace_file(fs, path / KSTORE_STATE, state_file_bytes(state))
     fs.sync_dir(path)
 

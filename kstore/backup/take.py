@@ -2,10 +2,12 @@
 
 1. Everything sealed that the target lacks is copied, while the store stays in use.
 2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed meanwhile.
-3. That is copied, from files that were open at the moment; logs that do not sync their appends are flushed.
+3. That is copied, from files that were open at the moment; logs that do not sync their appends are flushed. Of a
+   segment whose first part the target has, only the rest is copied, as one more piece (``plan``).
 4. The manifest is written.
 
 A kill, or an error, before the end of step 4 leaves files that no manifest names, and the next backup uses them.
+``Copier`` does the first three steps; a replicator repeats them with the same one.
 """
 
 from __future__ import annotations
@@ -19,19 +21,21 @@ from typing import Any, NamedTuple
 
 from kstore.backup.manifest import LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, open_files
+from kstore.backup.plan import kept_count
 from kstore.backup.target import BackupTarget
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
-from kstore.errors import FileMissingError, KstoreError, PathLike, TruncatedFileError
+from kstore.errors import ClosedError, DivergedError, FileMissingError, KstoreError, PathLike, TruncatedFileError
 from kstore.files.copies import PIECE_BYTES, FileRange, crc_of
 from kstore.files.fs import File, read_file
 from kstore.files.paths import LOG_SUFFIX, META_PROPERTIES, PRODUCER_IDS, SNAPSHOT_SUFFIX, TopicPartition, segment_name
+from kstore.indexes.transaction_index import TransactionIndex
 from kstore.logs.topics import Topics
 from kstore.record.crc import crc32c
-from kstore.rules.topics import encode_topics
+from kstore.rules.topics import decode_topics, encode_topics
 from kstore.segment import LogSegment
 
-__all__ = ["BackupResult", "back_up"]
+__all__ = ["BackupResult", "Copier", "back_up"]
 
 # How many segments may be left to copy at the moment: their files stay open until then.
 OPEN_SEGMENTS_MAX = 64
@@ -73,21 +77,25 @@ def back_up(
     place = BackupTarget(target, storage_options=storage_options, fs=topics.directory.fs)
     try:
         place.begin()
-        for attempt in range(ROUNDS):
-            with ExitStack() as stack:
-                try:
-                    return _Run(topics, place, stack, throttle, progress).run()
-                except (FileMissingError, TruncatedFileError):
-                    # Retention or a truncation was faster.
-                    if attempt + 1 == ROUNDS:
-                        raise
-        raise AssertionError("the last round returns or raises")
+        with ExitStack() as stack:
+            copier = Copier(topics, place, stack, throttle, progress)
+            manifest = copier.copy()
+            place.finish(manifest)
     finally:
         place.close()
+    files = [file for log in manifest.logs for file in log.files]
+    return BackupResult(
+        manifest.time_ms,
+        len(manifest.logs),
+        len(files),
+        copier.copied_count,
+        copier.copied_bytes,
+        sum(file.size for file in files),
+    )
 
 
-class _Run:
-    """One attempt."""
+class Copier:
+    """Copies what a target lacks of a store, again and again. Not thread-safe."""
 
     def __init__(
         self,
@@ -95,49 +103,106 @@ class _Run:
         target: BackupTarget,
         stack: ExitStack,
         throttle: Throttle,
-        progress: Callable[[int], None] | None,
+        progress: Callable[[int], None] | None = None,
     ) -> None:
+        """Keeps all logs open until ``stack`` ends. Raises: DivergedError, StorageError."""
         self._topics = topics
         self._target = target
         self._logs = BorrowedLogs(topics, stack)
         self._throttle = throttle
         self._progress = progress
-        self._copied_count = self._copied_bytes = 0
-        # By base offset: the sealed segments whose files the target has, and what the manifest says of them.
+        self.copied_count = self.copied_bytes = 0
+        # By base offset: the sealed segments whose files the target has.
         self._sealed: dict[TopicPartition, dict[int, LogSegment]] = {}
+        # By base offset: what the target has of each segment, as far as known.
         self._entries: dict[TopicPartition, dict[int, SegmentEntry]] = {}
         # How often each log had been cut when its sealed segments were copied: a cut changes files in place.
         self._cut_counts: dict[TopicPartition, int] = {}
-        self._before: dict[TopicPartition, dict[int, SegmentEntry]] = {}
-        times = target.times()
-        self._last_time = times[-1] if times else 0
+        # The inodes of sealed segments whose time could not be believed yet, by log and base offset.
+        self._unsettled: dict[tuple[TopicPartition, int], int] = {}
+        # The logs at the last moment of which all was copied, and what its manifest says of them.
+        self._before: dict[TopicPartition, LogMoment] = {}
+        self._said: dict[TopicPartition, LogEntry] = {}
+        names = target.names()
+        self._last_time = max(names, default=0)
+        last = None
         with suppress(KstoreError):  # then everything is read again
-            for log in target.manifest(times[-1]).logs if times else ():
-                self._before[log.owner] = {segment.base: segment for segment in log.segments}
+            last = target.manifest(names[self._last_time]) if names else None
+        if last is not None:
+            self._check_same_store(last)
+            for log in last.logs:
+                self._entries[log.owner] = {segment.base: segment for segment in log.segments}
 
-    def run(self) -> BackupResult:
+    def _check_same_store(self, last: Manifest) -> None:
+        """Raises: DivergedError if the target has backups of another store, of which a restore takes the last one."""
+        there = {entry.topic_id for entry in decode_topics(last.topics, self._target.url).values()} - {None}
+        here = {entry.topic_id for entry in self._topics.directory.topics.values()}
+        is_same = last.root.get(META_PROPERTIES) == self._root().get(META_PROPERTIES)
+        if there and not (is_same or there & here):
+            raise DivergedError(
+                f"{self._target.url} has backups of a store that has no topic in common with {self._topics.path}:"
+                " choose another place for those of this one"
+            )
+
+    def writers(self) -> list[LogWriter]:
+        """The writers of all logs, opened where necessary. Raises: as ``Log``."""
+        return list(self._logs.now().values())
+
+    def copied(self) -> dict[LogWriter, int]:
+        """Up to which offset the target had each log after the last ``copy``."""
+        return {log.writer: log.end for log in self._before.values()}
+
+    def copy(self) -> Manifest:
+        """The manifest of a moment after the call, when the target has all that it names.
+
+        An entry of a log that is still as at the moment before is the same object. Raises: PoisonedError,
+        DiskFullError, StorageError; FileMissingError, TruncatedFileError if the store changes faster than it is copied.
+        """
+        for attempt in range(ROUNDS):
+            try:
+                return self._copy_once()
+            except (FileMissingError, TruncatedFileError):
+                # Retention or a truncation was faster.
+                if attempt + 1 == ROUNDS:
+                    raise
+        raise AssertionError("the last round returns or raises")
+
+    def _copy_once(self) -> Manifest:
         for _ in range(ROUNDS):
             if self._copy_sealed() <= OPEN_SEGMENTS_MAX:
                 break
-        moment = self._logs.at_once(self._sealed)
-        logs = tuple(self._copy_log(owner, log) for owner, log in moment.logs.items())
-        for owner, log in moment.logs.items():
-            if not log.writer.syncs_appends:
-                log.writer.flush()
-            # A truncation changes files in place, of those copied before the moment too.
-            if not log.writer.files.cut_count == log.cut_count == self._cut_counts.get(owner, log.cut_count):
-                raise TruncatedFileError(errno.EAGAIN, "it was truncated during the backup", str(owner))
-        manifest = Manifest(max(moment.time_ms, self._last_time + 1), self._topics_of(moment), self._root(), logs)
-        self._target.finish(manifest)
-        files = [file for log in logs for file in log.files]
-        return BackupResult(
-            manifest.time_ms,
-            len(logs),
-            len(files),
-            self._copied_count,
-            self._copied_bytes,
-            sum(file.size for file in files),
-        )
+        moment = self._logs.at_once(self._sealed, self._before)
+        try:
+            logs = {owner: self._copy_log(owner, log) for owner, log in moment.logs.items()}
+            for owner, log in moment.logs.items():
+                if log is not self._before.get(owner) and not log.writer.syncs_appends:
+                    self._flush(owner, log.writer)
+                # A truncation changes files in place, of those copied before the moment too.
+                if not log.writer.files.cut_count == log.cut_count == self._cut_counts.get(owner, log.cut_count):
+                    raise TruncatedFileError(errno.EAGAIN, "it was truncated during the backup", str(owner))
+            time_ms = max(moment.time_ms, self._last_time + 1)
+            manifest = Manifest(time_ms, self._topics_of(moment), self._root(), tuple(logs.values()))
+        finally:
+            closed = {owner: log.close() for owner, log in moment.logs.items()}
+        # All of this is in the target, whether or not the manifest gets there.
+        for owner, log in closed.items():
+            if log is not self._before.get(owner):
+                self._entries[owner] = {entry.base: entry for entry in logs[owner].segments}
+                self._sealed[owner] = {segment.base_offset: segment for segment in log.segments[:-1]}
+        for known in (self._entries, self._sealed, self._cut_counts):
+            for owner in known.keys() - closed.keys():
+                del known[owner]
+        self._before, self._said = closed, logs
+        self._last_time = time_ms
+        return manifest
+
+    def _flush(self, owner: TopicPartition, writer: LogWriter) -> None:
+        try:
+            writer.flush()
+        except ClosedError as error:
+            # A topic that was deleted after the moment, durably, needs nothing on disk. Any other is looked up again.
+            if owner in self._topics.directory.owners():
+                raise FileMissingError(errno.EAGAIN, "it was closed during the backup", str(owner)) from error
 
     def _topics_of(self, moment: Moment) -> bytes:
         counts: dict[str, int] = {}
@@ -180,9 +245,9 @@ class _Run:
                 except FileNotFoundError:
                     continue  # it is being removed, or replaced
                 try:
-                    before = self._copied_count
-                    entry = self._copy_segment(owner, segment.base_offset, files, -1)
-                    count += self._copied_count > before
+                    before = self.copied_count
+                    entry = self._copy_segment(owner, segment, files, self._same_bytes(owner, writer, segment))
+                    count += self.copied_count > before
                 finally:
                     for file in files.values():
                         file.close()
@@ -199,60 +264,113 @@ class _Run:
     # --- one log ------------------------------------------------------------------------------------------------------
 
     def _copy_log(self, owner: TopicPartition, log: LogMoment) -> LogEntry:
+        if log is self._before.get(owner):
+            return self._said[owner]
         segments = []
         for segment in log.segments:
-            base = segment.base_offset
-            files = log.files.get(base)
+            files = log.files.get(segment.base_offset)
             if files is None:
-                segments.append(self._entries[owner][base])
+                segments.append(self._settled(owner, self._entries[owner][segment.base_offset]))
             else:
-                size = log.position if segment is log.segments[-1] else -1
-                segments.append(self._copy_segment(owner, base, files, size))
+                active = log if segment is log.segments[-1] else None
+                same = self._same_bytes(owner, log.writer, segment)
+                segments.append(self._copy_segment(owner, segment, files, same, active))
         return LogEntry(
             owner, log.start, log.end, log.losses, log.epochs, tuple(segments), tuple(self._snapshots(owner, log))
         )
+
+    def _same_bytes(self, owner: TopicPartition, writer: LogWriter, segment: LogSegment) -> int:
+        """How many bytes of the ``.log`` are known to be as they were when they were copied."""
+        before = self._before.get(owner)
+        if before is None or before.segments[-1] is not segment or before.cut_count != writer.files.cut_count:
+            return 0
+        return before.position
+
+    def _settled(self, owner: TopicPartition, entry: SegmentEntry) -> SegmentEntry:
+        """The entry of a sealed segment that has not changed since it was copied, with the inode as soon as its time
+        can be believed."""
+        if entry.inode or not self._is_settled(max(entry.mtime_ns, entry.index_ns)):
+            return entry
+        return entry._replace(inode=self._unsettled.pop((owner, entry.base), 0))
+
+    def _is_settled(self, mtime_ns: int) -> bool:
+        return mtime_ns < self._topics.clock.now_ms() * 1_000_000 - SETTLED_NS
 
     def _snapshots(self, owner: TopicPartition, log: LogMoment) -> Iterator[StoredFile]:
         context = log.writer.context
         for offset in log.snapshots:
             file = context.fs.open(context.directory / segment_name(offset, SNAPSHOT_SUFFIX))
             try:
-                yield self._copy(owner, offset, SNAPSHOT_SUFFIX, file, file.size())
+                yield self._copy(owner, offset, SNAPSHOT_SUFFIX, FileRange(file, 0, file.size()))
             finally:
                 file.close()
 
-    def _copy_segment(self, owner: TopicPartition, base: int, files: Mapping[str, File], size: int) -> SegmentEntry:
-        """``size`` of its ``.log``; -1: all of it."""
-        stat = files[LOG_SUFFIX].stat()
-        size = stat.size if size < 0 else size
-        before = self._before.get(owner, {}).get(base)
+    def _copy_segment(
+        self,
+        owner: TopicPartition,
+        segment: LogSegment,
+        files: Mapping[str, File],
+        same: int,
+        active: LogMoment | None = None,
+    ) -> SegmentEntry:
+        """``same`` bytes of its ``.log`` need not be compared with the target; ``active``: its log, if the segment is
+        the active one of it."""
+        base, log = segment.base_offset, files[LOG_SUFFIX]
+        stat = log.stat()
+        # Indexes change without the log, if they are rebuilt.
+        index_ns = max((file.stat().mtime_ns for suffix, file in files.items() if suffix != LOG_SUFFIX), default=0)
+        size = stat.size if active is None else active.position
+        before = self._entries.get(owner, {}).get(base)
         if (
             before is not None
             and (before.inode, before.mtime_ns, before.log_size) == (stat.inode, stat.mtime_ns, size)
+            and before.index_ns == index_ns
             and size == stat.size
             and {file.suffix for file in before.files} == files.keys()
             and all(self._target.has(owner, file) for file in before.files)
         ):
             return before
-        is_settled = stat.mtime_ns < self._topics.clock.now_ms() * 1_000_000 - SETTLED_NS
-        found = tuple(
-            self._copy(owner, base, suffix, file, size if suffix == LOG_SUFFIX else file.size())
-            for suffix, file in files.items()
-        )
-        return SegmentEntry(base, stat.inode if is_settled else 0, stat.mtime_ns, found)
+        pieces = [] if before is None else self._sound_pieces(owner, before, log, same, size)
+        pieces = pieces[: kept_count(pieces, size, is_sealed=active is None)]
+        position = pieces[-1].stop if pieces else 0
+        if position < size or not pieces:
+            pieces.append(self._copy(owner, base, LOG_SUFFIX, FileRange(log, position, size - position)))
+        others = []
+        for suffix, file in files.items():
+            if suffix != LOG_SUFFIX:
+                index_size = file.size() if active is None else TransactionIndex.size_below(file, active.end)
+                others.append(self._copy(owner, base, suffix, FileRange(file, 0, index_size)))
+        is_settled = self._is_settled(max(stat.mtime_ns, index_ns))
+        if active is None and not is_settled:
+            self._unsettled[owner, base] = stat.inode
+        return SegmentEntry(base, stat.inode if is_settled else 0, stat.mtime_ns, (*pieces, *others), index_ns)
+
+    def _sound_pieces(
+        self, owner: TopicPartition, before: SegmentEntry, log: File, same: int, size: int
+    ) -> list[StoredFile]:
+        """The pieces in the target that are the first bytes of a ``.log`` of ``size`` bytes."""
+        sound = []
+        for piece in before.pieces:
+            if not piece.size or piece.stop > size or not self._target.has(owner, piece):
+                break
+            if piece.stop > same and crc_of(FileRange(log, piece.position, piece.size)) != piece.crc:
+                break
+            sound.append(piece)
+        return sound
 
     # --- one file -----------------------------------------------------------------------------------------------------
 
-    def _copy(self, owner: TopicPartition, base: int, suffix: str, file: File, size: int) -> StoredFile:
-        if size and self._target.copies(owner, base, suffix, size):
-            stored = self._target.copy(owner, base, suffix, self._ranges(file, size))
+    def _copy(self, owner: TopicPartition, base: int, suffix: str, part: FileRange) -> StoredFile:
+        _, position, size = part
+        if size and not position and self._target.copies(owner, base, suffix, size):
+            stored = self._target.copy(owner, base, suffix, self._ranges(part.file, size))
         else:
-            stored = StoredFile(base, suffix, size, crc_of(FileRange(file, 0, size)))
+            stored = StoredFile(base, suffix, size, crc_of(part), position)
             if self._target.has(owner, stored):
                 return stored
-            self._target.put(owner, stored, self._paced(file, stored))
-        self._copied_count += 1
-        self._copied_bytes += size
+            self._target.put(owner, stored, self._paced(part, stored))
+        self.copied_count += 1
+        self.copied_bytes += size
         return stored
 
     def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
@@ -263,15 +381,15 @@ class _Run:
             yield piece
             self._note_copied(piece.size)
 
-    def _paced(self, file: File, stored: StoredFile) -> Iterator[bytes]:
+    def _paced(self, part: FileRange, stored: StoredFile) -> Iterator[bytes]:
         """The bytes to copy. They are read a second time: their CRC is in the name. Raises: TruncatedFileError."""
         crc = 0
-        for _, data in FileRange(file, 0, stored.size).pieces(self._step(UPLOAD_BYTES)):
+        for _, data in part.pieces(self._step(UPLOAD_BYTES)):
             crc = crc32c(data, crc)
             yield data
             self._note_copied(len(data))
         if crc != stored.crc:
-            raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", file.path)
+            raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", part.file.path)
 
     def _step(self, size: int) -> int:
         """Of how many bytes a piece is: small ones are for a rate."""

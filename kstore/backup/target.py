@@ -1,8 +1,9 @@
 """Where backups are: a directory, or a place that fsspec or HDFS reaches.
 
 backup-<time>.manifest       one backup each; written last, atomically
+replica-<time>.manifest      the same, by a replicator, which removes its old ones
 <topic>-<partition>/         the files of a log, of all backups together, named by their content
-.lock                        in a directory on this machine: held by a running backup
+.lock                        in a directory on this machine: held by a running backup or replicator
 """
 
 from __future__ import annotations
@@ -10,20 +11,44 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from kstore.backup.manifest import Manifest, StoredFile, decode_manifest, encode_manifest, manifest_name, manifest_time
-from kstore.engine.directory import make_directory
-from kstore.errors import CorruptFileError, LogNotFoundError, PathLike, TruncatedFileError
+from kstore.backup.manifest import (
+    Manifest,
+    StoredFile,
+    decode_manifest,
+    encode_manifest,
+    is_stored_name,
+    manifest_name,
+    manifest_time,
+)
+from kstore.engine.directory import is_log, make_directory
+from kstore.errors import (
+    CorruptFileError,
+    FileInTheWayError,
+    LogNotFoundError,
+    PathLike,
+    StorageError,
+    TruncatedFileError,
+)
 from kstore.files.copies import FileRange, copy_range, crc_of
-from kstore.files.fs import FileSystem
+from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
-from kstore.files.paths import TopicPartition, segment_name
+from kstore.files.paths import (
+    KSTORE_STATE,
+    META_PROPERTIES,
+    TopicPartition,
+    classify,
+    segment_name,
+    topic_partition,
+)
 from kstore.files.remote import UPLOAD_SUFFIX, Location, new_file, open_remote, put_file
 from kstore.record.crc import crc32c
+from kstore.rules.topics import KSTORE_TOPICS
 
-__all__ = ["CHUNK_BYTES", "BackupTarget"]
+__all__ = ["CHUNK_BYTES", "BackupTarget", "check_outside_stores"]
 
 CHUNK_BYTES = 1 << 20
 DIRECTORY_MODE = 0o700
@@ -34,10 +59,17 @@ class BackupTarget:
     """The backups in one place. Not thread-safe."""
 
     def __init__(
-        self, target: PathLike, *, storage_options: Mapping[str, Any] | None = None, fs: FileSystem = SYSTEM_FS
+        self,
+        target: PathLike | Location,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        fs: FileSystem = SYSTEM_FS,
     ) -> None:
         """Raises: ConfigError, StorageError."""
-        self._at = open_remote(target, storage_options=storage_options, local=fs)
+        if isinstance(target, Location):
+            self._at = target
+        else:
+            self._at = open_remote(target, storage_options=storage_options, local=fs)
         self._lock: DirectoryLock | None = None
         # The sizes of the files of each log, once they were asked for.
         self._present: dict[TopicPartition, dict[str, int]] = {}
@@ -52,17 +84,18 @@ class BackupTarget:
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 
-    def times(self) -> list[int]:
-        """The times of all backups, increasing. Raises: StorageError."""
+    def names(self) -> dict[int, str]:
+        """The names of all manifests, by their times, which increase. Raises: StorageError."""
         try:
             names = self._at.fs.list(self._at.path)
         except FileNotFoundError:
-            return []
-        return sorted(time_ms for time_ms in map(manifest_time, names) if time_ms is not None)
+            return {}
+        times = ((manifest_time(name), name) for name in names)
+        return dict(sorted((time_ms, name) for time_ms, name in times if time_ms is not None))
 
-    def manifest(self, time_ms: int) -> Manifest:
-        """Raises: CorruptFileError, UnsupportedFormatError, StorageError."""
-        at = self._at / manifest_name(time_ms)
+    def manifest(self, name: str) -> Manifest:
+        """Raises: CorruptFileError, UnsupportedFormatError, FileMissingError, StorageError."""
+        at = self._at / name
         opened = at.fs.open(at.path)
         try:
             size = opened.size()
@@ -71,19 +104,19 @@ class BackupTarget:
             manifest = decode_manifest(opened.pread(size, 0), at.url)
         finally:
             opened.close()
-        if manifest.time_ms != time_ms:
-            raise CorruptFileError(f"it is of {manifest.time_ms}, expected {time_ms}", path=at.url)
+        if manifest.time_ms != manifest_time(name):
+            raise CorruptFileError(f"it is of {manifest.time_ms}, expected {manifest_time(name)}", path=at.url)
         self._durable.update((log.owner, file.name) for log in manifest.logs for file in log.files)
         return manifest
 
     def last_at(self, at_ms: int | None) -> Manifest:
         """The last backup, of those at or before ``at_ms`` if that is given. Raises: LogNotFoundError."""
-        times = [time_ms for time_ms in self.times() if at_ms is None or time_ms <= at_ms]
-        if not times:
+        names = [name for time_ms, name in self.names().items() if at_ms is None or time_ms <= at_ms]
+        if not names:
             raise LogNotFoundError(
                 errno.ENOENT, "there is no backup" + (" so early" if at_ms is not None else ""), self.url
             )
-        return self.manifest(times[-1])
+        return self.manifest(names[-1])
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -101,22 +134,31 @@ class BackupTarget:
     def _files_of(self, owner: TopicPartition) -> dict[str, int]:
         """The sizes of a log's files, by their names in the target."""
         if owner not in self._present:
-            self._present[owner] = {}
+            at, found = self._at / str(owner), {}
             with suppress(FileNotFoundError):
-                found = self._at.fs.list_stats((self._at / str(owner)).path)
-                self._present[owner] = {name: stat.size for name, stat in found.items()}
+                found = self._at.fs.list_stats(at.path)
+            if is_log(classify(found)):
+                raise FileInTheWayError(errno.EEXIST, "a log, expected the files of backups", at.url)
+            self._remove_interrupted(at, found)
+            # Not before: after a failure a replicator asks again.
+            self._present[owner] = {name: stat.size for name, stat in found.items() if stat.is_file}
         return self._present[owner]
+
+    def _remove_interrupted(self, directory: Location, names: Iterable[str]) -> None:
+        """Removes what a backup that was killed was writing; the lock says that no other one is at work."""
+        if self._at.local is None or self._lock is None:
+            return
+        for name in names:
+            if name.endswith(UPLOAD_SUFFIX):
+                with suppress(StorageError):
+                    self._at.local.unlink((directory / name).path)
 
     def chunks(self, owner: TopicPartition, file: StoredFile) -> Iterator[bytes]:
         """The bytes of a file, checked. Raises: CorruptFileError, TruncatedFileError, StorageError."""
         if not file.size:
             return
-        at = self._at / str(owner) / file.name
-        opened = at.fs.open(at.path)
+        opened = self.open(owner, file)
         try:
-            found = opened.size()
-            if found != file.size:
-                raise TruncatedFileError(errno.EIO, f"it has {found} bytes, expected {file.size}", at.url)
             crc = 0
             for position in range(0, file.size, CHUNK_BYTES):
                 data = opened.pread(min(CHUNK_BYTES, file.size - position), position)
@@ -125,17 +167,51 @@ class BackupTarget:
         finally:
             opened.close()
         if crc != file.crc:
-            raise CorruptFileError(f"its CRC is {crc:08x}, expected {file.crc:08x}", path=at.url)
+            raise CorruptFileError(
+                f"its CRC is {crc:08x}, expected {file.crc:08x}", path=self._place_of(owner, file).url
+            )
+
+    def open(self, owner: TopicPartition, file: StoredFile) -> File:
+        """A file, which is not empty, for reading; only its size is checked. Raises: TruncatedFileError,
+        FileMissingError, StorageError."""
+        at = self._place_of(owner, file)
+        opened = at.fs.open(at.path)
+        found = opened.size()
+        if found != file.size:
+            opened.close()
+            raise TruncatedFileError(errno.EIO, f"it has {found} bytes, expected {file.size}", at.url)
+        return opened
+
+    def _place_of(self, owner: TopicPartition, file: StoredFile) -> Location:
+        return self._at / str(owner) / file.name
 
     # --- write --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Makes the place ready for a backup. Raises: LockedError if another one is running there; StorageError."""
+        """Makes the place ready for a backup.
+
+        Raises: LockedError if another one is running there; FileInTheWayError for a store, a log, and a place inside
+        one; StorageError.
+        """
+        self._check_no_store()
         if self._at.local is None:
             self._at.fs.make_dirs(self._at.path)
         else:
+            check_outside_stores(self._at.local, self._at.path)
             make_directory(self._at.local, self._at.path, mode=DIRECTORY_MODE)
             self._lock = DirectoryLock(self._at.path, kind="backup")
+
+    def _check_no_store(self) -> None:
+        try:
+            names = self._at.fs.list(self._at.path)
+        except FileNotFoundError:
+            return
+        # A broker's directory has no kstore.topics.
+        is_brokers = META_PROPERTIES in names and not any(manifest_time(name) for name in names)
+        if KSTORE_TOPICS in names or is_brokers:
+            raise FileInTheWayError(errno.EEXIST, "a store, expected a place for backups alone", self.url)
+        if is_log(classify(names)):
+            raise FileInTheWayError(errno.EEXIST, "a log, expected a place for backups alone", self.url)
 
     def put(self, owner: TopicPartition, file: StoredFile, chunks: Iterable[bytes]) -> None:
         """Stores a file: whole, or not at all. Its name is on disk after ``finish``.
@@ -190,16 +266,49 @@ class BackupTarget:
         self._files_of(owner)[file.name] = file.size
         self._unsynced.add(owner)
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: Manifest, *, replica: bool = False) -> None:
         """Stores the manifest, which makes what was put a backup. Raises: DiskFullError, StorageError."""
-        at, local = self._at / manifest_name(manifest.time_ms), self._at.local
+        at, local = self._at / manifest_name(manifest.time_ms, replica=replica), self._at.local
         if local is not None:
             # All names that the manifest relies on, also those that a killed backup has made.
             for owner in sorted(self._unsynced):
                 local.sync_dir((self._at / str(owner)).path)
             local.sync_dir(self._at.path)
+        self._unsynced.clear()
         self._at.fs.put(at.path, [encode_manifest(manifest)])
+
+    # --- remove -------------------------------------------------------------------------------------------------------
+
+    def remove_replicas(self, times: Iterable[int]) -> None:
+        """Removes manifests of a replicator, durably: what only they name may be removed then. Raises: StorageError."""
+        for time_ms in times:
+            with suppress(FileNotFoundError):
+                self._at.fs.unlink((self._at / manifest_name(time_ms, replica=True)).path)
+        if self._at.local is not None:
+            self._at.local.sync_dir(self._at.path)
+
+    def remove(self, owner: TopicPartition, name: str) -> None:
+        """Removes a file that no manifest names. Raises: StorageError."""
+        self._files_of(owner).pop(name, None)  # first: a removal that fails may happen all the same
+        with suppress(FileNotFoundError):
+            self._at.fs.unlink((self._at / str(owner) / name).path)
+
+    def stored(self) -> Iterator[tuple[TopicPartition, str]]:
+        """Every file of a log, and what an interrupted upload has left of one. Raises: StorageError."""
+        for directory in self._at.fs.list(self._at.path):
+            owner = topic_partition(directory)
+            for name in self._at.fs.list((self._at / directory).path) if owner is not None else ():
+                if owner is not None and (is_stored_name(name) or name.endswith(UPLOAD_SUFFIX)):
+                    yield owner, name
 
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def check_outside_stores(fs: FileSystem, path: Path) -> None:
+    """Raises: FileInTheWayError if ``path`` is in the directory of a store or a log, which may hold nothing else."""
+    for parent in path.parents:
+        if any(fs.exists(parent / name) for name in (KSTORE_TOPICS, KSTORE_STATE)):
+            kind = "store" if fs.exists(parent / KSTORE_TOPICS) else "log"
+            raise FileInTheWayError(errno.EEXIST, f"inside the {kind} {parent}, expected a place outside", str(path))

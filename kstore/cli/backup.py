@@ -9,13 +9,13 @@ import click
 
 from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import KstoreCommand
-from kstore.cli.options import format_option
+from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.time_type import timestamp_text
 from kstore.store import Store
 
-__all__ = ["command", "storage_options"]
+__all__ = ["command"]
 
 EXAMPLES = """
 \b
@@ -35,31 +35,15 @@ Exit status:
 """
 
 
-def storage_options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The pairs of ``--storage-option KEY=VALUE``."""
-    options = {}
-    for value in values:
-        name, found, text = value.partition("=")
-        if not name or not found:
-            raise click.BadParameter(f"{value!r}, expected KEY=VALUE")
-        options[name] = text
-    return options
-
-
 @click.command("backup", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store, or check its backups.")
 @click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
 @click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy no more MiB a second.")
-@click.option(
-    "--storage-option",
-    "options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=storage_options,
-    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
-)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@STORAGE_OPTION
 @format_option("text: one line. json: one object.")
-def command(places: tuple[str, ...], verify: bool, rate: float | None, options: dict[str, str], form: str) -> int:
+def command(
+    places: tuple[str, ...], verify: bool, rate: float | None, storage_options: dict[str, str], form: str
+) -> int:
     """Back up the store in DIR to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, gs://, ...).
 
     The backup is the whole store at one moment: records, topics, committed offsets, queues, transactions, producers.
@@ -67,14 +51,14 @@ def command(places: tuple[str, ...], verify: bool, rate: float | None, options: 
     if len(places) != (1 if verify else 2):
         raise click.UsageError("expected TARGET with --verify, else DIR and TARGET")
     if verify:
-        return _verify(places[0], options, form)
+        return _verify(places[0], storage_options, form)
     with (
         Store(places[0], create=False, background=False) as store,
         progress("backup", None) as advance,
     ):
         result = store.backup(
             places[1],
-            storage_options=options,
+            storage_options=storage_options,
             bytes_per_second=None if rate is None else rate * (1 << 20),
             progress=advance,
         )
@@ -88,8 +72,8 @@ def command(places: tuple[str, ...], verify: bool, rate: float | None, options: 
     return OK
 
 
-def _verify(target: str, options: dict[str, str], form: str) -> int:
-    checked = check_backups(target, storage_options=options)
+def _verify(target: str, storage_options: dict[str, str], form: str) -> int:
+    checked = check_backups(target, storage_options=storage_options)
     for one in checked:
         for error in one.errors:
             print(f"kstore: {error}", file=sys.stderr)
@@ -98,5 +82,5 @@ def _verify(target: str, options: dict[str, str], form: str) -> int:
 
 
 def _text(one: CheckedBackup) -> str:
-    state = "sound" if one.ok else f"{len(one.errors)} errors"
+    state = "sound" if one.ok else "1 error" if len(one.errors) == 1 else f"{len(one.errors)} errors"
     return f"{timestamp_text(one.time_ms)}: {one.file_count} files, {one.total_bytes:,} bytes, {state}"

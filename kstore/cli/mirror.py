@@ -8,9 +8,10 @@ import sys
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.options import format_option, lost_line
+from kstore.cli.options import STORAGE_OPTION, format_option, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
+from kstore.files.fs import plain_text
 from kstore.upkeep.mirror import MirroredLog, mirror, size_of
 
 __all__ = ["command"]
@@ -37,16 +38,6 @@ Exit status:
 """
 
 
-def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    options = {}
-    for value in values:
-        name, found, text = value.partition("=")
-        if not name or not found:
-            raise click.BadParameter(f"{value!r}, expected KEY=VALUE")
-        options[name] = text
-    return options
-
-
 @click.command(
     "mirror", cls=KstoreCommand, epilog=EXAMPLES, short_help="Copy logs byte for byte and update the copies."
 )
@@ -55,14 +46,7 @@ def _options(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 @click.option("--delete", is_flag=True, help="Remove from DST what retention has removed from SRC.")
 @click.option("--force", is_flag=True, help="If DST differs from SRC, remove that data and copy it again.")
 @click.option("--dry-run", is_flag=True, help="Change nothing; print the steps.")
-@click.option(
-    "--storage-option",
-    "storage_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=_options,
-    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
-)
+@STORAGE_OPTION
 @format_option("text: one line a log. json: one object a log.")
 def command(
     source: str,
@@ -100,14 +84,7 @@ def _complain(result: MirroredLog) -> None:
     for lost in result.damage:
         print(lost_line(lost), file=sys.stderr)
     if result.error is not None:
-        print(f"kstore: {_said(result)}", file=sys.stderr)
-
-
-def _said(result: MirroredLog) -> str:
-    error = result.error
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+        print(f"kstore: {plain_text(result.error)}", file=sys.stderr)
 
 
 def _text(result: MirroredLog) -> str:
@@ -152,6 +129,6 @@ def _json(result: MirroredLog) -> str:
                 }
                 for lost in result.damage
             ],
-            "error": _said(result) if result.error is not None else None,
+            "error": plain_text(result.error) if result.error is not None else None,
         }
     )

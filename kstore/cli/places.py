@@ -1,4 +1,5 @@
-"""What a path on the command line stands for: a segment file, a log, or a directory of logs."""
+"""What a path on the command line stands for: a segment file, a log, or a directory of logs; also in a backup, or in an
+object store."""
 
 from __future__ import annotations
 
@@ -6,27 +7,34 @@ import errno
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import FileMissingError, LogNotFoundError
-from kstore.files.fs import FileSystem
+from kstore.backup.view import BackupFs, place_to_read
+from kstore.errors import FileMissingError, LogNotFoundError, PathLike, StorageError
+from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX
+from kstore.files.paths import LOG_SUFFIX, MANIFEST
+from kstore.files.remote import is_remote
 from kstore.files.stray import StrayFs
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
-__all__ = ["LogPlace", "log_bytes", "log_places", "open_place"]
+__all__ = ["LogPlace", "is_file", "log_bytes", "log_places", "open_place", "target_of"]
 
 
 class LogPlace(NamedTuple):
-    """A log, and the file system that shows it."""
+    """A log, the file system that shows it, and the text that ``log_places`` finds it by."""
 
     path: Path
     fs: FileSystem
+    text: str
 
     @property
     def is_stray(self) -> bool:
         """Whether it is a segment file by itself."""
         return isinstance(self.fs, StrayFs)
+
+    @property
+    def can_grow(self) -> bool:
+        return not isinstance(self.fs, StrayFs | BackupFs)
 
 
 def log_places(path: str) -> list[LogPlace]:
@@ -34,15 +42,35 @@ def log_places(path: str) -> list[LogPlace]:
 
     Raises: LogNotFoundError for a path that does not exist, NotALogError for anything else; StorageError.
     """
-    place = Path(path)
-    if place.is_file():
-        return [LogPlace(place, StrayFs(place, SYSTEM_FS))]
+    if not is_remote(path) and is_file(path) and not MANIFEST.fullmatch(Path(path).name):
+        return [LogPlace(Path(path), StrayFs(Path(path), SYSTEM_FS), path)]
+    fs, place = place_to_read(path)
     try:
-        return [LogPlace(log, SYSTEM_FS) for log in find_logs(place)]
+        logs = find_logs(place, fs=fs)
     except FileMissingError:
-        if place.exists():
+        if fs is SYSTEM_FS and target_of(path) is not None:
             raise
         raise LogNotFoundError(errno.ENOENT, "no such file or directory", path) from None
+    if not is_remote(path):
+        return [LogPlace(log, fs, str(log)) for log in logs]
+    url = path.rstrip("/")
+    return [LogPlace(log, fs, url if log == place else f"{url}/{log.name}") for log in logs]
+
+
+def target_of(path: PathLike) -> FileStat | None:
+    """What ``path`` leads to; None if nothing is there. Raises: StorageError if that cannot be known."""
+    try:
+        return SYSTEM_FS.stat(path, follow_symlinks=True)
+    except StorageError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return None
+        raise
+
+
+def is_file(path: PathLike) -> bool:
+    """Raises: as ``target_of``."""
+    found = target_of(path)
+    return found is not None and found.is_file
 
 
 def open_place(place: LogPlace) -> Log:
@@ -50,12 +78,13 @@ def open_place(place: LogPlace) -> Log:
     return Log(place.path, read_only=True, fs=place.fs)
 
 
-def log_bytes(log: Path) -> int:
+def log_bytes(place: LogPlace) -> int:
     """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
     size = 0
-    for path in [log] if log.is_file() else log.glob(f"*{LOG_SUFFIX}"):
-        try:
-            size += path.stat().st_size
-        except FileNotFoundError:
-            pass
+    for name in place.fs.list(place.path):
+        if name.endswith(LOG_SUFFIX):
+            try:
+                size += place.fs.stat(place.path / name).size
+            except FileNotFoundError:
+                pass
     return size

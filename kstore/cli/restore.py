@@ -7,9 +7,8 @@ import json
 import click
 
 from kstore.backup.restore import restore
-from kstore.cli.backup import storage_options
 from kstore.cli.command import KstoreCommand
-from kstore.cli.options import format_option
+from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import OK
 from kstore.cli.time_type import TimeType, timestamp_text
@@ -60,21 +59,14 @@ def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[
     help="End this partition before OFFSET; may be given more than once. A transaction that this cuts is aborted in all"
     " partitions, and committed offsets are lowered. Not for queues and internal topics.",
 )
-@click.option(
-    "--storage-option",
-    "options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    callback=storage_options,
-    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
-)
+@STORAGE_OPTION
 @format_option("text: one line. json: one object.")
 def command(
     target: str,
     directory: str,
     at_ms: int | None,
     at_offsets: dict[TopicPartition, int],
-    options: dict[str, str],
+    storage_options: dict[str, str],
     form: str,
 ) -> int:
     """Restore the last backup in TARGET to DIR, which must not exist, or be empty: whole, or not at all.
@@ -83,7 +75,7 @@ def command(
     """
     with progress("restore", None) as advance:
         result = restore(
-            target, directory, at_ms=at_ms, at_offsets=at_offsets, storage_options=options, progress=advance
+            target, directory, at_ms=at_ms, at_offsets=at_offsets, storage_options=storage_options, progress=advance
         )
     if form == "json":
         print(json.dumps(result._asdict()))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kstore.backup.check import check_backups
-from kstore.backup.manifest import manifest_name
 from kstore.backup.restore import restore
 from kstore.backup.target import BackupTarget
 from kstore.errors import KstoreError
@@ -147,6 +146,7 @@ class BackupLife:
         """``killed_at``: the process of the first backup dies at its change of this number; another one continues."""
         self.before = before
         self.fs = MemoryRecording(MemoryFs(ROOT, before))
+        self.operations: Sequence[Operation] = self.fs.operations
         self.clock = ManualClock()
         self.killed_at = killed_at
         self.backups: list[Backup] = []
@@ -156,10 +156,6 @@ class BackupLife:
         self._tries = 0
         # What restores gave, by manifest.
         self._restored: dict[bytes, Contents] = {}
-
-    @property
-    def operations(self) -> Sequence[Operation]:
-        return self.fs.operations
 
     @property
     def now(self) -> int:
@@ -197,15 +193,18 @@ class BackupLife:
 
     def _backup(self, store: Store) -> None:
         began, contents = self.now, contents_of(store)
-        result = store.backup(BACKUPS)
-        self.backups.append(Backup(began, self.now, result.time_ms, contents))
+        time_ms = self._back_up(store)
+        self.backups.append(Backup(began, self.now, time_ms, contents))
+
+    def _back_up(self, store: Store) -> int:
+        return store.backup(BACKUPS).time_ms
 
     def _kill_a_backup(self) -> None:
         failing = FailingFs(self.fs)
         store = opened(failing, self.clock)
         failing.faults.append(Fault(self.killed_at, sticky=True, raising=KeyboardInterrupt()))
         with suppress(KeyboardInterrupt):
-            store.backup(BACKUPS)
+            self._back_up(store)
 
     # --- after the crash ----------------------------------------------------------------------------------------------
 
@@ -234,18 +233,23 @@ class BackupLife:
         """Each complete backup is there; another one that began is there completely, or not at all."""
         may = {one.time_ms: one for one in self.backups if one.began < begun}
         found = sound_backups(fs)
-        for backup in self.backups:
-            if backup.ended <= done and backup.time_ms not in found:
+        names = BackupTarget(BACKUPS, fs=fs).names()
+        for backup in self._kept([one for one in self.backups if one.ended <= done]):
+            if backup.time_ms not in found:
                 raise Lost(f"the backup {backup.time_ms} is not there")
         for time_ms in found:
             if time_ms not in may:
                 raise Wrong(f"the backup {time_ms} is there")
             # The files of sound backups are what their manifests say, so one restore of each manifest is enough.
-            key = read_file(fs, BACKUPS / manifest_name(time_ms))
+            key = read_file(fs, BACKUPS / names[time_ms])
             if key not in self._restored:
                 self._restored[key] = restored(fs, self.clock, time_ms)
             if self._restored[key] != may[time_ms].contents:
                 raise Wrong(f"the backup {time_ms} has {self._restored[key]}, expected {may[time_ms].contents}")
+
+    def _kept(self, backups: list[Backup]) -> list[Backup]:
+        """Which of these complete ones must be there."""
+        return backups
 
     def _check_restores(self, fs: FileSystem, begun: int, done: int) -> None:
         for one in self.restores:
@@ -275,7 +279,7 @@ class BackupLife:
             if self._tries % STATES_PER_BACKUP != 1:
                 return
             self.clock.advance(STEP_MS)
-            time_ms = store.backup(BACKUPS).time_ms
+            time_ms = self._back_up(store)
         sound_backups(fs)
         if (copied := restored(fs, self.clock, time_ms)) != found:
             raise Wrong(f"the next backup has {copied}, expected {found}")
@@ -293,7 +297,7 @@ def whole(fs: FileSystem, clock: ManualClock, path: Path) -> Contents:
 
 def sound_backups(fs: FileSystem) -> list[int]:
     """The times of the backups. Raises: Lost if a file of one is missing or damaged."""
-    checked = check_backups(BACKUPS, fs=fs) if BackupTarget(BACKUPS, fs=fs).times() else []
+    checked = check_backups(BACKUPS, fs=fs) if BackupTarget(BACKUPS, fs=fs).names() else []
     for one in checked:
         if not one.ok:
             raise Lost(f"the backup {one.time_ms}: {one.errors}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -27,8 +27,8 @@ from tests.crash.backup_life import (
     sound_backups,
     whole,
 )
-from tests.crash.power_cuts import ROOT, cut_power
-from tests.crash_states import Disk, Image, all_but, everything, nothing
+from tests.crash.power_cuts import ROOT, cut_power, kill_after
+from tests.crash_states import Disk, Image, all_but, nothing
 from tests.evidence import Lost, Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, READS, FailingFs, Fault
@@ -50,33 +50,21 @@ def lived(*, killed_at: int = 0) -> BackupLife:
     return life
 
 
-def kill(numbers: Collection[int] | None, life: BackupLife) -> int:
-    """Kills the process after each of these changes of the disk (None: all); returns how many these were."""
-    disk = Disk(ROOT, image=life.before)
-    kills = 0
-    for number, operation in enumerate(life.operations):
-        disk.apply(operation)
-        if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
-            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
-            kills += 1
-    return kills
-
-
 def test_a_kill_leaves_each_backup_and_each_restore_whole_or_absent(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
     life = lived()
     changes = [number for number, one in enumerate(life.operations) if one.kind in CHANGES | {"store"}]
-    tried("kills", kill(set(shuffled(changes, seed, tries(100, quick=4))), life))
+    tried("kills", kill_after(life, set(shuffled(changes, seed, tries(100, quick=4)))))
 
 
 @pytest.mark.soak
 def test_a_kill_after_any_change_leaves_each_backup_and_each_restore_whole_or_absent(
     machine: Machine, tried: Callable[[str, int], None]
 ) -> None:
-    kills = kill(None, lived())
+    kills = kill_after(lived())
     for number in range(1, len(change_kinds(prepared())) + 1, 60):
-        kills += kill(None, lived(killed_at=number))
+        kills += kill_after(lived(killed_at=number))
     assert kills >= 1000
     tried("kills", kills)
 
@@ -260,64 +248,42 @@ def survive_restore(image: Image, expected: Contents, clock: ManualClock, fault:
         raise Wrong(f"{NEW} has {found}, expected {expected}")
 
 
-SAMPLE = tries(30, quick=1)
+HOW_MANY = pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(tries(30, quick=1), id="some", marks=pytest.mark.sampled(2)),
+        pytest.param(None, id="all", marks=pytest.mark.soak),
+    ],
+)
 
 
 @STICKY
 @FAILURES
-@pytest.mark.sampled(2)
+@HOW_MANY
 def test_a_backup_that_fails_is_no_backup_and_the_next_one_is(
     kinds: frozenset[str],
     code: int,
     raising: Raising,
     sticky: bool,
+    sample: int | None,
     machine: Machine,
     seed: int,
     tried: Callable[[str, int], None],
 ) -> None:
-    tried("faults", fail_backups(kinds, code, raising, sticky, seed, SAMPLE))
-
-
-@pytest.mark.soak
-@STICKY
-@FAILURES
-def test_a_backup_that_fails_anywhere_is_no_backup_and_the_next_one_is(
-    kinds: frozenset[str],
-    code: int,
-    raising: Raising,
-    sticky: bool,
-    machine: Machine,
-    seed: int,
-    tried: Callable[[str, int], None],
-) -> None:
-    tried("faults", fail_backups(kinds, code, raising, sticky, seed, None))
+    tried("faults", fail_backups(kinds, code, raising, sticky, seed, sample))
 
 
 @STICKY
 @FAILURES
-@pytest.mark.sampled(2)
+@HOW_MANY
 def test_a_restore_that_fails_leaves_nothing_and_the_next_one_is_whole(
     kinds: frozenset[str],
     code: int,
     raising: Raising,
     sticky: bool,
+    sample: int | None,
     machine: Machine,
     seed: int,
     tried: Callable[[str, int], None],
 ) -> None:
-    tried("faults", fail_restores(kinds, code, raising, sticky, seed, SAMPLE))
-
-
-@pytest.mark.soak
-@STICKY
-@FAILURES
-def test_a_restore_that_fails_anywhere_leaves_nothing_and_the_next_one_is_whole(
-    kinds: frozenset[str],
-    code: int,
-    raising: Raising,
-    sticky: bool,
-    machine: Machine,
-    seed: int,
-    tried: Callable[[str, int], None],
-) -> None:
-    tried("faults", fail_restores(kinds, code, raising, sticky, seed, None))
+    tried("faults", fail_restores(kinds, code, raising, sticky, seed, sample))

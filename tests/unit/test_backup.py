@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 
 from kstore.backup.check import check_backups
+from kstore.backup.manifest import manifest_name
 from kstore.backup.restore import restore
 from kstore.backup.take import BackupResult
 from kstore.cli.main import main
@@ -32,6 +33,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log, writer_of
 from kstore.producer.producer import Producer
 from kstore.store import Store, coordinator_of
+from kstore.store import open as open_store
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.upkeep.verify import verify
 from tests.evidence import Lost, Wrong
@@ -46,15 +48,6 @@ pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnin
 @pytest.fixture
 def tmp_path(directory: Path) -> Path:
     return directory
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-    yield "memory://bucket/backups"
-    store.store.clear()
 
 
 def contents(store: Store, *, internal: bool = False) -> dict[str, Any]:
@@ -328,6 +321,28 @@ def test_a_sealed_segment_that_is_cut_and_sealed_again_before_the_moment_is_copi
         assert contents(new) == before
 
 
+@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+def test_a_topic_that_is_deleted_during_a_backup_does_not_hurt_it(recreated: bool, tmp_path: Path) -> None:
+    with Store(tmp_path / "store", durability="os", **SETTINGS) as store:
+        for name in ("orders", "short"):
+            store.create_topic(name)
+            store.log(name).append(b"first")
+        topics = ["short"]
+
+        def delete(size: int) -> None:
+            if topics:
+                store.delete_topic(topics.pop())
+                if recreated:
+                    store.create_topic("short")
+                    store.log("short").append(b"second")
+
+        store.backup(tmp_path / "backups", progress=delete)
+    with restored(tmp_path / "backups", tmp_path / "new") as new:
+        assert [one.value for one in new.log("orders").read()] == [b"first"]
+        expected = [b"second"] if recreated else [b"first"]
+        assert [one.value for one in new.log("short").read()] == expected
+
+
 # --- a model ----------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +434,9 @@ def test_each_restore_of_a_random_life_equals_the_model_at_its_moment(
         path.mkdir()
         life.run(tries(25, quick=14))
         for result, expected, jobs in life.models:
+            with open_store(path / "backups" / manifest_name(result.time_ms), read_only=True) as shown:
+                if contents(shown) != expected:
+                    raise Lost(f"life {number}, backup {result.time_ms} in place: {contents(shown)}, not {expected}")
             with restored(path / "backups", path / "new", at_ms=result.time_ms) as new:
                 if contents(new) != expected:
                     raise Lost(f"life {number}, backup {result.time_ms}: {contents(new)}, expected {expected}")
@@ -478,6 +496,32 @@ def test_a_damaged_backup_is_found_and_not_restored(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backups", "store"]
 
 
+def test_a_backup_after_a_damaged_file_was_removed_is_whole(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        fill(store)
+        before = contents(store)
+        store.backup(tmp_path / "backups")
+        for path in (tmp_path / "backups").glob("orders-*/*"):
+            path.unlink()
+            assert not check_backups(tmp_path / "backups")[-1].ok
+            store.backup(tmp_path / "backups")
+            assert check_backups(tmp_path / "backups")[-1].ok
+    with restored(tmp_path / "backups", tmp_path / "new") as new:
+        assert contents(new) == before
+
+
+def test_a_backup_removes_what_a_killed_one_was_writing(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        fill(store)
+        store.backup(tmp_path / "backups")
+        left = tmp_path / "backups" / "orders-0" / "00000000000000000077.log.mirror"
+        left.write_bytes(b"half")
+        assert check_backups(tmp_path / "backups")[0].ok
+        assert left.exists()
+        store.backup(tmp_path / "backups")
+        assert not left.exists()
+
+
 def test_a_log_that_ends_elsewhere_than_the_backup_says_is_not_restored(tmp_path: Path) -> None:
     with Store(tmp_path / "store", **SETTINGS) as store:
         fill(store)
@@ -514,5 +558,10 @@ def test_the_commands_back_up_verify_and_restore(tmp_path: Path, capsys: pytest.
     with Store(tmp_path / "new", **SETTINGS) as store:
         assert contents(store) == before
     next((tmp_path / "backups" / "orders-0").glob("*.log")).unlink()
+    capsys.readouterr()
     assert main(["backup", "--verify", target]) == 1
+    output = capsys.readouterr()
+    assert output.out.endswith("bytes, 1 error\n")
+    assert output.err.startswith(f"kstore: {target}/orders-0/")
+    assert output.err.endswith(".log: No such file or directory\n")
     assert main(["backup", target]) == 2

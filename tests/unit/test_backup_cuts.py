@@ -7,12 +7,14 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 
+from kstore.backup import take
 from kstore.backup.restore import restore
 from kstore.cli.main import main
 from kstore.errors import (
@@ -23,6 +25,7 @@ from kstore.errors import (
     StorageError,
     TopicNotFoundError,
 )
+from kstore.files import local
 from kstore.files.paths import TopicPartition
 from kstore.producer.producer import Producer
 from kstore.record._codec import Record
@@ -331,6 +334,27 @@ def test_a_batch_is_not_split(tmp_path: Path) -> None:
         assert new.log("orders").append(b"d") == 5
 
 
+def test_the_next_backup_copies_a_changed_file_though_its_inode_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat_of = local._file_stat
+    monkeypatch.setattr(local, "_file_stat", lambda stat: stat_of(stat)._replace(inode=1))
+    monkeypatch.setattr(take, "SETTLED_NS", -(10**12))
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        store.create_topic("orders", 2)
+        with transactional(store) as producer:
+            producer.begin_transaction()
+            for owner in (FIRST, SECOND):
+                producer.send("orders", b"cut", partition=owner.partition)
+            producer.commit_transaction()
+        store.backup(tmp_path / "backups")
+    with restored(tmp_path / "backups", tmp_path / "new", {FIRST: 0}) as new:
+        assert not values(new, SECOND)
+        new.backup(tmp_path / "backups")
+    with restored(tmp_path / "backups", tmp_path / "newer", {}) as newer:
+        assert not values(newer, SECOND)
+
+
 # --- refusals, and the command line -----------------------------------------------------------------------------------
 
 
@@ -365,6 +389,24 @@ def test_other_offsets_are_refused(
     with pytest.raises(error):
         restore(tmp_path / "backups", tmp_path / "new", at_offsets={TopicPartition(*owner): offset})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backups", "store"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"at_offsets": {"orders-0": 1}}, "at_offsets names 'orders-0', expected a TopicPartition"),
+        ({"at_offsets": {("orders", 0, 1): 1}}, "expected a TopicPartition"),
+        ({"at_offsets": [FIRST]}, "expected offsets by TopicPartition"),
+        ({"at_ms": "2026-01-01"}, "at_ms is '2026-01-01', expected ms since the epoch as an int"),
+        ({"at_ms": datetime(2026, 1, 1)}, "expected ms since the epoch as an int"),
+        ({"at_ms": True}, "expected ms since the epoch as an int"),
+    ],
+)
+def test_arguments_of_a_wrong_type_get_a_sentence(wrong: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        store.backup(tmp_path / "backups")
+    with pytest.raises(ConfigError, match=message):
+        restore(tmp_path / "backups", tmp_path / "new", **wrong)
 
 
 def test_the_command_restores_to_offsets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -51,6 +55,35 @@ def test_a_segment_file_is_a_log_by_itself(data: Path, capsys: Capture, path: st
     assert json.loads(capsys.readouterr().out)["record"]["value"] == "b"
     assert main(["grep", "b", path]) == 0
     assert capsys.readouterr().out == f"{path}:1:b\n"
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that the system closes to this process, as it does to users who are not root."""
+    path = tmp_path / "closed"
+    for name in ("stat", "lstat", "open", "listdir", "scandir"):
+        action = getattr(os, name)
+
+        def refusing(at: Any, *arguments: Any, action: Callable[..., Any] = action, **options: Any) -> Any:
+            if isinstance(at, str | Path) and path in Path(at).parents:
+                raise PermissionError(errno.EACCES, "Permission denied", str(at))
+            return action(at, *arguments, **options)
+
+        monkeypatch.setattr(os, name, refusing)
+    return path
+
+
+@pytest.mark.parametrize("name", ["log", "copy.log"])
+@pytest.mark.parametrize(
+    "command", [["read"], ["verify"], ["stats"], ["explain", "--offset", "0"], ["grep", "a"], ["dump-log", "--files"]]
+)
+def test_a_path_that_the_system_refuses_gets_one_line(
+    command: list[str], name: str, closed: Path, capsys: Capture
+) -> None:
+    assert main([*command, str(closed / name)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Permission denied" in error
 
 
 def test_damage_of_a_segment_file_by_itself_is_found(data: Path, capsys: Capture) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +18,6 @@ from tests.mirror_parts import run, values
 @pytest.fixture
 def tmp_path(directory: Path) -> Path:
     return directory
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-    yield "memory://bucket/backup"
-    store.store.clear()
 
 
 # --- what is lost -----------------------------------------------------------------------------------------------------

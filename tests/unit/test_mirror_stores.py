@@ -23,15 +23,6 @@ def tmp_path(directory: Path) -> Path:
     return directory
 
 
-@pytest.fixture
-def memory() -> Iterator[str]:
-    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
-    store.store.clear()
-    store.pseudo_dirs[:] = [""]
-    yield "memory://bucket/backup"
-    store.store.clear()
-
-
 # --- stores -----------------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +78,7 @@ def test_a_log_that_only_has_its_active_segment_leaves_a_store_empty(tmp_path: P
     result = run(tmp_path / "a-0", f"{memory}/a-0")
     assert result.segments_copied == 0
     assert result.active_left_out
-    assert not [name for name in open_remote(memory).fs.list("/backup/a-0") if name.endswith(".log")]
+    assert not [name for name in open_remote(memory).fs.list("/dir/a-0") if name.endswith(".log")]
 
 
 def test_an_upload_that_fails_goes_on_with_the_next_run(

@@ -1,0 +1,99 @@
+"""``kstore replicate``: keeps a store's last moments in a target, until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import click
+
+from kstore.backup.replicate import Replicator
+from kstore.cli.command import KstoreCommand
+from kstore.cli.interrupts import held_interrupts
+from kstore.cli.options import STORAGE_OPTION, format_option
+from kstore.cli.status import OK
+from kstore.cli.time_type import timestamp_text
+from kstore.store import Store
+
+__all__ = ["command"]
+
+EXAMPLES = """
+\b
+Examples:
+  kstore replicate --once data /mnt/replica          what the last replicator could no longer copy
+  kstore replicate data s3://bucket/kstore           needs s3fs
+  kstore restore /mnt/replica recovered
+  kstore backup --verify /mnt/replica
+
+No other process may have DIR open for writing: a program that does calls store.replicator(TARGET) itself, because a
+moment of the whole store exists only in the process that writes it. This command does the store's background work, such
+as retention, and replicates it. Ctrl-C runs a last round; a kill is safe.
+
+\b
+Exit status:
+  0  TARGET has everything
+  1  it failed, or another process writes to DIR
+  2  bad usage
+"""
+
+
+@click.command("replicate", cls=KstoreCommand, epilog=EXAMPLES, short_help="Keep a store's last moments in a target.")
+@click.argument("directory", metavar="DIR")
+@click.argument("target", metavar="TARGET")
+@click.option("--every", default="1s", show_default=True, metavar="TIME", help="The interval: ms, or like 500ms, 10s.")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=60, show_default=True, help="How many moments to keep at least."
+)
+@click.option("--once", is_flag=True, help="Take one moment, and end.")
+@click.option("--hold-retention", is_flag=True, help="Let retention delete only what was copied.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@STORAGE_OPTION
+@format_option("text: a line at the start and at the end. json: objects.")
+def command(
+    directory: str,
+    target: str,
+    every: str,
+    keep: int,
+    once: bool,
+    hold_retention: bool,
+    rate: float | None,
+    storage_options: dict[str, str],
+    form: str,
+) -> int:
+    """Follow the store in DIR, and keep its last moments in TARGET: a directory, hdfs://..., or a URL for fsspec.
+
+    TARGET then has backups: restore and backup --verify take them.
+    """
+    with held_interrupts() as interrupts, Store(directory, create=False, background=not once) as store:
+        replicator = store.replicator(
+            target,
+            every=every,
+            keep=keep,
+            hold_retention=hold_retention,
+            storage_options=storage_options,
+            bytes_per_second=None if rate is None else rate * (1 << 20),
+        )
+        with replicator:
+            try:
+                with interrupts.allowed():
+                    replicator.flush()
+                    _report(replicator, form)
+                    if not once:
+                        _wait()
+            except KeyboardInterrupt:
+                pass
+        if interrupts.came:
+            _report(replicator, form)
+    return OK
+
+
+def _wait() -> None:
+    threading.Event().wait()
+
+
+def _report(replicator: Replicator, form: str) -> None:
+    time_ms = replicator.last_time_ms
+    if form == "json":
+        print(json.dumps({"time_ms": time_ms, "target": replicator.target}), flush=True)
+    elif time_ms is not None:
+        print(f"{replicator.target} has the store as at {timestamp_text(time_ms)}", flush=True)
