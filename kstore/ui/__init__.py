@@ -1,0 +1,14 @@
+"""Logs in a browser: pages on loopback about directories of logs, read-only.
+
+app         the addresses, and what answers them
+rendering   pages of models: templates and drawings
+guard       who may ask: the host's name, the token, the cookie, the headers of every answer
+places      the logs by their addresses: nothing else that a client sends leads to a file
+survey      counts the logs in a thread, so that no page waits for it
+segments    a segment's bytes from some position on: batches, index entries, damage
+payload     bytes of records as text, JSON or hex
+pages       what each page shows, as JSON
+pictures    what only these pages draw
+following   new records of a log, as events
+server      uvicorn, the socket, the address to open
+"""

@@ -1,0 +1,78 @@
+"""A connection of a browser: uvicorn's, with a time limit for requests, and with our headers also on its own answers.
+
+Whoever can connect is counted, with the token or without. So no connection stays open without a request: a few that are
+left open, or send a request that never ends, would otherwise keep out the one who has the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kstore.ui.guard import HEADERS, Application, Receive, Scope, Send, answer
+
+__all__ = ["Connection"]
+
+# From the connection, or from the last answer, to the end of the next request's head.
+HEAD_SECONDS = 10.0
+CONNECTIONS_MAX = 100
+
+
+class Connection(H11Protocol):  # type: ignore[misc]  # untyped for us
+    """What uvicorn calls for one connection, in the thread of its loop."""
+
+    app: Application
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._guarded: Application = self.app
+        self.app = self._admitted
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self.connections) > CONNECTIONS_MAX:
+            self.logger.warning("over %d connections: a request is refused", CONNECTIONS_MAX)
+            await answer(send, 503, "There are too many connections.", connection="close")
+        else:
+            await self._guarded(scope, receive, send)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()  # a request has begun, and not ended
+
+    def on_response_complete(self) -> None:
+        # Before the call: the next request may be here already. A body that nobody reads has the same limit as a head.
+        self._expect_head()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        headers = {"content-type": "text/plain; charset=utf-8", "connection": "close", **HEADERS}
+        lines = [(name.encode(), value.encode()) for name, value in headers.items()]
+        for event in (
+            h11.Response(status_code=400, headers=lines, reason=b"Bad Request"),
+            h11.Data(data=msg.encode("ascii")),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _expect_head(self) -> None:
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,531 @@
+"""What each page shows, as a dictionary of JSON values: the page's twin, and the only thing that the page is made from.
+
+Sizes are bytes, times ms since the epoch, end offsets exclusive. What a client asks for is looked up: a log among those
+found, a segment in its directory's listing, a batch by a walk to its position, a record in its batch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError
+from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.batch import Batch
+from kstore.record.control import parse_control_type
+from kstore.record.walk import Damage
+from kstore.reports.document import view_fields
+from kstore.reports.hexview import VIEW_BYTES, batch_view
+from kstore.types import OFFSET_MAX
+from kstore.ui.payload import FORMS, preview, shown
+from kstore.ui.places import Place
+from kstore.ui.segments import Entries, Segment, Window, segment_of
+from kstore.ui.survey import Counted, Survey
+from kstore.upkeep.explain import Explanation, explain_offset, explain_time
+from kstore.upkeep.verify.partition import verify_head
+
+__all__ = ["Model", "NotHereError", "Pages"]
+
+Model = dict[str, Any]
+
+NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+MILLISECONDS = re.compile(r"@([0-9]{1,16})", re.ASCII)
+# How long the first page waits for the search of the directories, so that it is seldom empty, and how long any other
+# page does, of which the user has a bookmark.
+FIND_SECONDS = 0.3
+FIRST_SECONDS = 30.0
+SEGMENTS_MAX = 200
+RECORDS_MAX = 100
+LAST_RECORDS = 20
+# A record may have any number of headers.
+HEADERS_MAX = 200
+HEADER_BYTES_MAX = 8 << 10
+# The strip of a whole segment has a link for each of these parts.
+PARTS_MAX = 100
+SUMMED = ("segments", "bytes", "batches", "records", "damage", "notes")
+
+
+class NotHereError(Exception):
+    """The address leads nowhere; the text says what was looked for."""
+
+
+class Pages:
+    """The models of all pages. Thread-safe; each method reads what it shows when it is called.
+
+    Raises: NotHereError for what does not exist; KstoreError for what cannot be read.
+    """
+
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+
+    # --- many logs --------------------------------------------------------------------------------------------------
+
+    def overview(self, wanted: str = "") -> Model:
+        """All topics, or those with ``wanted`` in their names."""
+        survey = self.survey
+        survey.find_again()
+        survey.wait_for_places(FIND_SECONDS)
+        counted, sizes = survey.known()
+        places = survey.places
+        topics = []
+        for members in places.by_topic.values():
+            row: Model = {"topic": members[0].topic, "url": members[0].topic_url, "directory": str(members[0].root)}
+            row |= {"partitions": len(members), "counted": sum(place in counted for place in members)}
+            row |= _sums([counted[place].document for place in members if place in counted])
+            # The bytes are known long before the rest.
+            row["bytes"] = sum(sizes.get(place, 0) for place in members)
+            topics.append(row)
+        total = {name: sum(row[name] for row in topics) for name in SUMMED}
+        total |= {"topics": len(topics), "partitions": len(places.by_key)}
+        stores = survey.stores()
+        findings = [each for store in stores for each in store["findings"]]
+        total["damage"] += sum(each["severity"] == "damage" for each in findings)
+        total["notes"] += sum(each["severity"] == "note" for each in findings)
+        listed = [row for row in topics if wanted.lower() in row["topic"].lower()]
+        listed.sort(key=lambda row: (not row["damage"], -row["bytes"]))
+        boxes = [
+            {
+                "name": place.name,
+                "topic": place.topic,
+                "bytes": size,
+                "url": place.url,
+                "damage": counted[place].document["damage"] if place in counted else 0,
+            }
+            for place, size in sizes.items()
+        ]
+        return {
+            "paths": [str(path) for path in survey.paths],
+            "directories": len(places.roots),
+            "deep": survey.deep,
+            "problems": places.problems,
+            "pending": survey.pending_count or not survey.is_complete,
+            "wanted": wanted,
+            "total": total,
+            "topics": listed,
+            "logs": boxes,
+            "findings": findings,
+            "groups": list(_groups(stores, counted)),
+            "queues": [each for store in stores for each in store["queues"]],
+            "readers_problems": [each for store in stores for each in store["readers_problems"]],
+        }
+
+    def topic(self, number: str, topic: str) -> Model:
+        """The partitions of a topic."""
+        self.survey.wait_for_places(FIRST_SECONDS)
+        members = self.survey.places.by_topic.get((number, topic))
+        if members is None:
+            raise NotHereError("There is no such topic.")
+        counted, sizes = self.survey.known()
+        rows = []
+        for place in members:
+            row = _log(place) | {"bytes": sizes.get(place, 0), "counted": place in counted}
+            if place in counted:
+                document = counted[place].document
+                row |= {name: value for name, value in document.items() if name not in ("path", "name", "topic")}
+            rows.append(row)
+        return {
+            "topic": members[0].topic,
+            "directory": str(members[0].root),
+            "pending": any(self.survey.is_pending(place) for place in members),
+            "partitions": rows,
+        }
+
+    # --- one log ----------------------------------------------------------------------------------------------------
+
+    def place(self, number: str, topic: str, partition: str) -> Place:
+        """The log with this address."""
+        self.survey.wait_for_places(FIRST_SECONDS)
+        place = self.survey.places.by_key.get((number, topic, partition))
+        if place is None:
+            raise NotHereError("There is no such log.")
+        return place
+
+    def open(self, place: Place) -> Log:
+        """The log for reading. Raises: as ``Log``."""
+        return Log(place.path, read_only=True, fs=self.survey.fs)
+
+    def partition(self, place: Place, start: str = "") -> Model:
+        """A log, and its segments from base offset ``start`` on."""
+        survey = self.survey
+        counted = survey.ask(place)
+        model: Model = {"log": _log(place), "ends": None, "problem": survey.problem(place)}
+        try:
+            with self.open(place) as log:
+                watermark = log.high_watermark
+                model["ends"] = {"start": log.start_offset, "high_watermark": watermark, "end": log.end_offset}
+        except KstoreError as error:
+            model["problem"] = model["problem"] or str(error)
+        bases = verify_head(place.path, fs=survey.fs).bases
+        first = _number(start, "segment") if start else 0
+        some = [base for base in bases if base >= first][:SEGMENTS_MAX]
+        known = {} if counted is None else {each["base"]: each for each in counted.document["segment_list"]}
+        model["segment_count"] = len(bases)
+        model["segments"] = [{"base": base, "url": f"{place.url}/{base}", **known.get(base, {})} for base in some]
+        model["next_segment"] = some[-1] + 1 if some and some[-1] != bases[-1] else None
+        model["pending"] = survey.is_pending(place)
+        model["counted"] = None if counted is None else {**counted.document, "at": counted.at_ms}
+        return model
+
+    def jump(self, place: Place, to: str) -> str:
+        """The address of the record at an offset or a time, or of the damage in its place; at the log's end, of what
+        comes next."""
+        explanation, offset = self._explanation(place, to)
+        address, _ = _found_address(place, explanation, offset)
+        last = explanation.steps[-1]
+        if address is None and last.what == "end" and "offset" in last.values:
+            return f"{place.url}/live"
+        if address is None:
+            raise NotHereError(f"{last.text}.")
+        return address
+
+    def explain(self, place: Place, to: str) -> Model:
+        """The path of a lookup."""
+        explanation, offset = self._explanation(place, to)
+        address, is_record = _found_address(place, explanation, offset)
+        return {
+            "log": _log(place),
+            "to": to,
+            "steps": [{"step": step.what, "text": step.text, "values": step.values} for step in explanation.steps],
+            "found": is_record,
+            "url": address,
+        }
+
+    def _explanation(self, place: Place, to: str) -> tuple[Explanation, int | None]:
+        """The lookup, and the offset that was looked up if it was one."""
+        kind, number = _target(to)
+        with self.open(place) as log:
+            try:
+                return (explain_offset(log, number), number) if kind == "offset" else (explain_time(log, number), None)
+            except OffsetOutOfRangeError as error:
+                raise NotHereError(f"{error}.") from None
+
+    def live(self, place: Place) -> Model:
+        """The last records of a log, and where a follower continues."""
+        with self.open(place) as log:
+            end = log.high_watermark
+            records = list(
+                islice(log.read(max(log.start_offset, end - LAST_RECORDS), end, on_corrupt="skip"), RECORDS_MAX)
+            )
+        return {"log": _log(place), "end": end, "records": [record_row(place, record) for record in records]}
+
+    # --- one segment ------------------------------------------------------------------------------------------------
+
+    def _segment(self, place: Place, base: str) -> Segment:
+        head = verify_head(place.path, fs=self.survey.fs)
+        segment = segment_of(self.survey.fs, head, place.path, _number(base, "segment"))
+        if segment is None:
+            raise NotHereError("There is no such segment: it may have been deleted, or merged by a compaction.")
+        return segment
+
+    def segment(self, place: Place, base: str, position: str = "") -> Model:
+        """The batches of a segment from byte ``position`` on."""
+        segment = self._segment(place, base)
+        url = f"{place.url}/{segment.base_offset}"
+        entries, times = segment.offset_entries(), segment.time_entries()
+        window = segment.window(_number(position, "position") if position else 0, entries)
+        counted = self.survey.ask(place)
+        damages = [] if counted is None else counted.document["findings"]
+        last = entries.entry(len(entries) - 1).value if len(entries) else 0
+        return {
+            "log": _log(place),
+            "url": url,
+            "file": segment.path().rpartition("/")[2],
+            "base": segment.base_offset,
+            "next_base": None if segment.is_last else segment.offset_stop,
+            "bytes": segment.size,
+            "live": segment.is_live,
+            "files": list(self._files(segment)),
+            "start": window.start,
+            "stop": window.stop,
+            "next": window.next_position,
+            "last": last,
+            "batches": [_batch_row(url, at, batch) for at, batch in window.batches],
+            "damages": [_damage_row(url, segment, window, damage) for damage in window.damages],
+            "index": _index_rows(entries, window),
+            "index_entries": len(entries),
+            "index_problem": entries.problem,
+            "timeindex": _time_rows(times, window),
+            "timeindex_entries": len(times),
+            "timeindex_problem": times.problem,
+            "parts": [{"position": each.value, "offset": each.offset} for each in entries.sampled(PARTS_MAX)],
+            "findings": [each for each in damages if each["path"] == segment.path() and "position" in each],
+        }
+
+    def _files(self, segment: Segment) -> Iterator[Model]:
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            path = segment.path(suffix)
+            if self.survey.fs.exists(path):
+                yield {"name": path.rpartition("/")[2], "bytes": self.survey.fs.stat(path).size}
+
+    def _batch_at(self, segment: Segment, position: str) -> tuple[Window, tuple[int, Batch] | Damage]:
+        """The batch, or the damage, that starts exactly there."""
+        at = _number(position, "position")
+        window = segment.window(at, segment.offset_entries(), batches_max=1) if at < segment.size else Window(at)
+        for damage in window.damages[:1]:
+            if damage.position == at:
+                return window, damage
+        for batch in window.batches[:1]:
+            if batch[0] == at:
+                return window, batch
+        raise NotHereError("No batch starts at this position.")
+
+    def batch(self, place: Place, base: str, position: str, first: str = "") -> Model:
+        """A batch, or the damage in its place: the header with its bytes, and records from offset ``first`` on."""
+        segment = self._segment(place, base)
+        window, found = self._batch_at(segment, position)
+        url = f"{place.url}/{segment.base_offset}"
+        at = found.position if isinstance(found, Damage) else found[0]
+        end = found.stop if isinstance(found, Damage) else at + found[1].size
+        model: Model = {
+            "log": _log(place),
+            "segment_url": url,
+            "base": segment.base_offset,
+            "url": f"{url}/{at}",
+            "position": at,
+            "bytes": end - at,
+            "view": _view(segment, at, found.first_offset if isinstance(found, Damage) else found[1].base_offset),
+            "next_url": f"{url}/{end}" if end < segment.size else None,
+            "batch": None,
+            "damage": None,
+            "problem": "",
+            "records": [],
+            "next_first": None,
+        }
+        if isinstance(found, Damage):
+            model["damage"] = _damage_row(url, segment, window, found)
+            return model
+        batch = found[1]
+        model["batch"] = _batch_row(url, at, batch)
+        try:
+            records = list(islice(batch.records(_number(first, "offset") if first else 0), RECORDS_MAX + 1))
+        except CorruptDataError as error:
+            model["problem"] = error.reason
+            return model
+        if len(records) > RECORDS_MAX:
+            model["next_first"] = records.pop().offset
+        model["records"] = [_row_of_batch(model["url"], batch, record) for record in records]
+        return model
+
+    def record(self, place: Place, base: str, position: str, offset: str, form: str = "") -> Model:
+        """A record, its key, value and headers as ``form``."""
+        segment = self._segment(place, base)
+        _, found = self._batch_at(segment, position)
+        number = _number(offset, "offset")
+        if isinstance(found, Damage):
+            raise NotHereError("The batch is damaged.")
+        at, batch = found
+        record = next(iter(batch.records(number, number + 1)), None) if number < OFFSET_MAX else None
+        if record is None:
+            raise NotHereError("The batch has no such record.")
+        form = form if form in FORMS else FORMS[0]
+        batch_url = f"{place.url}/{segment.base_offset}/{at}"
+        return {
+            "log": _log(place),
+            "base": segment.base_offset,
+            "position": at,
+            "segment_url": f"{place.url}/{segment.base_offset}",
+            "batch_url": batch_url,
+            "url": f"{batch_url}/{number}",
+            "form": form,
+            "forms": list(FORMS),
+            "marker": _marker(batch, record),
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "timestamp_type": record.timestamp_type,
+            "leader_epoch": record.leader_epoch,
+            "key": shown(record.key, form).fields(),
+            "value": shown(record.value, form).fields(),
+            "headers": [
+                {
+                    "name": preview(name.encode("utf-8", "surrogatepass")).fields(),
+                    "value": shown(value, form, HEADER_BYTES_MAX).fields(),
+                }
+                for name, value in record.headers[:HEADERS_MAX]
+            ],
+            "header_count": len(record.headers),
+        }
+
+
+def _groups(stores: list[Model], counted: dict[Place, Counted]) -> Iterator[Model]:
+    """Where each group is in each partition, and how far that is from the end, the furthest first."""
+    ends = {
+        (str(place.root), place.topic, place.partition): (place.url, known.document.get("end"))
+        for place, known in counted.items()
+    }
+    rows = []
+    for store in stores:
+        for position in store["groups"]:
+            url, end = ends.get((store["paths"][0], position["topic"], position["partition"]), (None, None))
+            lag = None if end is None else max(end - position["committed"], 0)
+            rows.append({**position, "url": url, "end": end, "lag": lag})
+    yield from sorted(rows, key=lambda row: -(row["lag"] or 0))
+
+
+def _log(place: Place) -> Model:
+    return {
+        "name": place.name,
+        "topic": place.topic,
+        "partition": place.partition,
+        "directory": str(place.path),
+        "url": place.url,
+        "topic_url": place.topic_url,
+    }
+
+
+def _sums(documents: list[Model]) -> dict[str, int]:
+    return {name: sum(document[name] for document in documents) for name in SUMMED}
+
+
+def _number(text: str, what: str) -> int:
+    if not NUMBER.fullmatch(text) or int(text) > OFFSET_MAX:
+        raise NotHereError(f"That is not the number of a {what}.")
+    return int(text)
+
+
+def _target(to: str) -> tuple[str, int]:
+    """What a user typed: an offset, or a time in ms."""
+    text = to.strip()
+    if NUMBER.fullmatch(text):
+        return "offset", _number(text, "record")
+    if match := MILLISECONDS.fullmatch(text):
+        return "time", int(match[1])
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise NotHereError(
+            "Expected an offset, a time such as 2026-01-31T09:00, or @ and ms since the epoch."
+        ) from None
+    return "time", round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _found_address(place: Place, explanation: Explanation, offset: int | None) -> tuple[str | None, bool]:
+    """The page of the record, and True; or of the damage in the place of ``offset``, or at the end of the way."""
+    base = position = damage = None
+    for step in explanation.steps:
+        if step.what == "segment":
+            base, position, damage = step.values["base_offset"], None, None
+        elif step.what == "batch":
+            position = step.values["position"]
+        elif step.what == "damage":
+            damage = step.values.get("position", position)
+    if base is None:
+        return None, False
+    record = explanation.record
+    # A lookup goes on after damage, to the next record.
+    if record is not None and (damage is None or offset in (None, record.offset)):
+        return f"{place.url}/{base}/{position}/{record.offset}", True
+    return None if damage is None else f"{place.url}/{base}/{damage}", False
+
+
+def _view(segment: Segment, position: int, first_offset: int) -> Model:
+    """The bytes of a batch's header and a little more, with the names of the fields."""
+    data, size_left = segment.entry_bytes(position, VIEW_BYTES), segment.size - position
+    base = segment.base_offset
+    return view_fields(
+        batch_view(data, position, size_left, first_offset=first_offset, base_offset=base, with_payload=True)
+    )
+
+
+def _batch_row(url: str, position: int, batch: Batch) -> Model:
+    return {
+        "url": f"{url}/{position}",
+        "position": position,
+        "bytes": batch.size,
+        "first": batch.base_offset,
+        "last": batch.last_offset,
+        "records": batch.record_count,
+        "codec": _codec(batch),
+        "magic": batch.magic,
+        "max_timestamp": batch.max_timestamp,
+        "timestamp_type": batch.timestamp_type,
+        "leader_epoch": batch.leader_epoch,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "transactional": batch.is_transactional,
+        "control": batch.is_control,
+        "delete_horizon": batch.delete_horizon_ms,
+        "crc": batch.crc,
+    }
+
+
+def _codec(batch: Batch) -> str:
+    try:
+        return batch.codec
+    except CorruptDataError as error:
+        return error.reason
+
+
+def _damage_row(url: str, segment: Segment, window: Window, damage: Damage) -> Model:
+    """``stop`` is where the next whole batch starts, or where the search ended (``open``)."""
+    is_tail = segment.is_live and damage.next_offset is None and damage.stop == segment.size
+    return {
+        "url": f"{url}/{damage.position}",
+        "position": damage.position,
+        "stop": damage.stop,
+        "bytes": damage.stop - damage.position,
+        "first": damage.first_offset,
+        "next_offset": damage.next_offset,
+        "reason": damage.reason,
+        # A writer may be writing there now.
+        "severity": "note" if is_tail else "damage",
+        "open": window.is_open and damage is window.damages[-1],
+    }
+
+
+def _index_rows(entries: Entries, window: Window) -> list[Model]:
+    """The entries that point into the window; ``wrong``: a batch is there, but none with this last offset starts there.
+
+    Brokers before 3.x wrote the last offset of a whole append, which may be that of a later batch.
+    """
+    starts = {at: batch.last_offset for at, batch in window.batches}
+    rows = []
+    for entry in entries.with_values(window.start, window.stop):
+        is_damaged = any(damage.position <= entry.value < damage.stop for damage in window.damages)
+        is_wrong = not is_damaged and (entry.value not in starts or starts[entry.value] > entry.offset)
+        rows.append({"slot": entry.slot, "offset": entry.offset, "position": entry.value, "wrong": is_wrong})
+    return rows
+
+
+def _time_rows(times: Entries, window: Window) -> list[Model]:
+    if not window.batches:
+        return []
+    first, last = window.batches[0][1].base_offset, window.batches[-1][1].last_offset
+    return [
+        {"slot": each.slot, "timestamp": each.value, "offset": each.offset} for each in times.with_offsets(first, last)
+    ]
+
+
+def record_row(place: Place, record: Record) -> Model:
+    """A record in a list of a log's; its address looks it up."""
+    return _record_row(f"{place.url}/jump?to={record.offset}", record)
+
+
+def _row_of_batch(url: str, batch: Batch, record: Record) -> Model:
+    return {**_record_row(f"{url}/{record.offset}", record), "marker": _marker(batch, record)}
+
+
+def _record_row(url: str, record: Record) -> Model:
+    return {
+        "url": url,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": preview(record.key).fields(),
+        "value": preview(record.value).fields(),
+        "headers": len(record.headers),
+    }
+
+
+def _marker(batch: Batch, record: Record) -> str:
+    """The kind of a control record; empty for all others."""
+    if not batch.is_control:
+        return ""
+    try:
+        return parse_control_type(record.key).name
+    except CorruptDataError as error:
+        return error.reason

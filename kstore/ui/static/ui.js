@@ -1,0 +1,58 @@
+// A page whose numbers are not all known is fetched again until they are; a live page adds the records that events
+// bring. Texts come escaped for people, and go into the page as text alone.
+"use strict";
+
+const REFRESH_MS_MAX = 8000;
+const ROWS_MAX = 500;
+
+async function refresh(delay) {
+  const response = await fetch(location.href);
+  if (!response.ok) return;
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
+  const typing = document.activeElement && document.activeElement.tagName === "INPUT";
+  if (!typing) document.querySelector("main").replaceWith(fresh);
+  if (typing || "pending" in fresh.dataset) {
+    setTimeout(() => refresh(Math.min(delay * 1.5, REFRESH_MS_MAX)), delay);
+  }
+}
+
+function addCell(row, text, left) {
+  const cell = row.insertCell();
+  if (left) cell.className = "left wrap mono";
+  cell.textContent = text;
+  return cell;
+}
+
+function follow(state) {
+  const table = document.getElementById("records");
+  const source = new EventSource(state.dataset.events);
+  source.onmessage = (event) => {
+    const found = JSON.parse(event.data);
+    for (const record of found.records) {
+      const row = table.insertRow(0);
+      row.className = "new";
+      const link = document.createElement("a");
+      link.href = record.url;
+      link.textContent = record.offset;
+      row.insertCell().append(link);
+      addCell(row, record.time, true);
+      addCell(row, record.key, true);
+      addCell(row, record.value, true);
+      addCell(row, record.headers || "", false);
+    }
+    while (table.rows.length > ROWS_MAX) table.deleteRow(-1);
+    const left = found.left_out ? `; ${found.left_out} records came too fast to be listed` : "";
+    state.textContent = `Following. The log ends at offset ${found.end}${left}.`;
+  };
+  source.addEventListener("problem", (event) => {
+    state.textContent = JSON.parse(event.data);
+    source.close();
+  });
+  source.onopen = () => { state.textContent = "Following."; };
+  source.onerror = () => { state.textContent = "The server does not answer."; };
+}
+
+const main = document.querySelector("main");
+if ("pending" in main.dataset) setTimeout(() => refresh(700), 500);
+const state = document.querySelector("[data-events]");
+if (state) follow(state);
