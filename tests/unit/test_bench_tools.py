@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from tools.bench.producer_peers import Peer as ProducerPeer
 from tools.bench.producer_peers import Unavailable
 from tools.bench.producers_child import Span
 from tools.bench.producers_table import producers, span_rate
-from tools.bench.report import report
+from tools.bench.report import TABLES, report
 from tools.bench.slow_fs import SlowSyncFs
 
 MOUNTS = """\
@@ -64,11 +65,17 @@ def test_the_page_names_each_number_that_was_not_reached() -> None:
         Line("append", "1/s", "limit 2/s", "0.5", "0.9", False),
         Line("read", "2/s", "limit 2/s", "1.0", "0.9", True),
     ]
-    page = report([("processor", "one")], lines)
-    missed = page.partition("Not reached in this run:")[2]
-    assert "- append: 1/s, asked 0.9" in missed
-    assert "- read" not in missed
-    assert "All that is asked was reached" in report([], lines[1:])
+    page = report([("processor", "one")], {"Append": lines[:1], "Read": lines[1:], "Queue": []}, {})
+    assert "- `  0.5` append: **1/s**, beside limit 2/s; **asked: 0.9, not reached**" in page
+    assert "- `  1.0` read: **2/s**, beside limit 2/s; asked: 0.9\n" in page
+    assert "Of 2 numbers that are asked, this run reached 1." in page
+    assert "### Queue" not in page
+
+
+def test_the_page_is_at_most_120_columns_wide() -> None:
+    line = Line("a name " * 12, "1,000,000 records/s", "what stands beside it, " * 12, "0.5", "0.9 of it", False)
+    page = report([("processor", "one")], {"Append": [line]}, dict.fromkeys(TABLES, ""))
+    assert max(map(len, page.splitlines())) <= 120
 
 
 def test_the_machine_s_words_name_no_host_and_no_path(tmp_path: Path) -> None:
@@ -99,11 +106,14 @@ def test_the_log_of_many_segments_has_them(tmp_path: Path) -> None:
     assert len(list((tmp_path / "log").glob("*.log"))) == 5
 
 
+PACKAGES = {"lmdb": ["lmdb"], "RocksDB": ["rocksdict"], "LevelDB": ["plyvel"]}
+
+
 @pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
 @pytest.mark.parametrize("peer", PEERS, ids=[peer.name for peer in PEERS])
 def test_a_peer_gives_back_what_was_appended(tmp_path: Path, peer: Peer, synced: bool) -> None:
-    if peer.name == "lmdb":
-        pytest.importorskip("lmdb")
+    for package in PACKAGES.get(peer.name, ()):
+        pytest.importorskip(package)
     batch = values(10)
     store = peer.open(tmp_path / "peer", synced)
     store.append_many(batch)
@@ -115,7 +125,8 @@ def test_a_peer_gives_back_what_was_appended(tmp_path: Path, peer: Peer, synced:
 
 
 def test_the_comparison_has_a_row_for_each_peer(tmp_path: Path) -> None:
-    pytest.importorskip("lmdb")
+    for package in chain.from_iterable(PACKAGES.values()):
+        pytest.importorskip(package)
     table = compare(Run(tmp_path, 1), Workload("few", 1_000, 2_000, 1_000)).splitlines()
     assert [row.split("|")[1].strip() for row in table[2:]] == [peer.name for peer in PEERS]
 

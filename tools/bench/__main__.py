@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools.bench.aio_lines import aio, aio_loop
-from tools.bench.append_lines import append_many, append_one
+from tools.bench.append_lines import append_many, append_one, append_peers
 from tools.bench.arrow_lines import arrow
 from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
@@ -27,51 +27,28 @@ from tools.bench.producer_lines import producer_latency, producer_send
 from tools.bench.producer_memory import producer_memory
 from tools.bench.producer_peer_lines import producer_peers, producer_peers_synced
 from tools.bench.producers_table import producers
-from tools.bench.queue_lines import queue
+from tools.bench.queue_lines import queue, queues
 from tools.bench.read_lines import read, read_producers, read_small, read_values
 from tools.bench.report import report
 from tools.bench.spark_lines import spark, spark_growth
 from tools.bench.store_lines import retention, store
 from tools.bench.upkeep_lines import roll, upkeep
 
-LINES: dict[str, Callable[[Run], list[Line]]] = {
-    function.__name__: function
-    for function in (
-        append_many,
-        append_one,
-        read,
-        read_values,
-        read_small,
-        read_producers,
-        arrow,
-        lookup,
-        segments,
-        recovery,
-        upkeep,
-        roll,
-        store,
-        retention,
-        durable,
-        durable_slow_disk,
-        compaction,
-        compaction_beside,
-        memory,
-        producer_send,
-        producer_latency,
-        producer_peers,
-        producer_peers_synced,
-        producer_memory,
-        consumer,
-        queue,
-        aio,
-        aio_loop,
-        follow,
-        shared,
-        spark,
-        spark_growth,
-    )
+SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
+    "Append": (append_many, append_one, append_peers, durable, durable_slow_disk, roll),
+    "Read": (read, read_values, read_small, read_producers, arrow, lookup),
+    "Open, recover, check": (segments, recovery, upkeep, store, retention),
+    "Compact": (compaction, compaction_beside),
+    "Memory": (memory, producer_memory),
+    "Produce": (producer_send, producer_latency, producer_peers, producer_peers_synced),
+    "Consume": (consumer,),
+    "Queue": (queue,),
+    "asyncio": (aio, aio_loop),
+    "Several processes": (follow, shared),
+    "Spark": (spark, spark_growth),
 }
-TABLES: dict[str, Callable[[Run], str]] = {function.__name__: function for function in (producers, comparison)}
+LINES = {function.__name__: function for functions in SECTIONS.values() for function in functions}
+TABLES: dict[str, Callable[[Run], str]] = {function.__name__: function for function in (producers, comparison, queues)}
 
 
 def parse_args() -> argparse.Namespace:
@@ -96,7 +73,7 @@ def main() -> None:
     if args.list:
         sys.stdout.write("\n".join(names) + "\n")
         return
-    lines: list[Line] = []
+    lines: dict[str, list[Line]] = {}
     tables: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
         run = Run(Path(directory), args.rounds, args.spark_gib)
@@ -106,8 +83,12 @@ def main() -> None:
             if name in TABLES:
                 tables[name] = TABLES[name](run)
             else:
-                lines += LINES[name](run)
-        page = report(machine, lines, **tables)
+                lines[name] = LINES[name](run)
+        sections = {
+            heading: [line for function in functions for line in lines.get(function.__name__, ())]
+            for heading, functions in SECTIONS.items()
+        }
+        page = report(machine, sections, tables)
     sys.stdout.write(page)
     if args.write is not None:
         args.write.write_text(page, encoding="utf-8")

@@ -13,7 +13,7 @@ import kstore
 
 __all__ = ["file_system", "machine_words"]
 
-PEERS = ("lmdb", "confluent-kafka", "persist-queue")
+PEERS = ("lmdb", "rocksdict", "plyvel", "confluent-kafka", "persist-queue")
 
 
 def machine_words(directory: Path) -> list[tuple[str, str]]:

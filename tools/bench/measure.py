@@ -22,7 +22,6 @@ __all__ = [
     "rate_line",
     "rows_as_table",
     "seconds_of",
-    "table",
 ]
 
 MILLION = 1e6
@@ -99,13 +98,6 @@ def rate_line(
         asked, reached = f"{rate_min / MILLION:.0f} M records/s", rate >= rate_min
     figure, bound = f"{rate / MILLION:.1f} M records/s", f"{limit_name} {limit / MILLION:.1f} M/s"
     return Line(name, figure, bound, f"{rate / limit:.2f}", asked, reached)
-
-
-def table(lines: Sequence[Line]) -> str:
-    """The lines as a Markdown table."""
-    marks = {True: "yes", False: "NO", None: "-"}
-    head = ("", "measured", "beside it, in the same run", "ratio", "asked", "reached")
-    return rows_as_table([head, *((*line[:5], marks[line.reached]) for line in lines)])
 
 
 def rows_as_table(rows: Sequence[Sequence[str]]) -> str:

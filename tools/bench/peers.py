@@ -23,6 +23,8 @@ __all__ = ["PEERS", "Peer", "Store"]
 MAP_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20
 KEY = struct.Struct("=Q")
+# The trees that sort keys as bytes need the highest byte first.
+SORTED_KEY = struct.Struct(">Q")
 
 
 class Store(Protocol):
@@ -118,6 +120,74 @@ class LmdbTree:
         self._env.close()
 
 
+class RocksDb:
+    """RocksDB with raw bytes, without compression, which the others do not have either; a write batch for many."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+
+        options = Options(raw_mode=True)
+        options.set_compression_type(DBCompressionType.none())
+        write_options = WriteOptions()
+        write_options.sync = synced
+        self._base = Rdict(str(path), options)
+        self._base.set_write_options(write_options)
+        self._put, self.close = self._base.put, self._base.close
+        self._batch = WriteBatch
+        self._next = 0
+
+    def append_many(self, values: Sequence[bytes]) -> None:
+        batch = self._batch(raw_mode=True)
+        put, pack = batch.put, SORTED_KEY.pack
+        for number, value in enumerate(values, self._next):
+            put(pack(number), value)
+        self._base.write(batch)
+        self._next += len(values)
+
+    def append(self, value: bytes) -> None:
+        self._put(SORTED_KEY.pack(self._next), value)
+        self._next += 1
+
+    def values(self) -> Iterator[bytes]:
+        values: Iterator[bytes] = self._base.values()
+        return values
+
+    def value_at(self, number: int) -> bytes | None:
+        value: bytes | None = self._base.get(SORTED_KEY.pack(number))
+        return value
+
+
+class LevelDb:
+    """LevelDB without compression; a write batch for many."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        import plyvel
+
+        self._base = plyvel.DB(str(path), create_if_missing=True, compression=None)
+        self._put, self.close = self._base.put, self._base.close
+        self._synced = synced
+        self._next = 0
+
+    def append_many(self, values: Sequence[bytes]) -> None:
+        pack = SORTED_KEY.pack
+        with self._base.write_batch(sync=self._synced) as batch:
+            put = batch.put
+            for number, value in enumerate(values, self._next):
+                put(pack(number), value)
+        self._next += len(values)
+
+    def append(self, value: bytes) -> None:
+        self._put(SORTED_KEY.pack(self._next), value, sync=self._synced)
+        self._next += 1
+
+    def values(self) -> Iterator[bytes]:
+        return iter(self._base.iterator(include_key=False))
+
+    def value_at(self, number: int) -> bytes | None:
+        value: bytes | None = self._base.get(SORTED_KEY.pack(number))
+        return value
+
+
 class PlainFile:
     """Values of one size, one after another: no checks, no offsets, no recovery. The minimal cost."""
 
@@ -169,5 +239,7 @@ PEERS: tuple[Peer, ...] = (
     Peer("kstore", KstoreLog),
     Peer("sqlite3, WAL", SqliteTable),
     Peer("lmdb", LmdbTree),
+    Peer("RocksDB", RocksDb),
+    Peer("LevelDB", LevelDb),
     Peer("plain file", PlainFile),
 )

@@ -6,14 +6,17 @@ means: one transaction, if its user can start one. Values are what each accepts:
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 import kstore
+from tools.bench.peers import KEY, MAP_BYTES
 
-__all__ = ["QUEUES", "QueueOf"]
+__all__ = ["BY_HAND", "QUEUES", "QueueOf"]
 
 
 class KstoreQueue:
@@ -38,6 +41,72 @@ class KstoreQueue:
 
     def close(self) -> None:
         self._store.close()
+
+
+class LmdbLease:
+    """Two tables of lmdb, by hand: a put, a move to the leased, a delete. In bulk each is one transaction."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        import lmdb
+
+        self._env = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=2, sync=synced, metasync=synced)
+        self._waiting = self._env.open_db(b"waiting", integerkey=True)
+        self._leased = self._env.open_db(b"leased", integerkey=True)
+        self._next = 0
+        self.close = self._env.close
+
+    def one_by_one(self, value: bytes, count: int) -> None:
+        for _ in range(count):
+            self.bulk(value, 1)
+
+    def bulk(self, value: bytes, count: int) -> None:
+        keys = [KEY.pack(number) for number in range(self._next, self._next + count)]
+        self._next += count
+        with self._env.begin(self._waiting, write=True) as transaction:
+            transaction.cursor().putmulti([(key, value) for key in keys], append=True)
+        with self._env.begin(write=True) as transaction:
+            waiting = transaction.cursor(self._waiting)
+            waiting.first()
+            items = list(islice(iter(waiting), count))
+            transaction.cursor(self._leased).putmulti(items, append=True)
+            for key, _ in items:
+                transaction.delete(key, db=self._waiting)
+        with self._env.begin(self._leased, write=True) as transaction:
+            for key, _ in items:
+                transaction.delete(key)
+        assert len(items) == count
+
+
+class SqliteLease:
+    """A table of SQLite in WAL mode, by hand: INSERT, UPDATE ... RETURNING, DELETE. In bulk each is a transaction."""
+
+    def __init__(self, path: Path, synced: bool) -> None:
+        path.mkdir()
+        self._base = sqlite3.connect(path / "queue.db", isolation_level=None)
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute(f"PRAGMA synchronous = {'FULL' if synced else 'OFF'}")
+        self._base.execute("CREATE TABLE queue (number INTEGER PRIMARY KEY, leased INTEGER, value BLOB NOT NULL)")
+        self._base.execute("CREATE INDEX waiting ON queue (number) WHERE leased IS NULL")
+        self.close = self._base.close
+
+    def one_by_one(self, value: bytes, count: int) -> None:
+        for _ in range(count):
+            self.bulk(value, 1)
+
+    def bulk(self, value: bytes, count: int) -> None:
+        base = self._base
+        base.execute("BEGIN")
+        base.executemany("INSERT INTO queue (value) VALUES (?)", repeat((value,), count))
+        base.execute("COMMIT")
+        items = base.execute(
+            "UPDATE queue SET leased = 1 WHERE number IN"
+            " (SELECT number FROM queue WHERE leased IS NULL ORDER BY number LIMIT ?) RETURNING number, value",
+            (count,),
+        ).fetchall()
+        base.execute("BEGIN")
+        base.executemany("DELETE FROM queue WHERE number = ?", ((number,) for number, _ in items))
+        base.execute("COMMIT")
+        assert len(items) == count
 
 
 class _Peer:
@@ -132,8 +201,12 @@ class DiskcacheDeque(_Peer):
 QueueOf = Callable[[Path, bool], Any]
 QUEUES: dict[str, QueueOf] = {
     "kstore": KstoreQueue,
+    "lmdb by hand": LmdbLease,
+    "sqlite3 by hand": SqliteLease,
     "persist-queue": PersistQueue,
     "litequeue": LiteQueue,
     "huey": HueyStorage,
     "diskcache": DiskcacheDeque,
 }
+# The fastest of what an application would write itself.
+BY_HAND = ("lmdb by hand", "sqlite3 by hand")
