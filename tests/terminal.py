@@ -71,11 +71,11 @@ def screen(sent: bytes) -> list[str]:
             lines += [""] * (row + 1 - len(lines))
         elif part == "\r":
             column = 0
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
+            column += len(part)
         elif part.endswith("K"):
             lines[row] = "" if part == "\x1b[2K" else lines[row][:column]
         elif part.endswith("A"):
             row -= int(part[2:-1] or 1)
-        elif not part.startswith("\x1b"):
-            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + len(part) :]
-            column += len(part)
     return lines

@@ -8,7 +8,7 @@ makes their lines, and tests hold the two together.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strlen
 
 from kstore.record._codec cimport Record
 
@@ -38,6 +38,10 @@ cdef inline void put(Line* line, const char* data, Py_ssize_t size) noexcept:
         memcpy(line.at, data, size)
         line.at += size
     line.size += size
+
+
+cdef inline void put_text(Line* line, const char* text) noexcept:
+    put(line, text, strlen(text))
 
 
 cdef inline void put_bytes(Line* line, bytes data) noexcept:
@@ -87,7 +91,7 @@ cdef bint put_string(Line* line, const uint8_t* data, Py_ssize_t size) except -1
     cdef bint is_ascii = True
     cdef uint8_t byte
     cdef char[6] escape
-    put(line, b'"', 1)
+    put_text(line, b'"')
     while True:
         plain = plain_size(data + at, size - at, &is_ascii)
         put(line, <const char*>data + at, plain)
@@ -105,7 +109,7 @@ cdef bint put_string(Line* line, const uint8_t* data, Py_ssize_t size) except -1
             escape[2] = escape[3] = c"0"
             escape[4], escape[5] = HEX[byte >> 4], HEX[byte & 15]
         put(line, escape, 6 if escape[1] == c"u" else 2)
-    put(line, b'"', 1)
+    put_text(line, b'"')
     if not is_ascii and line.at == NULL:
         try:
             PyUnicode_DecodeUTF8(<const char*>data, size, NULL)
@@ -114,9 +118,10 @@ cdef bint put_string(Line* line, const uint8_t* data, Py_ssize_t size) except -1
     return True
 
 
-cdef bint put_field(Line* line, bytes data) except -1:
+cdef bint put_field(Line* line, const char* name, bytes data) except -1:
+    put_text(line, name)
     if data is None:
-        put(line, b"null", 4)
+        put_text(line, b"null")
         return True
     return put_string(line, <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
@@ -125,72 +130,56 @@ cdef bint put_headers(Line* line, tuple headers) except -1:
     cdef Py_ssize_t size
     cdef const char* name
     cdef bint is_first = True
-    put(line, b"[", 1)
+    put_text(line, b',"headers":[')
     for key, value in headers:
-        put(line, b'{"key":' if is_first else b',{"key":', 7 if is_first else 8)
+        put_text(line, b'{"key":' if is_first else b',{"key":')
         is_first = False
         name = PyUnicode_AsUTF8AndSize(key, &size)
         put_string(line, <const uint8_t*>name, size)
-        put(line, b',"value":', 9)
-        if not put_field(line, value):
+        if not put_field(line, b',"value":', value):
             return False
-        put(line, b"}", 1)
-    put(line, b"]", 1)
+        put_text(line, b"}")
+    put_text(line, b"]")
     return True
 
 
-cdef bint put_plain(Line* line, Record record, bytes head, bytes kind) except -1:
+cdef bint put_record(Line* line, Record record, bytes head, bytes kind, bint as_kcat) except -1:
     put_bytes(line, head)
-    put(line, b'"offset":', 9)
+    put_text(line, b'"offset":')
     put_number(line, record.offset)
-    put(line, b',"timestamp":', 13)
-    put_number(line, record.timestamp)
-    put(line, b',"timestamp_type":"', 19)
-    put_bytes(line, kind)
-    put(line, b'","key":', 8)
-    if not put_field(line, record.key):
+    if as_kcat:
+        put_text(line, b',"tstype":"')
+        put_bytes(line, kind)
+        put_text(line, b'","ts":')
+        put_number(line, record.timestamp)
+        if not put_headers(line, record.headers):
+            return False
+    else:
+        put_text(line, b',"timestamp":')
+        put_number(line, record.timestamp)
+        put_text(line, b',"timestamp_type":"')
+        put_bytes(line, kind)
+        put_text(line, b'"')
+    if not put_field(line, b',"key":', record.key):
         return False
-    put(line, b',"value":', 9)
-    if not put_field(line, record.value):
+    if not put_field(line, b',"payload":' if as_kcat else b',"value":', record.value):
         return False
-    put(line, b',"headers":', 11)
-    if not put_headers(line, record.headers):
+    if not as_kcat and not put_headers(line, record.headers):
         return False
-    put(line, b"}\n", 2)
+    put_text(line, b"}\n")
     return True
 
 
-cdef bint put_kcat(Line* line, Record record, bytes head, bytes kind) except -1:
-    put_bytes(line, head)
-    put(line, b'"offset":', 9)
-    put_number(line, record.offset)
-    put(line, b',"tstype":"', 11)
-    put_bytes(line, kind)
-    put(line, b'","ts":', 7)
-    put_number(line, record.timestamp)
-    put(line, b',"headers":', 11)
-    if not put_headers(line, record.headers):
-        return False
-    put(line, b',"key":', 7)
-    if not put_field(line, record.key):
-        return False
-    put(line, b',"payload":', 11)
-    if not put_field(line, record.value):
-        return False
-    put(line, b"}\n", 2)
-    return True
-
-
-cdef bytes made(Record record, bytes head, bytes kind, bint (*put_record)(Line*, Record, bytes, bytes) except -1):
+cdef bytes line_of(Record record, bytes head, bytes kind, bint as_kcat):
     cdef Line line
     cdef bytes text
     line.at = NULL
     line.size = 0
-    if not put_record(&line, record, head, kind):
+    if not put_record(&line, record, head, kind, as_kcat):
         return None
     text = PyBytes_FromStringAndSize(NULL, line.size)
     line.at = PyBytes_AS_STRING(text)
-    put_record(&line, record, head, kind)
+    put_record(&line, record, head, kind, as_kcat)
     return text
 
 
@@ -199,9 +188,9 @@ def plain_line(Record record not None, bytes head not None, bytes kind not None)
 
     None if a key, a value or a header's value is not UTF-8.
     """
-    return made(record, head, kind, put_plain)
+    return line_of(record, head, kind, as_kcat=False)
 
 
 def kcat_line(Record record not None, bytes head not None, bytes kind not None):
     """The same with kcat's names, in its order."""
-    return made(record, head, kind, put_kcat)
+    return line_of(record, head, kind, as_kcat=True)

@@ -8,12 +8,13 @@ from itertools import groupby
 
 import click
 
+from kstore.cli.bars import bar, has_blocks
 from kstore.cli.command import KstoreCommand
 from kstore.cli.names import complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, table, wrapped
+from kstore.cli.table import painted, room, table, wrapped
 from kstore.logs.topics import PartitionDescription
 from kstore.rules.topics import format_topic_id
 from kstore.store import Store, TopicDescription
@@ -22,6 +23,8 @@ __all__ = ["command"]
 
 # From this many on, empty partitions share a row.
 ALIKE_MIN = 3
+# Of a bar, and the gap before it.
+BAR_WIDTH_MIN, BAR_WIDTH_MAX, GAP_WIDTH = 8, 24, 2
 
 EXAMPLES = """
 \b
@@ -83,11 +86,23 @@ def _print(topic: TopicDescription) -> None:
     for line in wrapped(f"{topic.name}: {topic_id}{', ' if own else ''}{own}"):
         print(line)
     columns = ("partition", "start", "high watermark", "end", "segments", "bytes")
-    for line in table(columns, list(_rows(topic.partitions))):
-        print(line)
+    rows = list(_rows(topic.partitions))
+    title, *lines = table(columns, rows)
+    print(title)
+    for line, drawn in zip(lines, _bars(lines, rows), strict=True):
+        print(f"{line}  {drawn}".rstrip())
     for row in topic.partitions:
         if row.error:
             print(f"{row.partition}: {painted('cannot be opened', 'red')}: {row.error}")
+
+
+def _bars(lines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]:
+    """The bytes of each row, beside its line on a terminal where that has space; one partition has no need of it."""
+    sizes = [size for *_, size in rows if isinstance(size, int)]
+    columns = (room() or 0) - max(map(len, lines), default=0) - GAP_WIDTH
+    if len(sizes) < 2 or len(lines) != len(sizes) or not has_blocks() or columns < BAR_WIDTH_MIN:
+        return [""] * len(lines)
+    return [bar(size, max(sizes), min(columns, BAR_WIDTH_MAX)) for size in sizes]
 
 
 def _rows(partitions: Sequence[PartitionDescription]) -> Iterator[tuple[object, ...]]:

@@ -23,9 +23,10 @@ from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
 from kstore.cli.options import RAW, format_option
+from kstore.cli.places import target_of
 from kstore.cli.status import DAMAGED, FAILED, OK
 from kstore.cli.terminal import shown_line
-from kstore.errors import CorruptDataError, StorageError
+from kstore.errors import CorruptDataError, FileMissingError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -239,10 +240,18 @@ def _dump_file(job: Job, path: str) -> bool:
 
 def _expand(fs: FileSystem, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     """``path`` itself or, for a directory, its files of these kinds and those of its subdirectories, by name."""
-    if not Path(path).is_dir():
+    found = target_of(path)
+    if found is None or not found.is_dir:
         yield path
         return
     for name in sorted(fs.list(path)):
         inner = Path(path, name)
-        if (inner.is_dir() and not inner.is_symlink()) or inner.suffix in suffixes:
+        if inner.suffix in suffixes or _is_directory(fs, inner):
             yield from _expand(fs, str(inner), suffixes)
+
+
+def _is_directory(fs: FileSystem, path: Path) -> bool:
+    try:
+        return fs.stat(path).is_dir
+    except FileMissingError:
+        return False  # it disappeared since the listing

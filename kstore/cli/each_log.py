@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from kstore.cli.places import LogPlace, log_places
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count, report_progress
-from kstore.files.local import SYSTEM_FS
 from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["each_log"]
@@ -33,13 +31,13 @@ def each_log(
             yield look(place, advance)
         return
     # A log that takes long must not leave the other processes without work, and a result is small.
-    tasks = [(str(place.path), place.is_stray) for place in places]
+    tasks = [place.text for place in places]
     with closing(in_order(partial(_look, look), tasks, count, ahead=len(tasks), advance=advance)) as results:
         for place, (_, done) in zip(places, results, strict=True):
             yield look(place, advance) if done is None else done[0]
 
 
-def _look(look: Callable[[LogPlace, Advance], Result], task: tuple[str, bool]) -> Result:
+def _look(look: Callable[[LogPlace, Advance], Result], text: str) -> Result:
     """In another process."""
-    path, is_stray = task
-    return look(log_places(path)[0] if is_stray else LogPlace(Path(path), SYSTEM_FS), report_progress)
+    (place,) = log_places(text)
+    return look(place, report_progress)

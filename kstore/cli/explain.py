@@ -40,7 +40,8 @@ def command(directory: str, offset: int | None, time_ms: int | None, form: str) 
     """Show the path of a lookup in the log in DIRECTORY: the segment, the part of the index and its entry, the bytes
     scanned from there, the batch and the record.
 
-    DIRECTORY may also hold logs, each of which is examined, or be a single .log file.
+    DIRECTORY may also hold logs, each of which is examined, or be a single .log file, or a place of backups or of logs
+    in an object store.
 
     Nothing is written to the log, and a writer may be at work on it.
     """

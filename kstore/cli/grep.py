@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
 from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
-from kstore.cli.places import log_bytes, log_places
+from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.processes import BYTES_MIN
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -103,8 +102,8 @@ def command(
 ) -> int:
     """Print the records of the logs in PATHS, kstore's or a Kafka broker's, that hold PATTERN.
 
-    A path is one partition, or holds partitions, or is a single .log file. Nothing is written, and a writer may be
-    at work. Damaged batches are left out and reported.
+    A path is one partition, or holds partitions, or is a single .log file, or a place of backups or of logs in an
+    object store. Nothing is written, and a writer may be at work. Damaged batches are left out and reported.
     """
     wanted = tuple(name for name, is_wanted in zip(FIELDS, (keys, values, headers), strict=True) if is_wanted)
     if json_field is not None and (keys or headers):
@@ -119,7 +118,7 @@ def command(
         looked_for.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logs = list(dict.fromkeys(log.path for path in paths for log in log_places(path)))
+    logs = list({log.text: log for path in paths for log in log_places(path)}.values())
     want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
     job = Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)
     size = sum(map(log_bytes, logs))
@@ -162,10 +161,10 @@ def _print_lines(results: Iterator[tuple[Task, Found]]) -> _Outcome:
     return _Outcome(count, is_damaged)
 
 
-def _print_counts(results: Iterator[tuple[Task, Found]], logs: list[Path], form: str) -> _Outcome:
+def _print_counts(results: Iterator[tuple[Task, Found]], logs: list[LogPlace], form: str) -> _Outcome:
     from kstore.cli.record_json import compact
 
-    counts = dict.fromkeys(map(str, logs), 0)
+    counts = dict.fromkeys((log.text for log in logs), 0)
     is_damaged = False
     for task, found in results:
         counts[task.log] += found.count

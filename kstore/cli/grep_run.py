@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from kstore.cli.places import log_bytes, log_places, open_place
+from kstore.cli.places import LogPlace, log_bytes, log_places, open_place
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.terminal import escaped, escaped_bytes
@@ -49,7 +48,7 @@ class Want(NamedTuple):
 class Job:
     """One run of the command; ``jobs`` processes, by default one a processor if there is enough to search."""
 
-    logs: list[Path]
+    logs: list[LogPlace]
     want: Want
     with_lines: bool
     context: int
@@ -107,12 +106,12 @@ def _process_count(job: Job) -> int:
 
 
 def _tasks(job: Job, advance: Advance) -> Iterator[Task]:
-    for path in job.logs:
-        with open_place(*log_places(str(path))) as log:
+    for place in job.logs:
+        with open_place(place) as log:
             found = pieces(log, since_ms=job.want.since_ms)
-        advance(max(log_bytes(path) - sum(piece.size for piece in found), 0))
+        advance(max(log_bytes(place) - sum(piece.size for piece in found), 0))
         for piece in found:
-            yield Task(str(path), piece, job.want, job.with_lines, job.context, job.max_count)
+            yield Task(place.text, piece, job.want, job.with_lines, job.context, job.max_count)
 
 
 def _limited(job: Job, advance: Advance, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:

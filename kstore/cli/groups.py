@@ -74,7 +74,7 @@ Exit status:
 )
 @click.option("--execute", is_flag=True, help="Make the change. Without this it is only shown.")
 @click.option("--dry-run", is_flag=True, help="Only show it; the default.")
-@click.option("--read-only", is_flag=True, help="Change nothing, as is the case without --execute anyway.")
+@click.option("--read-only", is_flag=True, help="Change nothing, as without --execute.")
 @format_option()
 def command(
     directory: str,

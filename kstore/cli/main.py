@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.cli.terminal import guarded_output
 from kstore.errors import KstoreError
 from kstore.files.descriptors import raise_soft_limit
+from kstore.files.fs import FULL_ERRNOS, plain_text
 
 __all__ = ["cli", "main"]
 
@@ -46,14 +48,18 @@ COMMANDS = {
     "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
     "read": ("kstore.cli.read", "Print the records of a log."),
     "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
+    "replicate": ("kstore.cli.replicate", "Keep a store's last moments in a target."),
     "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
     "restore": ("kstore.cli.restore", "Make a new store from a backup."),
     "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
     "stats": ("kstore.cli.stats", "Count what logs contain."),
     "topics": ("kstore.cli.topics", "List, create, change and delete topics."),
     "transactions": ("kstore.cli.transactions", "List open transactions, or abort one."),
+    "ui": ("kstore.cli.ui", "Browse logs: segments, batches, records, damage."),
     "verify": ("kstore.cli.verify", "Check every batch, index entry and snapshot."),
 }
+
+STANDARD_ERROR = 2
 
 EPILOG = """
 \b
@@ -107,6 +113,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
 
     Errors are one line on standard error. A reader that went away, as in ``kstore ... | head``, is not an error.
     """
+    _open_closed_streams()
     raise_soft_limit()
     with guarded_output():
         return _run(arguments, command)
@@ -121,21 +128,38 @@ def _run(arguments: Sequence[str] | None, command: click.Command) -> int:
         error.show()
         return error.exit_code if isinstance(error, click.UsageError) else FAILED
     except KstoreError as error:
-        print(f"kstore: {_text(error)}", file=sys.stderr)
+        print(f"kstore: {plain_text(error)}", file=sys.stderr)
         return FAILED
     except (ReaderGoneError, BrokenPipeError):
-        # The interpreter flushes standard output once more at its end; that must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
     except (UserInterrupt, KeyboardInterrupt, click.Abort):
         return INTERRUPTED
+    except OSError as error:
+        # Those of logs are typed, and those of other files name them.
+        name = error.filename
+        if name is None:
+            if error.errno not in FULL_ERRNOS | {errno.EIO}:
+                raise
+            _drop_output()
+        print(f"kstore: {'standard output' if name is None else os.fsdecode(name)}: {error.strerror}", file=sys.stderr)
+        return FAILED
 
 
-def _text(error: KstoreError) -> str:
-    """The error's text, without the system's error number."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+def _open_closed_streams() -> None:
+    """Puts the null device in place of closed standard streams. Otherwise a log's file would get the number of one, and
+    what a library prints would be written to it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        pass
+    os.close(descriptor)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _drop_output() -> None:
+    """The interpreter flushes standard output once more at its end; that must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _program(command: click.Command) -> str:

@@ -10,7 +10,7 @@ import click
 from kstore.cli.terminal import show_raw
 from kstore.types import CorruptRange, Durability, IsolationLevel
 
-__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "RAW", "format_option", "lost_line"]
+__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "RAW", "STORAGE_OPTION", "format_option", "lost_line"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,6 +34,26 @@ DURABILITY = click.option(
     default="sync",
     show_default=True,
     help="When a batch counts as appended: on disk (sync), or written (interval, os).",
+)
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    options = {}
+    for value in values:
+        name, found, text = value.partition("=")
+        if not name or not found:
+            raise click.BadParameter(f"{value!r}, expected KEY=VALUE")
+        options[name] = text
+    return options
+
+
+STORAGE_OPTION = click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs,
+    help="An option for the store's library (fsspec, HDFS); may be given more than once.",
 )
 
 

@@ -71,7 +71,7 @@ def command(
     """Print the records of the log in DIRECTORY, kstore's or a Kafka broker's.
 
     DIRECTORY may also hold logs, which are printed one after another (with "log" in JSON), or be a single .log file,
-    which is read to its end.
+    which is read to its end, or a place of backups or of logs in an object store.
 
     Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and
     as null in JSON, where bytes that are not UTF-8 are in base64 under "value_base64".
@@ -83,8 +83,8 @@ def command(
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
     printer = _Printer(sys.stdout.buffer, _text_line(separator))
     places = log_places(directory)
-    if follow and (len(places) > 1 or places[0].is_stray):
-        raise click.UsageError("--follow is for one log: give the directory of a partition")
+    if follow and (len(places) > 1 or not places[0].can_grow):
+        raise click.UsageError("--follow is for one log that may grow: give the directory of a partition")
     for place in places:
         if form == "json":
             printer.to_line = _json_line({"log": str(place.path)} if len(places) > 1 else {})

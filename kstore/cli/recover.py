@@ -10,12 +10,13 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
-from kstore.cli.places import log_bytes
+from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.config import LogConfig
+from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.losses import UNCONFIRMED
 from kstore.types import RecoveryReport
@@ -90,7 +91,7 @@ def command(
         raise click.UsageError(f"--accept-loss names offsets of one log, but {len(logs)} logs are given")
     if index_interval_bytes is not None:
         LogConfig.from_settings(index_interval_bytes=index_interval_bytes)
-    sizes = [log_bytes(log) for log in logs]
+    sizes = [log_bytes(LogPlace(log, SYSTEM_FS, str(log))) for log in logs]
     with progress("recover", sum(sizes)) as advance:
         for log, size in zip(logs, sizes, strict=True):
             part = _Part(advance, size)

@@ -72,7 +72,7 @@ def wrapped(text: str, indent: str = INDENT, *, columns: int | None = None) -> I
 
 
 def room() -> int | None:
-    """The columns of the terminal; None if standard output is none."""
+    """The terminal's width in columns; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if isinstance(sys.stdout, TerminalText) else None
 
 

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, Literal, TextIO, TypeAlias, cast
 
 __all__ = [
@@ -91,12 +91,26 @@ def _sequence(match: re.Match[str]) -> str:
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """Guards standard output and standard error, where they are terminals, while the block runs."""
+    """Guards standard output and standard error, where they are terminals, while the block runs.
+
+    Elsewhere what they cannot encode, as a directory's name that is not UTF-8, is shown as an escape and not an error.
+    In JSON it is one that stands for the same name.
+    """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
+    changed = [
+        (stream, stream.errors)
+        for stream in (sys.stdout, sys.stderr)
+        if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, TerminalText)
+    ]
+    for text, _ in changed:
+        text.reconfigure(errors="backslashreplace")
     try:
         yield
     finally:
+        for text, errors in changed:
+            with suppress(OSError):  # it flushes, and its reader may be gone
+                text.reconfigure(errors=errors)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TerminalText) and stream not in before:
                 try:

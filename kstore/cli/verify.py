@@ -8,15 +8,18 @@ from typing import Any
 
 import click
 
+from kstore.backup.view import place_to_read
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option
-from kstore.cli.places import LogPlace, log_bytes, log_places
+from kstore.cli.places import LogPlace, is_file, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table
+from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
+from kstore.files.remote import is_remote
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
@@ -47,10 +50,10 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
-    A path is one partition, or holds partitions, or is a single .log file, without indexes. kstore checks every
-    batch's CRC and records, the order of offsets within and across segments, every entry of every index, producer
-    snapshots and transaction indexes against the batches, leader epochs, checkpoints, and that everything durable
-    exists.
+    A path is one partition, or holds partitions, or is a single .log file, without indexes, or a place of backups or of
+    logs in an object store. kstore checks every batch's CRC and records, the order of offsets within and across
+    segments, every entry of every index, producer snapshots and transaction indexes against the batches, leader epochs,
+    checkpoints, and that everything durable exists.
 
     Each finding names the command that repairs it, if one does; for lost records it is the command that lets reads
     continue without them.
@@ -62,7 +65,7 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     logs = [log for directory in directories for log in log_places(directory)]
     printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
     is_damaged = False
-    sizes = [log_bytes(log.path) for log in logs]
+    sizes = [log_bytes(log) for log in logs]
     with progress("verify", sum(sizes)) as advance:
         for log in _verifications(directories, logs, sizes, advance):
             is_damaged |= not log.is_sound
@@ -75,7 +78,7 @@ def _verifications(
     directories: Iterable[str], logs: Sequence[LogPlace], sizes: Sequence[int], advance: Advance
 ) -> Iterable[LogVerification]:
     for directory in directories:
-        if Path(directory).is_file():
+        if is_remote(directory) or is_file(directory) or place_to_read(directory)[0] is not SYSTEM_FS:
             continue
         store = verify_store_files(Path(directory))
         if store.findings:

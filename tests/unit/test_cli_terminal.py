@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from kstore.cli import command, table, terminal
 from kstore.cli.main import cli, main
 from kstore.cli.terminal import TerminalText, escaped, escaped_bytes, guarded_output
 from kstore.consumer.consumer import Consumer
+from kstore.log import Log
 from kstore.store import Store
 from tests.terminal import in_terminal, screen
 
@@ -197,3 +202,49 @@ def test_a_consumer_says_that_it_reached_the_end(
     monkeypatch.setattr(Consumer, "poll", stop_at_the_wait)
     assert main(["consume", "-f", "%o\n", "data", "orders"]) == 130
     assert capfd.readouterr() == ("0\n", "kstore: reached the end, waiting for records; Ctrl-C ends\n")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_name_that_is_not_utf_8_is_an_escape_in_a_pipe(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python chooses ``errors`` by the locale."""
+    name = os.fsdecode(b"log\xff-0")
+    with Log(tmp_path / name, durability="os") as log:
+        log.append(b"v")
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    assert main(["verify", "--format", "json", str(tmp_path / name)]) == 0
+    assert main(["verify", str(tmp_path / name)]) == 0
+    assert pipe.errors == errors
+    line, *text = pipe.buffer.getvalue().splitlines()
+    assert json.loads(line)["log"] == str(tmp_path / name)
+    assert b"log\\udcff-0" in b"".join(text)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_an_output_that_cannot_be_written_gets_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["--help"]) == 1
+    assert capsys.readouterr().err == "kstore: standard output: No space left on device\n"
+
+
+def test_another_error_of_a_file_names_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "some.csv")
+
+    monkeypatch.setattr(cli, "main", refused)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "kstore: some.csv: Permission denied\n"
+
+
+def test_closed_standard_streams_are_the_null_device(tmp_path: Path) -> None:
+    with Log(tmp_path / "log-0", durability="os") as log:
+        log.append(b"v")
+    command = f"exec {sys.executable} -m kstore.cli.main append {tmp_path}/log-0 <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    with Log(tmp_path / "log-0", read_only=True) as log:
+        assert [record.value for record in log] == [b"v"]

@@ -263,7 +263,7 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     (
         "a delivery as a future",
         lambda p: wait([p.producer.send("t", b"x")]),
-        TypeError,
+        AttributeError,
         "lighter than a future of concurrent.futures: give it delivery.future()",
     ),
     (
