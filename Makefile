@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi kstore/cli/dump/*.pyx)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
 
-.PHONY: test-all docs crash-mutants simulate simulate-mutants help demo demo-spark test check format bench soak fuzz interop clean
+.PHONY: test-all docs pictures crash-mutants simulate simulate-mutants help demo demo-spark test check format bench bench-broker soak fuzz interop clean
 
 help:
 	@echo "Each command installs what it needs into $(VENV), once."
@@ -17,7 +17,9 @@ help:
 	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers"
 	@echo "make docs     the documentation as a site, build/site"
+	@echo "make pictures  the pictures in the documents (needs a headless Chromium)"
 	@echo "make bench    speed, each line beside this machine's own limit"
+	@echo "make bench-broker  speed beside a live Kafka broker and its clients (needs Java and Maven)"
 	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make simulate SEED=17  one long life of a store with its crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
@@ -26,6 +28,9 @@ help:
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
 	@echo "make format   formats the sources"
 	@echo "make clean    removes all that these commands make, the virtual environment included"
+
+# A test that takes longer than so many seconds hangs: its process prints all stacks and ends, and the others go on.
+hung_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 
 # One environment that grows: a target asks for kstore itself, compiled, and for its group of pyproject.toml.
 with = $(VENV)/.with-$(1) $(VENV)/.with-kstore
@@ -43,10 +48,10 @@ demo-spark: $(call with,demo-spark)
 	$(RUN) tools/demo_spark.py
 
 test: $(call with,test)
-	$(RUN) -m pytest -q -n auto --dist loadscope -m "not long and not soak and not interop" tests
+	$(RUN) -m pytest -q $(call hung_after,300) -n auto --dist loadscope -m "not long and not soak and not interop" tests
 
 test-all: $(call with,test-all)
-	$(RUN) -m pytest -q -n auto --dist loadscope -m "not soak and not interop" tests
+	$(RUN) -m pytest -q $(call hung_after,900) -n auto --dist loadscope -m "not soak and not interop" tests
 
 check: $(call with,lint)
 	$(VENV)/bin/ruff format --check $(SOURCES)
@@ -63,8 +68,14 @@ docs: $(call with,docs)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "The site is in build/site. To read it: $(RUN) -m http.server --directory build/site"
 
+pictures: $(call with,test)
+	$(RUN) -m tools.pictures
+
 bench: $(call with,bench)
 	$(RUN) -m tools.bench
+
+bench-broker: $(call with,bench) $(call with,interop)
+	$(RUN) -m tools.bench.broker
 
 soak: $(call with,test-all)
 	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md tests

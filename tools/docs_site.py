@@ -61,7 +61,7 @@ API = {
     "reference/queue.md": ("Queues", ["Queue", "Job", "LeasedItem", "QueueStats"]),
     "reference/backup.md": (
         "Backups",
-        ["restore", "RestoreResult", "check_backups", "CheckedBackup", "BackupResult"],
+        ["restore", "RestoreResult", "check_backups", "CheckedBackup", "BackupResult", "Replicator"],
     ),
     "reference/report.md": ("Reports", ["report", "Report"]),
 }

@@ -97,10 +97,10 @@ def main(path: str, durability: Any, forks: int) -> None:
     for thread in threads:
         thread.start()
     for number in range(forks):
-        allowed += RECORDS_PER_FORK
         reader = iter(log.read())
         next(reader)
         before = sum(acknowledged)
+        allowed += RECORDS_PER_FORK  # after the sum: the threads may be at their limit
         while sum(acknowledged) == before and not failures:
             pass  # fork in the middle of their work
         before = sum(acknowledged)

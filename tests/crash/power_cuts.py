@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -148,6 +148,19 @@ def _any_choice(units: int, generator: random.Random) -> Choice:
             return one_is(number, Torn(generator.random(), generator.choice(FILLERS)), others=others)
         case _:
             return some(generator, torn=others)
+
+
+def kill_after(life: RecordedLife, numbers: Collection[int] | None = None) -> int:
+    """Kills all processes of the life after each of these changes of the disk (None: all); returns how many these
+    were."""
+    disk = Disk(ROOT, image=life.before)
+    kills = 0
+    for number, operation in enumerate(life.operations):
+        disk.apply(operation)
+        if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
+            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
+            kills += 1
+    return kills
 
 
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -45,16 +46,19 @@ def _run(arguments: list[str], *, between: Callable[[], None] = lambda: None, se
         text=True,
     ) as program:
         assert program.stdout is not None
+        watchdog = Timer(seconds, program.kill)
+        watchdog.start()
         try:
             first = program.stdout.readline()
             if first:
                 between()
-            rest, errors = program.communicate("\n", timeout=seconds)
-        except subprocess.TimeoutExpired as error:
-            program.kill()
-            raise Hung(f"{arguments} did not end") from error
+            rest, errors = program.communicate("\n")
         finally:
+            is_late = not watchdog.is_alive()
+            watchdog.cancel()
             program.poll()
+    if is_late:
+        raise Hung(f"{arguments} did not end")
     if program.returncode < 0:
         raise Crashed(f"{arguments} died of signal {-program.returncode}: {errors}")
     if program.returncode:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import pytest
 
 from kstore.errors import KstoreError
-from tests.crash.power_cuts import ROOT, cut_power
+from tests.crash.power_cuts import ROOT, cut_power, kill_after
 from tests.crash.sink_life import BATCHES, Sink, SinkLife, check_exactly_once, committed_batches
 from tests.crash.transaction_life import prepared_image, typed
-from tests.crash_states import Disk, Image, everything
+from tests.crash_states import Image
 from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, FailingFs, Fault
@@ -39,18 +39,6 @@ def test_many_power_cuts_leave_each_batch_of_a_stream_once(seed: int, tried: Cal
     tried("states", counts.states)
 
 
-def kill(numbers: Collection[int] | None, life: SinkLife) -> int:
-    """Kills driver and tasks after each of these changes of the disk (None: all); returns how many these were."""
-    disk = Disk(ROOT, image=life.before)
-    kills = 0
-    for number, operation in enumerate(life.operations):
-        disk.apply(operation)
-        if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
-            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
-            kills += 1
-    return kills
-
-
 @pytest.mark.promise("killed: sync", "whole or absent")
 def test_a_kill_after_an_operation_leaves_each_batch_of_a_stream_once(
     seed: int, tried: Callable[[str, int], None]
@@ -58,7 +46,7 @@ def test_a_kill_after_an_operation_leaves_each_batch_of_a_stream_once(
     with in_memory():
         life = SinkLife()
         life.live()
-        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(90, quick=25))), life))
+        tried("kills", kill_after(life, set(shuffled(range(len(life.operations)), seed, tries(90, quick=25)))))
 
 
 @pytest.mark.soak
@@ -67,7 +55,7 @@ def test_a_kill_after_any_operation_leaves_each_batch_of_a_stream_once(tried: Ca
     with in_memory():
         life = SinkLife()
         life.live()
-        tried("kills", kill(None, life))
+        tried("kills", kill_after(life))
 
 
 def survive_fault(image: Image, fault: Fault) -> bool:

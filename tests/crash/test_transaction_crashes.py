@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import pytest
 
 from kstore.errors import InvalidTransactionStateError, KstoreError, PoisonedError, ProducerFencedError
-from tests.crash.power_cuts import ROOT, cut_power
+from tests.crash.power_cuts import ROOT, cut_power, kill_after
 from tests.crash.transaction_life import PARTITIONS, PATH, Session, TransactionLife, hold, opened, prepared_image, typed
-from tests.crash_states import Disk, Image, everything
+from tests.crash_states import Image
 from tests.evidence import Untyped, Wrong, shuffled
 from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, FailingFs, Fault
@@ -38,18 +38,6 @@ def test_many_power_cuts_leave_a_transaction_whole_or_absent(seed: int, tried: C
     tried("states", counts.states)
 
 
-def kill(numbers: Collection[int] | None, life: TransactionLife) -> int:
-    """Kills the process after each of these changes of the disk (None: all); returns how many these were."""
-    disk = Disk(ROOT, image=life.before)
-    kills = 0
-    for number, operation in enumerate(life.operations):
-        disk.apply(operation)
-        if operation.kind in CHANGES | {"store"} and (numbers is None or number in numbers):
-            life.survive(MemoryFs(ROOT, disk.image(everything)), number + 1, number + 1)
-            kills += 1
-    return kills
-
-
 @pytest.mark.promise("killed: sync", "whole or absent")
 def test_a_kill_after_an_operation_leaves_a_transaction_whole_or_absent(
     seed: int, tried: Callable[[str, int], None]
@@ -57,7 +45,7 @@ def test_a_kill_after_an_operation_leaves_a_transaction_whole_or_absent(
     with in_memory():
         life = TransactionLife()
         life.live()
-        tried("kills", kill(set(shuffled(range(len(life.operations)), seed, tries(150, quick=25))), life))
+        tried("kills", kill_after(life, set(shuffled(range(len(life.operations)), seed, tries(150, quick=25)))))
 
 
 @pytest.mark.soak
@@ -66,7 +54,7 @@ def test_a_kill_after_any_operation_leaves_a_transaction_whole_or_absent(tried: 
     with in_memory():
         life = TransactionLife()
         life.live()
-        tried("kills", kill(None, life))
+        tried("kills", kill_after(life))
 
 
 class Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,13 @@ def dump(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch:
         return status, out.decode(), err.decode()
 
     return run
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """The URL of an empty directory in memory, which fsspec reaches."""
+    store = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+    yield "memory://bucket/dir"
+    store.store.clear()

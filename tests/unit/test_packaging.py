@@ -115,7 +115,7 @@ def files(directory: Path) -> set[str]:
 
 def test_a_wheel_holds_the_package_its_types_and_no_generated_file(built: Path) -> None:
     packed = files(built / "lib")
-    kept = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".schema", ".j2", ".css", ""}
+    kept = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".schema", ".j2", ".css", ".js", ".svg", ""}
     sources = {name for name in files(built) if name.startswith(("kstore/", "pyspark_kstore/"))}
     assert {name for name in sources if Path(name).suffix in kept} | {"kstore/py.typed"} == packed
     assert "kstore/record/_codec.pyi" in packed

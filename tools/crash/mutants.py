@@ -134,7 +134,7 @@ MUTANTS = (
         "            # The names of indexes: the next open trusts a cleanly closed log.\n"
         "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
-        lives("appends-sync"),
+        FLUSHES,
     ),
     Mutant(
         "a recovery does not sync the names of indexes",
@@ -295,7 +295,7 @@ MUTANTS = (
         "            # Before the entry goes: a directory without one would be a topic again.\n"
         "            self.fs.sync_dir(self.path)\n",
         "",
-        STORE,
+        "tests/unit/test_store.py",
     ),
     # --- a log that is shared -----------------------------------------------------------------------------------------
     Mutant(
@@ -488,6 +488,23 @@ MUTANTS = (
         "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
         "                files.producers.passed(offset, offset + 1)\n            except BaseException:\n",
         "tests/unit/test_append_single.py",
+    ),
+    Mutant(
+        "batches that are written and not published are not cut back",
+        "kstore/engine/append.py",
+        "                files.producers.passed(offset, end)\n"
+        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
+        "                files.producers.passed(offset, end)\n            except BaseException:\n",
+        "tests/unit/test_append_placed.py",
+    ),
+    Mutant(
+        "a producer's batches that are written and not published are not cut back",
+        "kstore/engine/append.py",
+        "                self._publish(written, tail, offset + record_count, before)\n"
+        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
+        "                self._publish(written, tail, offset + record_count, before)\n"
+        "            except BaseException:\n",
+        "tests/unit/test_append_placed.py",
     ),
     Mutant(
         "what became of items is not on disk before their segment is removed",

@@ -59,6 +59,8 @@ class Broker:
     extra_properties = ""
     # How long it lives whatever happens; to be set before it is started.
     life_seconds_max = LIFE_SECONDS_MAX
+    # Of its JVM; to be set before it is started.
+    jvm_options: Sequence[str] = java.JVM_OPTIONS
 
     def __init__(self, root: Path, java_path: str, jars: Path) -> None:
         self.data = root / "data"
@@ -154,7 +156,9 @@ class Broker:
             + self.extra_properties
         )
         logger = {"org.slf4j.simpleLogger.defaultLogLevel": "info"}
-        program = java.command(self._java, self._jars, "Broker.java", seconds=self.life_seconds_max, **logger)
+        program = java.command(
+            self._java, self._jars, "Broker.java", seconds=self.life_seconds_max, options=self.jvm_options, **logger
+        )
         with self._log_path.open("wb") as log:
             return subprocess.Popen(
                 [*program, str(properties), self._cluster, str(self.meta)],

@@ -11,12 +11,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 __all__ = [
     "HDFS_POM",
     "JAVA_VERSION_MIN",
+    "JVM_OPTIONS",
     "KAFKA_POM",
     "SPARK_KAFKA_POM",
     "ProgramError",
@@ -117,10 +118,12 @@ def _copy_dependencies(maven: str, pom: Path, target: Path) -> None:
         raise Unavailable(f"Maven could not fetch the jars of {pom.name}: {said[:300]}")
 
 
-def command(java: str, jars: Path, program: str, *, seconds: int, **properties: str) -> list[str]:
+def command(
+    java: str, jars: Path, program: str, *, seconds: int, options: Sequence[str] = JVM_OPTIONS, **properties: str
+) -> list[str]:
     """The command line that runs ``program`` (a Java file of this folder), which ends itself after ``seconds``."""
     settings = [f"-D{name}={value}" for name, value in {"seconds": str(seconds), **properties}.items()]
-    return [java, *JVM_OPTIONS, *settings, "-cp", f"{jars}/*", str(HERE / program)]
+    return [java, *options, *settings, "-cp", f"{jars}/*", str(HERE / program)]
 
 
 def run(java: str, jars: Path, program: str, lines: Iterable[str], *, seconds: int, **properties: str) -> None:
