@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError
+from kstore.files.fs import plain_text
 from kstore.spark.option_values import to_size, to_storage_options
 from kstore.spark.session import missing_extra, session
 
@@ -124,14 +125,8 @@ def run(
 
 
 def _failed(parser: argparse.ArgumentParser, error: KstoreError) -> int:
-    print(f"{parser.prog}: {_text(error)}", file=sys.stderr)
+    print(f"{parser.prog}: {plain_text(error)}", file=sys.stderr)
     return FAILED
-
-
-def _text(error: KstoreError) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
 
 
 def _of_spark(error: Exception) -> str | None:
