@@ -70,7 +70,9 @@ def both(kafka: Kafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
             "concat('k', id) as key",
             "repeat('v', 20) as value",
         )
-        rows.write.format("kafka").option("kafka.bootstrap.servers", broker.server).save()
+        # A slow machine would fill a batch of the usual 16 KiB, which a segment of 8 KiB refuses.
+        kafka_options = {"kafka.bootstrap.servers": broker.server, "kafka.batch.size": "1000"}
+        rows.write.format("kafka").options(**kafka_options).save()
         yield Both(spark, broker.server, broker.data)
 
 
