@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 from kstore.config import LogConfig
 from kstore.engine.ends import Ends
+from kstore.engine.reads import looked_up
 from kstore.engine.segments import LogSegments
+from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
 from kstore.record._runs import Run
@@ -37,16 +40,33 @@ class CheckedLog(Protocol):
     def losses(self) -> LossRanges: ...
 
 
-def check_batches(source: CheckedLog) -> RecoveryReport:
-    """Reports the damage and losses in everything that ``source`` has published. Raises: StorageError."""
+def check_batches(source: LogSource) -> RecoveryReport:
+    """Reports the damage and losses in everything that ``source`` has published. Raises: StorageError.
+
+    A segment that is compacted or deleted meanwhile is looked up again; what was read of it counts in the report too.
+    """
     report = RecoveryReport()
     losses = source.losses
-    for damage in unreadable(source, source.ends.start_offset, source.ends.end_offset, report=report):
-        report.corrupt += losses.judged(damage)
-        if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
-            report.notes.append(f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}")
+    at, stop = source.ends.start_offset, source.ends.end_offset
+    while at < stop:
+        found, at = looked_up(source, partial(_unreadable_in_next, source, at, stop, report))
+        for damage in found:
+            report.corrupt += losses.judged(damage)
+            if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):
+                accepted = f"the loss of offsets in {damage.first} to {damage.last} is accepted: {damage.reason}"
+                report.notes.append(accepted)
     report.clean = not report.corrupt
     return report
+
+
+def _unreadable_in_next(
+    source: LogSource, at: int, stop: int, report: RecoveryReport
+) -> tuple[list[CorruptRange], int]:
+    """What is ``unreadable`` from ``at`` to the end of its segment, and the offset to go on from."""
+    at = max(at, source.ends.start_offset)
+    held = source.segments.holding(at)
+    end = stop if held is None else min(held[1], stop)
+    return list(unreadable(source, at, end, report=report)), end
 
 
 def check_invariants(source: CheckedLog) -> None:

@@ -168,6 +168,28 @@ def test_damage_is_searched_for_in_the_same_file_once(path: Path, monkeypatch: p
     assert walks == 4, "the first batch is found without a walk, and each segment is walked once"
 
 
+@pytest.mark.parametrize("segment_count", range(COUNT // SEGMENT))
+def test_verify_finds_nothing_in_a_log_that_is_compacted_meanwhile(
+    segment_count: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[LogSegment] = []
+    real = LogSegment.runs_from
+
+    def compacted_first(segment: LogSegment, *args: object, **options: object) -> object:
+        looked_at.append(segment)
+        if len(looked_at) == segment_count + 1:
+            for _ in clean(path, MERGED, keeps):
+                pass
+        return real(segment, *args, **options)  # type: ignore[arg-type]
+
+    with Log(path, read_only=True, open_files_max=1) as log:
+        monkeypatch.setattr(LogSegment, "runs_from", compacted_first)
+        report = log.verify()
+    assert report.clean
+    assert len(looked_at) > segment_count
+    assert report.records_scanned >= (COUNT - SEGMENT) // 5 + SEGMENT
+
+
 def damage(path: Path, offset: int) -> None:
     """Flips a byte in the value of the record with ``offset``."""
     data = bytearray(path.read_bytes())

@@ -30,6 +30,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  *
  *   create  TOPIC CONFIG=VALUE...                      a topic of one partition, or of so many as "partitions=" says
  *   produce TOPIC COUNT CODEC TRANSACTIONS             COUNT records; with TRANSACTIONS > 0 in that many, every second aborted
+ *   keyed   TOPIC SECONDS KEYS CODEC                   so long: record i has the key i * 7919 mod KEYS and the value i in its digits,
+ *                                                      with i mod 60 letters after it
  *   consume TOPIC ISOLATION PATH                       partition 0 from its beginning, as JSON lines
  *   seek    TOPIC PATH OFFSET...                       the first offset at or behind each, where records are: a line each
  *   time    TOPIC PATH TIMESTAMP...                    the first offset at or after each time, -1 if none; then that of
@@ -56,6 +58,7 @@ public class Client {
         for (String[] fields : others) {
             switch (fields[0]) {
                 case "produce" -> produce(fields[1], Integer.parseInt(fields[2]), fields[3], Integer.parseInt(fields[4]));
+                case "keyed" -> keyed(fields[1], Integer.parseInt(fields[2]), Integer.parseInt(fields[3]), fields[4]);
                 case "consume" -> consume(fields[1], fields[2], Path.of(fields[3]));
                 case "seek" -> seek(fields[1], Path.of(fields[2]), numbers(fields));
                 case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
@@ -100,6 +103,17 @@ public class Client {
                 producer.flush();
                 if (transactions > 0 && round % 2 == 1) producer.abortTransaction();
                 else if (transactions > 0) producer.commitTransaction();
+            }
+        }
+    }
+
+    static void keyed(String topic, int seconds, int keys, String codec) throws Exception {
+        var config = Map.<String, Object>of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec, "batch.size", "1000");
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(seconds);
+        try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            for (long i = 0; System.nanoTime() < end; i++) {
+                producer.send(new ProducerRecord<>(topic, 0, utf8("" + i * 7919 % keys), utf8(i + "v".repeat((int) (i % 60)))));
+                if (i % 100 == 99) Thread.sleep(20);
             }
         }
     }
