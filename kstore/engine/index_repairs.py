@@ -36,13 +36,14 @@ KEPT_BYTES_MAX = (64 << 20) - MEMORY_BYTES_MAX
 class ScannedSegment(NamedTuple):
     """The result of scanning one segment, and the segment's identity: the inode and size of its ``.log``.
 
-    ``replaced`` has the content of each file that is missing or wrong, by suffix.
+    ``replaced`` has the new content of each file that is missing or wrong, by suffix; ``found`` the old one, or None.
     """
 
     inode: int
     size: int
     rebuilt: RebuiltIndexes
     replaced: Mapping[str, bytes]
+    found: Mapping[str, bytes | None]
 
 
 class IndexOwner(Protocol):
@@ -112,6 +113,8 @@ class IndexRepairs:
             cut_count, change_count = owner.cut_count, segment.change_count
             following = owner.segments.higher(segment.base_offset)
             scanned = scan_segment(segment, following.base_offset if following is not None else OFFSET_MAX)
+            if scanned.replaced and not _has_same_files(segment, scanned):
+                return False
             self._keep(segment, scanned, change_count)
         if scanned.replaced:
             written = owner.write_indexes(segment, scanned, cut_count)
@@ -179,7 +182,20 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
         replaced[INDEX_SUFFIX] = rebuilt.offsets
     if not rebuilt.has_sound_times:
         replaced[TIME_INDEX_SUFFIX] = rebuilt.times
-    return ScannedSegment(stat.inode, stat.size, rebuilt, replaced)
+    found = {suffix: old[suffix] for suffix in replaced}
+    return ScannedSegment(stat.inode, stat.size, rebuilt, replaced, found)
+
+
+def _has_same_files(segment: LogSegment, scanned: ScannedSegment) -> bool:
+    """Whether the files are those that were scanned. A cleaner replaces them one by one, and leaves a ``.log`` beside
+    the indexes of another one for a moment: that is no damage."""
+    try:
+        stat = segment.context.fs.stat(segment.path(LOG_SUFFIX))
+    except StorageError:
+        return False
+    if stat.inode != scanned.inode:
+        return False
+    return all(_content(segment, suffix) == content for suffix, content in scanned.found.items())
 
 
 def built_indexes(

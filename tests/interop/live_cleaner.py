@@ -9,6 +9,7 @@ are the last ``KEYS``.
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from pathlib import Path
 import kstore
 from kstore.errors import DivergedError, FileMissingError
 from kstore.upkeep.mirror import mirror
+from kstore.upkeep.verify import verify_log
 from tests.evidence import Lost, Wrong
 from tools.interop import java
 from tools.interop.broker import Broker
@@ -118,6 +120,14 @@ def verified(log: kstore.Log, seen: Seen) -> None:
     records(log, seen)
 
 
+def verified_files(log: kstore.Log, seen: Seen) -> None:
+    """Also every entry of the indexes and snapshots, as in the command."""
+    found = verify_log(log.path).damages
+    if found:
+        raise Wrong(f"verify finds damage where there is none: {found}")
+    records(log, seen)
+
+
 def mirrored(log: kstore.Log, seen: Seen) -> None:
     with tempfile.TemporaryDirectory() as target:
         for done in mirror(log.path, Path(target) / "copy-0"):
@@ -131,7 +141,7 @@ def mirrored(log: kstore.Log, seen: Seen) -> None:
 
 
 Pass = Callable[[kstore.Log, Seen], None]
-PASSES: list[Pass] = [records, records_over_damage, columns, followed, lookups, verified, mirrored]
+PASSES: list[Pass] = [records, records_over_damage, columns, followed, lookups, verified, verified_files, mirrored]
 
 
 class Beside:
@@ -139,6 +149,7 @@ class Beside:
 
     def __init__(self, root: Path, topics: Iterable[str]) -> None:
         self.passes: Counter[str] = Counter()
+        # Warnings too: nothing is wrong with the logs.
         self.failures: list[str] = []
         # How often a file of some segment was another one than before.
         self.rounds = 0
@@ -208,12 +219,16 @@ def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int) -> Bes
             )
             for topic, codec in TOPICS.items()
         ]
+        warned = logging.Handler(logging.WARNING)
+        warned.emit = lambda record: beside.failures.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("kstore").addHandler(warned)
         beside.start()
         for writer in writers:
             writer.start()
         for writer in writers:
             writer.join()
         beside.finish()
+        logging.getLogger("kstore").removeHandler(warned)
     return beside
 
 

@@ -348,6 +348,23 @@ def changing(log: Log, change: Callable[[], object]) -> Callable[[LogSegment, in
     return scan
 
 
+def test_indexes_that_another_program_is_replacing_are_not_called_lost(
+    closed: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker's cleaner renames a segment's files one by one."""
+    renamed = spoil(closed, SPOILED["lost"])
+
+    def complete() -> None:
+        for name, content in renamed.items():
+            (closed / name).write_bytes(content)
+
+    with Log(closed, read_only=True) as log:
+        monkeypatch.setattr(index_repairs, "scan_segment", changing(log, complete))
+        assert look_up(log, middle(closed)) == middle(closed)
+        assert look_up(log, middle(closed)) == middle(closed)
+    assert caplog.messages == []
+
+
 def test_indexes_of_a_segment_that_is_deleted_meanwhile_do_not_come_back(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
