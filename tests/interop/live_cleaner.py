@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import kstore
@@ -27,7 +27,7 @@ from tests.evidence import Lost, Wrong
 from tools.interop import java
 from tools.interop.broker import Broker
 
-__all__ = ["Beside", "read_beside"]
+__all__ = ["PASSES", "TOPICS", "Beside", "Seen", "read_beside", "records"]
 
 KEYS = 500
 KEY_STEP = 7919
@@ -141,13 +141,15 @@ def mirrored(log: kstore.Log, seen: Seen) -> None:
 
 
 Pass = Callable[[kstore.Log, Seen], None]
-PASSES: list[Pass] = [records, records_over_damage, columns, followed, lookups, verified, verified_files, mirrored]
+PASSES: Sequence[Pass] = (
+    records, records_over_damage, columns, followed, lookups, verified, verified_files, mirrored
+)  # fmt: skip
 
 
 class Beside:
     """The threads that read beside the broker, and what they found. Thread-safe."""
 
-    def __init__(self, root: Path, topics: Iterable[str]) -> None:
+    def __init__(self, root: Path, topics: Iterable[str], passes: Sequence[Pass]) -> None:
         self.passes: Counter[str] = Counter()
         # Warnings too: nothing is wrong with the logs.
         self.failures: list[str] = []
@@ -156,7 +158,7 @@ class Beside:
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._watch, args=(root, topics))]
         for topic in topics:
-            for one in PASSES:
+            for one in passes:
                 for is_kept in (False, True):
                     place = root / f"{topic}-0"
                     name = f"{one.__name__} of {topic}, {'one open log' if is_kept else 'opened each time'}"
@@ -204,13 +206,13 @@ class Beside:
                     files[path] = number
 
 
-def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int) -> Beside:
+def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int, passes: Sequence[Pass] = PASSES) -> Beside:
     """Reads for so long beside ``broker``, which is started for that."""
     broker.extra_properties = BROKER_SETTINGS
     broker.life_seconds_max = seconds + 2 * MARGIN_SECONDS
     with broker.running():
         broker.create_topics(dict.fromkeys(TOPICS, TOPIC_SETTINGS))
-        beside = Beside(broker.data, TOPICS)
+        beside = Beside(broker.data, TOPICS, passes)
         writers = [
             threading.Thread(
                 target=java.run,
