@@ -1,7 +1,7 @@
 """Java, with Kafka's jars on its class path, or Hadoop's: found, fetched once with Maven, and run.
 
-The jars are in ``target/interop/``, which git ignores; the ``pom.xml`` files beside this one pin their versions.
-Maven's own configuration decides where it gets them.
+The jars, and the programs of this folder when compiled, are in ``target/interop/``, which git ignores. The ``pom.xml``
+files beside this one pin the jars' versions. Maven's own configuration decides where it gets them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from threading import get_ident
 
 __all__ = [
     "HDFS_POM",
@@ -80,26 +82,31 @@ def find_java() -> str:
 def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
     """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises Unavailable."""
     folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    return _made_once(folder, lambda partial: _copy_dependencies(pom, partial))
+
+
+def _made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """``folder``; ``make`` fills it if it does not exist."""
     if folder.is_dir():
         return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable("no mvn (Maven) on PATH to fetch jars with")
-    cache.mkdir(parents=True, exist_ok=True)
-    # Moved into place when complete, so that an interrupted fetch is never mistaken for a complete one.
-    partial = cache / f"{folder.name}.{os.getpid()}.partial"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Moved into place when complete, so that one that was interrupted is never mistaken for a complete one.
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.{get_ident()}.partial")
     try:
-        _copy_dependencies(maven, pom, partial)
+        make(partial)
         partial.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another run was faster, and its jars are the same
+        if not folder.is_dir():  # else another run was faster, and made the same
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
-def _copy_dependencies(maven: str, pom: Path, target: Path) -> None:
+def _copy_dependencies(pom: Path, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable("no mvn (Maven) on PATH to fetch jars with")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={target}"]
     try:
         done = subprocess.run(
@@ -121,9 +128,25 @@ def _copy_dependencies(maven: str, pom: Path, target: Path) -> None:
 def command(
     java: str, jars: Path, program: str, *, seconds: int, options: Sequence[str] = JVM_OPTIONS, **properties: str
 ) -> list[str]:
-    """The command line that runs ``program`` (a Java file of this folder), which ends itself after ``seconds``."""
+    """The command line that runs ``program`` (a Java file of this folder), which ends itself after ``seconds``.
+
+    Raises: ProgramError if it cannot be compiled.
+    """
+    source = HERE / program
+    digest = hashlib.sha256(source.read_bytes() + jars.name.encode()).hexdigest()[:12]
+    # Java compiles a source file at each start, which takes a second and more of a processor.
+    classes = _made_once(CACHE / f"{source.stem}-{digest}", partial(_compile, java, jars, source))
     settings = [f"-D{name}={value}" for name, value in {"seconds": str(seconds), **properties}.items()]
-    return [java, *options, *settings, "-cp", f"{jars}/*", str(HERE / program)]
+    return [java, *options, *settings, "-cp", f"{classes}:{jars}/*", source.stem]
+
+
+def _compile(java: str, jars: Path, source: Path, target: Path) -> None:
+    compiler = [java, *JVM_OPTIONS, "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    path = os.pathsep.join(map(str, jars.glob("*.jar")))
+    options = ["--release", str(JAVA_VERSION_MIN), "-encoding", "UTF-8", "-cp", path, "-d", str(target)]
+    done = subprocess.run([*compiler, *options, str(source)], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        raise ProgramError(f"{source.name} was not compiled:\n{done.stderr[-3000:]}")
 
 
 def run(java: str, jars: Path, program: str, lines: Iterable[str], *, seconds: int, **properties: str) -> None:
