@@ -212,6 +212,8 @@ def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int, passes
     broker.life_seconds_max = seconds + 2 * MARGIN_SECONDS
     with broker.running():
         broker.create_topics(dict.fromkeys(TOPICS, TOPIC_SETTINGS))
+        # A topic's directory comes after the topic, at the latest when it is read.
+        broker.consume(TOPICS, "read_uncommitted")
         beside = Beside(broker.data, TOPICS, passes)
         writers = [
             threading.Thread(
