@@ -114,7 +114,9 @@ def checked_offsets(manifest: Manifest, at_offsets: Mapping[TopicPartition, int]
         if owner not in logs:
             raise TopicNotFoundError(f"{owner} is not in the backup")
         if is_internal(owner.topic):
-            raise ConfigError(f"{owner} is internal, expected a topic of records: it is cut where its topics need it")
+            raise ConfigError(
+                f"{owner} is internal, expected a topic of records: a restore cuts it where that is needed"
+            )
         if journal_of(owner.topic) in topics:
             raise ConfigError(f"{owner} is a queue, expected a topic of records: a queue has no state at an offset")
         log = logs[owner]

@@ -158,8 +158,8 @@ class Replicator:
         here = {entry.topic_id for entry in self._topics.directory.topics.values()}
         if there and not there & here:
             raise DivergedError(
-                f"{self._target.url} has moments of a store that has no topic in common with {self._topics.path}:"
-                " restore that one and continue with it, or choose another place"
+                f"{self._target.url} has backups of another store, which has no topic in common with"
+                f" {self._topics.path}: restore that store and continue with it, or choose another place"
             )
 
     # --- state --------------------------------------------------------------------------------------------------------

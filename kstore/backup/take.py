@@ -140,8 +140,8 @@ class Copier:
         is_same = last.root.get(META_PROPERTIES) == self._root().get(META_PROPERTIES)
         if there and not (is_same or there & here):
             raise DivergedError(
-                f"{self._target.url} has backups of a store that has no topic in common with {self._topics.path}:"
-                " choose another place for those of this one"
+                f"{self._target.url} has backups of another store, which has no topic in common with"
+                f" {self._topics.path}: choose another place for those of this store"
             )
 
     def writers(self) -> list[LogWriter]:

@@ -42,7 +42,7 @@ Examples:
 
 \b
 Exit status:
-  0  all of them were read; a missing one is empty
+  0  all of them were read; a missing one counts as empty
   1  one of them is damaged, or the directory cannot be read
   2  bad usage
 """

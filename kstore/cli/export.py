@@ -57,7 +57,7 @@ Exit status:
     type=click.Choice(list(get_args(Compression))),
     default="zstd",
     show_default=True,
-    help="Of Parquet.",
+    help="The codec of Parquet.",
 )
 @click.option("--base64", is_flag=True, help="In CSV, keys and values in base64; else they must be UTF-8.")
 @click.option(

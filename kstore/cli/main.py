@@ -48,7 +48,7 @@ COMMANDS = {
     "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
     "read": ("kstore.cli.read", "Print the records of a log."),
     "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
-    "replicate": ("kstore.cli.replicate", "Keep a store's last moments in a target."),
+    "replicate": ("kstore.cli.replicate", "Back up a store continuously."),
     "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
     "restore": ("kstore.cli.restore", "Make a new store from a backup."),
     "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),

@@ -38,8 +38,8 @@ def command(directory: str, form: str) -> int:
     """List the idempotent and transactional producers that the log in DIRECTORY, kstore's or a Kafka broker's, knows.
 
     For each: its epoch, the sequence and offset of its last record, its last write, the epoch of the coordinator that
-    last ended one of its transactions, and the start of its open transaction. Producers that have not written for long
-    are forgotten.
+    last ended one of its transactions, and the start of its open transaction. Producers that have not written for a
+    long time are forgotten.
 
     Nothing is written to the log, and a writer may be at work on it.
     """

@@ -45,7 +45,7 @@ Exit status:
 """
 
 FORMAT = format_option("json: one object a line.")
-SHARED = click.option("--shared", is_flag=True, help="Beside other processes that share the store.")
+SHARED = click.option("--shared", is_flag=True, help="Open the store beside other processes that share it.")
 COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most N items.")
 
 

@@ -1,4 +1,4 @@
-"""``kstore replicate``: keeps a store's last moments in a target, until Ctrl-C."""
+"""``kstore replicate``: backs up a store continuously, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Exit status:
 """
 
 
-@click.command("replicate", cls=KstoreCommand, epilog=EXAMPLES, short_help="Keep a store's last moments in a target.")
+@click.command("replicate", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store continuously.")
 @click.argument("directory", metavar="DIR")
 @click.argument("target", metavar="TARGET")
 @click.option("--every", default="1s", show_default=True, metavar="TIME", help="The interval: ms, or like 500ms, 10s.")
 @click.option(
-    "--keep", type=click.IntRange(min=1), default=60, show_default=True, help="How many moments to keep at least."
+    "--keep", type=click.IntRange(min=1), default=60, show_default=True, help="The least number of backups to keep."
 )
-@click.option("--once", is_flag=True, help="Take one moment, and end.")
+@click.option("--once", is_flag=True, help="Make one backup, and stop.")
 @click.option("--hold-retention", is_flag=True, help="Let retention delete only what was copied.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
 @STORAGE_OPTION
@@ -60,9 +60,9 @@ def command(
     storage_options: dict[str, str],
     form: str,
 ) -> int:
-    """Follow the store in DIR, and keep its last moments in TARGET: a directory, hdfs://..., or a URL for fsspec.
+    """Back up the store in DIR continuously to TARGET: a directory, hdfs://..., or a URL that fsspec knows.
 
-    TARGET then has backups: restore and backup --verify take them.
+    What it writes are backups: use restore, and backup --verify, on TARGET.
     """
     with held_interrupts() as interrupts, Store(directory, create=False, background=not once) as store:
         replicator = store.replicator(

@@ -59,10 +59,10 @@ Exit status:
 def command(
     directories: tuple[str, ...], output: str | None, deep: bool, with_payload: bool, hash_names: bool, form: str
 ) -> int:
-    """Draw the logs in DIRECTORIES, kstore's or a Kafka broker's, on one HTML page that needs nothing else.
+    """Draw the logs in DIRECTORIES, kstore's or a Kafka broker's, on one self-contained HTML page.
 
     A directory is one partition, or holds partitions. The page shows where the bytes are, the segments of each
-    partition, batches, codecs and records, and every damage with its bytes, the fields of the header named.
+    partition, batches, codecs and records, and each damaged place with its bytes and the fields of its header.
 
     It has no key, value, header or client name unless --with-payload is given.
 

@@ -21,13 +21,13 @@ EXAMPLES = """
 Examples:
   kstore restore /mnt/backups restored
   kstore restore s3://bucket/kstore restored --at 2026-01-31T12:00:00Z
-  kstore restore /mnt/backups restored --at-offset orders-0=42     without what came at offset 42 and later
+  kstore restore /mnt/backups restored --at-offset orders-0=42     without offset 42 and later
   kstore verify restored
 
 \b
 Exit status:
   0  DIR is the store at the backup's moment
-  1  the backup is damaged, or could not be restored: DIR is not there
+  1  the backup is damaged, or could not be restored: nothing is left in DIR
   2  bad usage
 """
 
@@ -69,7 +69,7 @@ def command(
     storage_options: dict[str, str],
     form: str,
 ) -> int:
-    """Restore the last backup in TARGET to DIR, which must not exist, or be empty: whole, or not at all.
+    """Restore the last backup in TARGET to DIR, which must be missing or empty: the whole store, or nothing.
 
     Transactions that were not decided when the backup was made are aborted.
     """

@@ -28,7 +28,7 @@ Exit status:
 
 @click.command("ui", cls=KstoreCommand, epilog=EXAMPLES, short_help="Browse logs: segments, batches, records, damage.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of 127.0.0.1. Default: any that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1. Default: any free one.")
 @click.option(
     "--deep", is_flag=True, help="Check every byte and count every record; otherwise only headers are counted."
 )

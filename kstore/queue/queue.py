@@ -189,7 +189,7 @@ class Queue:
                 core.check_open()
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
-                    raise Full(f"{self.name} holds {waiting_count} waiting items, expected below {maxsize}")
+                    raise Full(f"{self.name} holds {waiting_count} waiting items, expected fewer than {maxsize}")
                 # Other processes that share the queue may make space without notifying this one.
                 core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
             core.check_open()

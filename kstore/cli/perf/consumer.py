@@ -54,7 +54,11 @@ Exit status:
     "--timeout", type=click.IntRange(0), default=0, show_default=True, metavar="MS", help="Wait this long for a record."
 )
 @click.option(
-    "--fetch-size", type=click.IntRange(KIB), default=MIB, metavar="BYTES", help="max_partition_fetch_bytes; 1 MiB."
+    "--fetch-size",
+    type=click.IntRange(KIB),
+    default=MIB,
+    metavar="BYTES",
+    help="The consumer's max_partition_fetch_bytes; 1 MiB.",
 )
 @click.option("--hide-header", is_flag=True, help="Do not print the column names.")
 @format_option()
