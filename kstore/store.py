@@ -587,8 +587,8 @@ def open(
     clock: Clock = SYSTEM_CLOCK,
     **settings: Unpack[StoreSettings],
 ) -> Store:
-    """Opens the store in directory ``path``: see ``Store``. With ``read_only``, ``path`` may also be a URL; and
-    where backups are, or the manifest of one of them: then it is the store of that moment."""
+    """Opens the store in directory ``path``: see ``Store``. With ``read_only``, ``path`` may also be a URL, a
+    directory of backups, or one of their manifests: the store is then that of the last backup, or of that manifest."""
     if read_only and not fs.exists(Path(path).expanduser() / KSTORE_TOPICS):
         from kstore.backup.view import place_to_read
 

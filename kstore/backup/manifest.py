@@ -1,7 +1,7 @@
 """The manifest of one backup: which files make up the store at one moment. No I/O here.
 
-``backup-<time, 15 digits>.manifest`` in the target, or ``replica-<time>.manifest`` if a replicator wrote it, which then
-removes it again; FORMAT.md describes the content. The files that it names hold a segment's ``.log``, an index or a
+``backup-<time, 15 digits>.manifest`` in the target, or ``replica-<time>.manifest`` if a replicator wrote it, which
+removes it later; FORMAT.md describes the content. The files that it names hold a segment's ``.log``, an index or a
 snapshot, as ``<topic>-<partition>/<base>-<size>-<crc><suffix>``. A ``.log`` may be in several pieces: those that do not
 start at its first byte have their position before the size. The name follows from the content, so a file is never
 replaced by another one, and backups share what is the same.
@@ -77,7 +77,7 @@ class StoredFile(NamedTuple):
 
 class SegmentEntry(NamedTuple):
     """One segment. ``inode`` and ``mtime_ns`` are those of its ``.log`` in the store, ``index_ns`` is the greatest
-    modification time of its other files; inode 0 says that the next backup must not take them for a proof that the
+    modification time of its other files; inode 0 says that the next backup must not take them as proof that the
     files are unchanged."""
 
     base: int

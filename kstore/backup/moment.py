@@ -1,4 +1,4 @@
-"""The moment of a backup: what every log of a store is while nothing of the store can change.
+"""The moment of a backup: the state of every log of a store while nothing in the store can change.
 
 The locks of all logs are held at once, while their ends are read in memory and the files that the target lacks are
 opened. So the moment is one instant of the whole store, exactly what a kill at that instant would leave, and what

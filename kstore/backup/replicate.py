@@ -1,4 +1,4 @@
-"""``Replicator``: follows a live store, and takes what is new to where its backups are, again and again.
+"""``Replicator``: follows a live store, and copies what is new to where its backups are, again and again.
 
 A round is a backup (``take``) by a copier that remembers the one before, so it costs what has changed since: of an
 active segment one more piece. It ends with a manifest, unless that would say the same as the last one. Then the oldest
@@ -70,7 +70,7 @@ class ReplicatorSettings(TypedDict, total=False):
 
 
 class Replicator:
-    """Keeps the last moments of a store in a target, until it or the store is closed. Thread-safe."""
+    """Keeps backups of a store's latest moments in a target, until it or the store is closed. Thread-safe."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class Replicator:
                 writer.retention.hold(self._task, offset)
 
     def ring(self) -> None:
-        """Has a round begin as soon as the interval allows; for any thread."""
+        """Makes a round begin as soon as the interval allows; for any thread."""
         now = self._clock.monotonic()
         if self._grown_since is None:
             self._grown_since = now

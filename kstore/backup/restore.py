@@ -79,7 +79,7 @@ def restore(
 
     Args:
         target: where the backups are: a directory, or a URL.
-        directory: it must not exist, or be empty, and its parent must exist; not inside a store.
+        directory: it must be missing or empty, and its parent must exist; not inside a store.
         at_ms: take the last backup at or before this time, in ms since the epoch.
         at_offsets: by partition, the first offset that is not restored, from the start to the end that the backup has.
         storage_options: those of fsspec, or of HDFS.

@@ -1,4 +1,4 @@
-"""What a restored store has beside the files of its backup: the state of each log. No I/O but the sizes of files."""
+"""What a restored store has besides the files of its backup: the state of each log. No I/O but the sizes of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``back_up``: copies a live store, as it is at one moment, to where its backups are.
+"""``back_up``: copies a live store, as it is at one moment, to a target.
 
 1. Everything sealed that the target lacks is copied, while the store stays in use.
 2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed meanwhile.
@@ -374,7 +374,7 @@ class Copier:
         return stored
 
     def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
-        """What to copy, at the pace that is asked for."""
+        """What to copy, at the requested pace."""
         step = self._step(COPY_BYTES)
         for position in range(0, size, step):
             piece = FileRange(file, position, min(step, size - position))
@@ -392,7 +392,7 @@ class Copier:
             raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", part.file.path)
 
     def _step(self, size: int) -> int:
-        """Of how many bytes a piece is: small ones are for a rate."""
+        """How many bytes to copy at a time: few if a rate limits the copying."""
         return PIECE_BYTES if self._throttle.is_limited else size
 
     def _note_copied(self, size: int) -> None:

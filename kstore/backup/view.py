@@ -104,7 +104,7 @@ def shown_backup(path: PathLike, fs: FileSystem = SYSTEM_FS) -> tuple[BackupFs, 
 
 
 def _absolute(path: PathLike) -> str:
-    """Not expanded: a shell has done that, where it is meant."""
+    """``~`` is not expanded: a shell has done that where it is meant."""
     text = os.fspath(path)
     return text if is_remote(text) or text.startswith("file://") else os.fspath(Path(text).absolute())
 

@@ -212,7 +212,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self.leases.end(lease)
 
     def expire(self, now: float) -> int:
-        """Ends the expired leases, whose items may be delivered again. Returns how many they were."""
+        """Ends the expired leases, whose items may be delivered again. Returns their number."""
         count = 0
         while over := [lease for lease in self.leases.first() if lease.deadline <= now]:
             for lease in over:

@@ -1,4 +1,4 @@
-"""The contents of a report as a dictionary: what the JSON form prints, and the only thing that the page is drawn from.
+"""The contents of a report as a dictionary: what the JSON form prints, and all that the page is drawn from.
 
 Sizes are bytes, times ms since the epoch, end offsets exclusive. Names of counts are those of ``kstore stats``.
 """

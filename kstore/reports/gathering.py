@@ -202,7 +202,7 @@ def examined(
 
 
 def _measure_dirt(log: GatheredLog, fs: FileSystem) -> None:
-    """As a compaction would that began now, without the settings of the topic."""
+    """As a compaction that begins now would, without the settings of the topic."""
     remembered = remembered_dirt(fs, log.path)
     log.is_compacted = remembered is not None
     bases = [int(Path(segment.path).stem) for segment in log.stats.segments]

@@ -37,7 +37,7 @@ def time_text(timestamp_ms: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def duration_text(ms: int) -> str:
-    """In the largest unit of which there is exactly one, or two and more: ``"1,102 days"``, ``"90 min"``."""
+    """In the largest unit of which it is exactly one, or at least two: ``"1,102 days"``, ``"90 min"``."""
     for name, size in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= 2 * size or ms == size:
             return f"{ms // size:,} {name}"

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
+"""A report as one self-contained HTML page: no script, no font, no picture from anywhere.
 
 Texts are escaped as ``rendering`` says; a Content-Security-Policy in the page also forbids scripts and requests.
 """

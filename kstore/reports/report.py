@@ -38,7 +38,7 @@ class Report:
         return not self.document["total"]["damage"]
 
     def html(self) -> str:
-        """One page that needs nothing else. Raises: MissingExtraError without Jinja2 (``kstore[report]``)."""
+        """One self-contained page. Raises: MissingExtraError without Jinja2 (``kstore[report]``)."""
         # Not at the top: the JSON form needs no Jinja2.
         from kstore.reports.page import page
 

@@ -89,7 +89,7 @@ def _routes(answers: _Answers) -> list[Any]:
 
 
 class _Answers:
-    """What answers requests. Thread-safe."""
+    """Answers requests. Thread-safe."""
 
     def __init__(self, pages: Pages, render: Render, is_stopping: Callable[[], bool], pause_seconds: float) -> None:
         self._pages = pages
@@ -182,7 +182,7 @@ def _part(request: Request, name: str) -> str:
 
 @cache
 def _file(name: str) -> bytes:
-    """What is served under this name, which is one of STATIC."""
+    """The file that is served under this name, which is one of STATIC."""
     found = []
     for path in STATIC[name][1]:
         package, _, rest = path.partition("/")

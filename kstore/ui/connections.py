@@ -1,7 +1,7 @@
-"""A connection of a browser: uvicorn's, with a time limit for requests, and with our headers also on its own answers.
+"""A browser's connection: uvicorn's, with a time limit for requests, and with our headers on its own answers too.
 
-Whoever can connect is counted, with the token or without. So no connection stays open without a request: a few that are
-left open, or send a request that never ends, would otherwise keep out the one who has the token.
+Every connection counts towards the limit, with the token or without. So none stays open without a request: otherwise a
+few that are left open, or send a request that never ends, would keep out the user who has the token.
 """
 
 from __future__ import annotations

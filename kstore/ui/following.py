@@ -1,4 +1,4 @@
-"""New records of a log as server-sent events, at most so many at a time: a busy log must not drown a page.
+"""New records of a log as server-sent events, RECORDS_MAX at a time at most: a busy log must not drown a page.
 
 An event's data is one line of JSON: the log's end, how many records were left out, and previews of the last ones. Its
 id is the end, so a browser that connects again continues there.
@@ -42,7 +42,7 @@ async def follow(
     limiter: anyio.CapacityLimiter,
     pause_seconds: float = PAUSE_SECONDS,
 ) -> AsyncIterator[str]:
-    """Events about the records from offset ``start`` on (None: from the end on), until the reader goes."""
+    """Events about the records from offset ``start`` on (None: from the end on), until the reader leaves."""
     log: Log | None = None
     try:
         log = await to_thread.run_sync(open_log, limiter=limiter)
@@ -69,7 +69,7 @@ def _comment(text: str) -> str:
 
 
 def _look(log: Log, place: Place, next_offset: int) -> dict[str, Any] | None:
-    """What is new, None if nothing has come for a while."""
+    """What is new, None if nothing has arrived for a while."""
     if not reads_of(log).wait_beyond(next_offset, WAIT_SECONDS, committed=False):
         end = log.high_watermark
         return None if end >= next_offset else {"end": end, "left_out": 0, "records": []}  # it was cut

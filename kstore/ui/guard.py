@@ -3,7 +3,7 @@
 - Only GET, and only under a name of this machine: a page from elsewhere whose name was rebound to 127.0.0.1 has another
   ``Host``.
 - The address that is printed has a token. Its first use sets a cookie that other sites cannot send and scripts cannot
-  read, and leads to an address without the token: so it is in no history, and no link tells it.
+  read, and leads to an address without the token: so it stays out of the history and of links.
 - Every answer, also a refusal, forbids scripts and styles from elsewhere or within the page, framing and caching.
 """
 

@@ -1,4 +1,4 @@
-"""What each page shows, as a dictionary of JSON values: the page's twin, and the only thing that the page is made from.
+"""What each page shows, as a dictionary of JSON values, which is all that the page's template sees.
 
 Sizes are bytes, times ms since the epoch, end offsets exclusive. What a client asks for is looked up: a log among those
 found, a segment in its directory's listing, a batch by a walk to its position, a record in its batch.
@@ -352,7 +352,7 @@ class Pages:
 
 
 def _groups(stores: list[Model], counted: dict[Place, Counted]) -> Iterator[Model]:
-    """Where each group is in each partition, and how far that is from the end, the furthest first."""
+    """The position and the lag of each group in each partition, the largest lag first."""
     ends = {
         (str(place.root), place.topic, place.partition): (place.url, known.document.get("end"))
         for place, known in counted.items()
@@ -404,7 +404,7 @@ def _target(to: str) -> tuple[str, int]:
 
 
 def _found_address(place: Place, explanation: Explanation, offset: int | None) -> tuple[str | None, bool]:
-    """The page of the record, and True; or of the damage in the place of ``offset``, or at the end of the way."""
+    """The page of the record, and True; or of the damage in the place of ``offset``, or where the lookup ended."""
     base = position = damage = None
     for step in explanation.steps:
         if step.what == "segment":

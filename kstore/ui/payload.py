@@ -77,7 +77,7 @@ def hex_rows(data: bytes, position: int = 0) -> Iterator[str]:
 
 
 def _is_text(data: bytes, *, is_whole: bool) -> bool:
-    """Whether it is UTF-8, and has no control characters but those of lines."""
+    """Whether it is UTF-8 without control characters other than tabs and line breaks."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(data, final=is_whole)
     except UnicodeDecodeError:
@@ -86,7 +86,7 @@ def _is_text(data: bytes, *, is_whole: bool) -> bool:
 
 
 def _json_text(data: bytes, *, is_structured: bool) -> str | None:
-    """``data`` indented, None if it is not JSON; ``is_structured``: and neither if it is not an object or an array."""
+    """``data`` indented; None if it is not JSON or, with ``is_structured``, not an object or an array."""
     try:
         text = data.decode()
         value = json.loads(text)

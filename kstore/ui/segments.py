@@ -1,7 +1,7 @@
 """A segment's bytes from some position on: its batches, what its indexes say of them, and damage.
 
-A page never reads the whole of a large segment. It starts at an index entry whose batch bears it out, ends after some
-batches or some bytes, and the search for a batch after damage is bounded too: where it ends, the next page continues.
+A page never reads the whole of a large segment. It starts at an index entry that its batch confirms, and ends after
+some batches or some bytes. The search for a batch after damage is bounded too: the next page continues where it ends.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Counted(NamedTuple):
 
 
 class _StoppedError(Exception):
-    """The survey ends in the middle of a log."""
+    """The survey was stopped in the middle of a log."""
 
 
 class Survey:

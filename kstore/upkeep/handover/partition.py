@@ -298,7 +298,7 @@ class _IndexCheck:
 
 
 def _zero_entry(segment: LogSegment) -> list[TimestampOffset]:
-    """The entry of a time index that has a single one, of time 0 and the base offset: its bytes are zeros, which else
-    are space for entries to come."""
+    """The entry of a time index that has a single one, of time 0 and the base offset: its bytes are zeros, which
+    otherwise are space for entries to come."""
     size = segment.context.fs.stat(segment.path(TIME_INDEX_SUFFIX)).size
     return [TimestampOffset(0, segment.base_offset)] if size == TimeIndex.entry_size else []

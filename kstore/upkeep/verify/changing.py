@@ -1,8 +1,8 @@
 """The second look at a segment that seems damaged: another program may have replaced its files while they were read.
 
-A broker's cleaner, or kstore's in another process, gives the names of segments to other files. What was read of one
-file and held against another looks like damage. So the files are looked at before and after: if they, or the segment
-that follows, are others now, what was found says nothing, and the segment is read again.
+A broker's cleaner, or kstore's in another process, gives the names of segments to other files. One file compared with
+the replacement of another looks damaged. So the files are examined before and after: if they, or the segment that
+follows, were replaced meanwhile, the findings mean nothing, and the segment is read again.
 """
 
 from __future__ import annotations
