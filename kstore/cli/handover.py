@@ -72,8 +72,8 @@ class _ModeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
 
 @click.command("handover", cls=KstoreCommand, epilog=EXAMPLES, short_help="Hand logs to a Kafka broker, or back.")
 @click.argument("directory", type=click.Path())
-@click.option("--to-broker", "direction", flag_value="to-broker", help="Prepare DIRECTORY for a broker to serve.")
-@click.option("--from-broker", "direction", flag_value="from-broker", help="Take DIRECTORY over from a stopped broker.")
+@click.option("--to-broker", "hands_over", is_flag=True, help="Prepare DIRECTORY for a broker to serve.")
+@click.option("--from-broker", "takes_back", is_flag=True, help="Take DIRECTORY over from a stopped broker.")
 @click.option("--dry-run", is_flag=True, help="Print the steps; change nothing and lock nothing.")
 @click.option(
     "--topic-id",
@@ -91,7 +91,8 @@ class _ModeType(click.ParamType):  # type: ignore[type-arg]  # not generic in cl
 @format_option("text: a line for each item. json: one object.")
 def command(
     directory: str,
-    direction: str | None,
+    hands_over: bool,
+    takes_back: bool,
     dry_run: bool,
     topic_ids: tuple[tuple[str, uuid.UUID], ...],
     mode: int | None,
@@ -103,9 +104,9 @@ def command(
     DIRECTORY holds directories named <topic>-<partition>, or is one of them. Refused while a writer or a broker uses
     it. On the way to a broker every log is recovered if necessary, read whole, and closed cleanly; damage is refused.
     """
-    if direction is None:
-        raise click.UsageError("give a direction: --to-broker or --from-broker")
-    if direction == "from-broker":
+    if hands_over == takes_back:
+        raise click.UsageError("give one direction: --to-broker or --from-broker")
+    if takes_back:
         if topic_ids or mode is not None or force:
             raise click.UsageError("--topic-id, --mode and --force need --to-broker")
         report = from_broker(directory, dry_run=dry_run)

@@ -79,6 +79,7 @@ def test_the_command_says_what_it_does_as_json(store: Path, capfd: pytest.Captur
     "arguments",
     [
         [],
+        ["--to-broker", "--from-broker"],
         ["--to-broker", "--topic-id", "a"],
         ["--to-broker", "--topic-id", "a=short"],
         ["--to-broker", "--mode", "0440"],
