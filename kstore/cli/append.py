@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import DURABILITY
 from kstore.cli.record_json import InputError, JsonRecord
@@ -110,7 +111,9 @@ class _Appender:
     def report(self) -> None:
         """Prints what was appended."""
         if self.record_count:
-            print(f"appended {self.record_count} records, offsets {self._first_offset} to {self._last_offset}")
+            print(
+                f"appended {counted(self.record_count, 'record')}, offsets {self._first_offset} to {self._last_offset}"
+            )
         else:
             print("appended nothing")
 

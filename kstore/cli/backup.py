@@ -9,6 +9,7 @@ import click
 
 from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -66,8 +67,8 @@ def command(
         print(json.dumps(result._asdict()))
     else:
         print(
-            f"{timestamp_text(result.time_ms)}: {result.log_count} logs, {result.total_bytes:,} bytes, of which"
-            f" {result.copied_bytes:,} were copied"
+            f"{timestamp_text(result.time_ms)}: {counted(result.log_count, 'log')}, {result.total_bytes:,} bytes,"
+            f" of which {result.copied_bytes:,} were copied"
         )
     return OK
 
@@ -82,5 +83,6 @@ def _verify(target: str, storage_options: dict[str, str], form: str) -> int:
 
 
 def _text(one: CheckedBackup) -> str:
-    state = "sound" if one.ok else "1 error" if len(one.errors) == 1 else f"{len(one.errors)} errors"
-    return f"{timestamp_text(one.time_ms)}: {one.file_count} files, {one.total_bytes:,} bytes, {state}"
+    state = "sound" if one.ok else counted(len(one.errors), "error")
+    files = counted(one.file_count, "file")
+    return f"{timestamp_text(one.time_ms)}: {files}, {one.total_bytes:,} bytes, {state}"

@@ -11,6 +11,7 @@ from typing import BinaryIO, get_args
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.record_json import line_start, record_line
@@ -125,7 +126,7 @@ def command(
                 corrupt = batches.corrupt
     _report(corrupt)
     if file != STDOUT:
-        print(f"exported {count} records to {file}")
+        print(f"exported {counted(count, 'record')} to {file}")
     return DAMAGED if corrupt else OK
 
 

@@ -130,9 +130,7 @@ def _target(
     if time_ms is not None:
         times.append(time_ms)
     if len(times) + (offset is not None) + (shift is not None) != 1:
-        raise click.UsageError(
-            "no target: give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
-        )
+        raise click.UsageError("give one target: --to-earliest, --to-latest, --to-offset, --to-datetime or --shift-by")
     return target_offset(offset=offset, when=times[0] if times else None, shift=shift)
 
 

@@ -12,6 +12,7 @@ import click
 
 from kstore.cli.append import command as append_command
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.options import DURABILITY
 from kstore.cli.progress import progress
 from kstore.cli.settings import parse_settings
@@ -85,7 +86,7 @@ def _append_table(log: Log, source: BinaryIO, form: TableForm) -> None:
                 count += batch.num_rows
                 advance(batch.num_rows)
     finally:
-        print(f"appended {count} records, offsets {first} to {last}" if count else "appended nothing")
+        print(f"appended {counted(count, 'record')}, offsets {first} to {last}" if count else "appended nothing")
 
 
 def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tuple[str, ...]) -> int:

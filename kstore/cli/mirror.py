@@ -8,6 +8,7 @@ import sys
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.options import STORAGE_OPTION, format_option, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -91,7 +92,7 @@ def _text(result: MirroredLog) -> str:
     if result.error is not None:
         return f"{result.name}: failed"
     would = "would be " if result.dry_run else ""
-    parts = [f"{result.segments_copied} segments {would}copied"]
+    parts = [f"{counted(result.segments_copied, 'segment')} {would}copied"]
     if result.segments_extended:
         parts.append(f"{result.segments_extended} extended")
     parts.append(f"{result.segments_skipped} already there")

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.interrupts import Interrupts, held_interrupts
 from kstore.cli.line_sending import LineSender
 from kstore.cli.pace import Pace
@@ -234,8 +235,8 @@ class _Run:
         sender = self._sender
         failed = f", {sender.failed_count} failed" if sender.failed_count else ""
         together = " in one transaction" if self._is_transactional else ""
-        count = sender.sent_count - sender.failed_count
-        print(f"produced {count} records to {self._topic}{together} in {seconds:.2f} s{failed}", file=sys.stderr)
+        produced = counted(sender.sent_count - sender.failed_count, "record")
+        print(f"produced {produced} to {self._topic}{together} in {seconds:.2f} s{failed}", file=sys.stderr)
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand, KstoreGroup
+from kstore.cli.counted import counted
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.names import complete_topics
 from kstore.cli.options import RAW, format_option
@@ -155,7 +156,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
                 queue.put_many(lines, delay=delay)
                 count += len(lines)
         finally:
-            print(f"{count:,} items were put into {name}", file=sys.stderr)
+            print(f"put {counted(count, 'item')} into {name}", file=sys.stderr)
     return OK
 
 
@@ -179,7 +180,7 @@ def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
             sys.stdout.buffer.flush()
             queue.ack_many(jobs)
             drained += len(jobs)
-    print(f"{drained:,} items were drained from {name}", file=sys.stderr)
+    print(f"drained {counted(drained, 'item')} from {name}", file=sys.stderr)
     return OK
 
 
@@ -191,5 +192,5 @@ def _retry_dead(directory: str, name: str, count: int | None, shared: bool) -> i
     with Store(directory, create=False, background=False, shared=shared) as store:
         store.partitions(name)
         moved = store.queue(name).retry_dead(count)
-    print(f"{moved:,} dead letters of {name} were put again", file=sys.stderr)
+    print(f"put {counted(moved, 'dead letter')} of {name} again", file=sys.stderr)
     return OK

@@ -8,6 +8,7 @@ import click
 
 from kstore.backup.restore import restore
 from kstore.cli.command import KstoreCommand
+from kstore.cli.counted import counted
 from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import OK
@@ -81,7 +82,7 @@ def command(
         print(json.dumps(result._asdict()))
     else:
         print(
-            f"{directory}: the store of {timestamp_text(result.time_ms)}, {result.log_count} logs,"
-            f" {result.total_bytes:,} bytes"
+            f"{directory}: the store of {timestamp_text(result.time_ms)},"
+            f" {counted(result.log_count, 'log')}, {result.total_bytes:,} bytes"
         )
     return OK

@@ -60,7 +60,7 @@ def test_each_line_is_a_record(run: Run) -> None:
     status, out, err = run("append", "a-0", stdin=b"one\ntwo\n")
     assert (status, out, err) == (0, b"appended 2 records, offsets 0 to 1\n", "")
     status, out, _ = run("append", "a-0", stdin=b"three")
-    assert (status, out) == (0, b"appended 1 records, offsets 2 to 2\n")
+    assert (status, out) == (0, b"appended 1 record, offsets 2 to 2\n")
     assert records("a-0") == [(0, None, b"one"), (1, None, b"two"), (2, None, b"three")]
 
 

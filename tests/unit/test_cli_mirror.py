@@ -47,7 +47,7 @@ def test_each_log_has_a_line(run: Run) -> None:
     first, second = out.splitlines()
     assert first.startswith("a-0: 5 segments copied, 0 already there, ")
     assert first.endswith(" bytes, offsets 0 to 50 (exclusive)")
-    assert second.startswith("b-1: 1 segments copied, ")
+    assert second.startswith("b-1: 1 segment copied, ")
     sizes = [line.split(" bytes")[0].rpartition(" ")[2].replace(",", "") for line in (first, second)]
     assert sum(map(int, sizes)) == copied
     assert run("data", "copy")[1].startswith("a-0: 0 segments copied, 5 already there, 0 bytes, ")

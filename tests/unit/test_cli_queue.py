@@ -113,7 +113,7 @@ def test_a_line_is_put_when_it_comes_and_stays_after_an_interrupt(tmp_path: Path
             assert next(iter(store.log("jobs").read_values(follow=True, timeout=300))) == b"a"
         putting.send_signal(signal.SIGINT)
         assert putting.wait(300) == INTERRUPTED
-        assert b"1 items were put into jobs" in putting.stderr.read()
+        assert b"put 1 item into jobs" in putting.stderr.read()
     assert run("drain", tmp_path / "s", "jobs").stdout_bytes == b"a\n"
 
 
