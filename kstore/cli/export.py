@@ -150,14 +150,15 @@ def _drain(lines: list[bytes], out: BinaryIO, advance: Callable[[int], None]) ->
 
 @contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A file that gets its name only when it is complete; an error leaves none."""
+    """A file that gets its name only when it is complete; an error leaves none. A pipe or device is kept."""
     if file == STDOUT:
         out = shown_output()
         yield out
         out.flush()
         return
     path = Path(file)
-    part = path.with_name(f"{path.name}.part")
+    is_special = path.exists() and not path.is_file()  # /dev/null, say: a rename would replace the device
+    part = path if is_special else path.with_name(f"{path.name}.part")
     try:
         out = part.open("wb")
     except OSError as error:
@@ -165,9 +166,11 @@ def _written(file: str) -> Iterator[BinaryIO]:
     try:
         with out:
             yield out
-        part.replace(path)
+        if not is_special:
+            part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        if not is_special:
+            part.unlink(missing_ok=True)
         raise
 
 

@@ -49,7 +49,7 @@ class Report:
         return json.dumps(self.document, separators=(",", ":"))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the page to ``path``, which appears when it is complete. It is not synced.
+        """Writes the page to ``path``, which appears when it is complete. It is not synced. A pipe or device is kept.
 
         Raises: ConfigError if ``path`` is inside an examined directory, because kstore and brokers own what lies there;
         MissingExtraError as ``html``; OSError.
@@ -57,6 +57,9 @@ class Report:
         target = Path(path)
         self._ensure_outside(target)
         text = self.html()
+        if target.exists() and not target.is_file():  # /dev/null, say: a rename would replace the device
+            target.write_text(text, encoding="utf-8")
+            return
         part = target.with_name(f"{target.name}.part")
         try:
             part.write_text(text, encoding="utf-8")

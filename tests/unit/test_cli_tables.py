@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,17 @@ def test_a_bad_setting_or_name_is_bad_usage(tmp_path: Path, capsys: pytest.Captu
     assert main(["import", str(tmp_path / "log"), str(file)]) == 2
     assert main(["import", "--format", "csv", str(tmp_path / "log"), str(file)]) == 0
     assert records(tmp_path / "log")[0][2:4] == (None, b"v")
+
+
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    with Log(tmp_path / "one-0", durability="os") as log:
+        log.append(b"v", timestamp=TIME)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main(["export", str(tmp_path / "one-0"), str(pipe), "--format", "jsonl", "--force"]) == 0
+        assert pipe.is_fifo()
+        assert json.loads(os.read(reader, 1024))["value"] == "v"
+    finally:
+        os.close(reader)

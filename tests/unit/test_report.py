@@ -479,6 +479,21 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
     } == before
 
 
+def test_a_pipe_or_a_device_is_written_to_and_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kstore.Log(tmp_path / "data" / "a-0", durability="os") as log:
+        log.append(b"v")
+    monkeypatch.setattr(kstore.Report, "html", lambda report: "a page")  # less than a pipe holds
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        kstore.report(tmp_path / "data").save(pipe)
+        assert pipe.is_fifo()
+        assert os.read(reader, 100) == b"a page"
+    finally:
+        os.close(reader)
+
+
 def test_what_is_no_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotALogError):
         kstore.report(tmp_path)
