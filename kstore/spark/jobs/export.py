@@ -234,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--on-corrupt", choices=("raise", "skip"), default="raise", help="At damage: stop, or continue after it.")
     add("--allow-data-loss", action="store_true", help="Continue if records were removed before they were exported.")
-    add("--compression", choices=COMPRESSIONS, default="zstd", help="Of Parquet.")
+    add("--compression", choices=COMPRESSIONS, default="zstd", help="The codec of Parquet.")
     add("--task-size", metavar="SIZE", default="128m", help="How much of the logs a task, and its files, cover.")
     add(
         "--out-storage-option", action="append", default=[], metavar="KEY=VALUE", help="Like --storage-option, for OUT."
