@@ -18,6 +18,7 @@ from kstore.cli.record_json import line_start, record_line
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.cli.terminal import shown_output
+from kstore.files.output import output_file
 from kstore.log import Log
 from kstore.record.columns import COLUMNS
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
@@ -104,7 +105,8 @@ def command(
     with Log(directory, read_only=True) as log:
         end = log.high_watermark if stop is None else min(stop, log.high_watermark)
         total = max(end - (log.start_offset if start is None else start), 0)
-        with _written(file) as out, _progress(file, total) as advance:
+        output = _standard_output() if file == STDOUT else output_file(file)
+        with output as out, _progress(file, total) as advance:
             if kind == "jsonl":
                 reader = log.read(start, stop, isolation_level=isolation_level, on_corrupt=on_corrupt)
                 corrupt, count = reader.corrupt, _write_lines(reader, out, advance)
@@ -149,29 +151,10 @@ def _drain(lines: list[bytes], out: BinaryIO, advance: Callable[[int], None]) ->
 
 
 @contextmanager
-def _written(file: str) -> Iterator[BinaryIO]:
-    """A file that gets its name only when it is complete; an error leaves none. A pipe or device is kept."""
-    if file == STDOUT:
-        out = shown_output()
-        yield out
-        out.flush()
-        return
-    path = Path(file)
-    is_special = path.exists() and not path.is_file()  # /dev/null, say: a rename would replace the device
-    part = path if is_special else path.with_name(f"{path.name}.part")
-    try:
-        out = part.open("wb")
-    except OSError as error:
-        raise click.ClickException(f"{part}: {error.strerror}") from None
-    try:
-        with out:
-            yield out
-        if not is_special:
-            part.replace(path)
-    except BaseException:
-        if not is_special:
-            part.unlink(missing_ok=True)
-        raise
+def _standard_output() -> Iterator[BinaryIO]:
+    out = shown_output()
+    yield out
+    out.flush()
 
 
 def _progress(file: str, total: int) -> AbstractContextManager[Callable[[int], None]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import kstore
 from kstore.clock import SYSTEM_CLOCK
 from kstore.errors import ConfigError
+from kstore.files.output import output_file
 from kstore.reports.document import document_of
 from kstore.reports.gathering import Gathered, gather
 from kstore.upkeep.verify.partition import no_advance
@@ -49,24 +50,16 @@ class Report:
         return json.dumps(self.document, separators=(",", ":"))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the page to ``path``, which appears when it is complete. It is not synced. A pipe or device is kept.
+        """Writes the page to ``path``, as an ``output_file``.
 
         Raises: ConfigError if ``path`` is inside an examined directory, because kstore and brokers own what lies there;
         MissingExtraError as ``html``; OSError.
         """
         target = Path(path)
         self._ensure_outside(target)
-        text = self.html()
-        if target.exists() and not target.is_file():  # /dev/null, say: a rename would replace the device
-            target.write_text(text, encoding="utf-8")
-            return
-        part = target.with_name(f"{target.name}.part")
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        page = self.html().encode()
+        with output_file(target) as file:
+            file.write(page)
 
     def _ensure_outside(self, target: Path) -> None:
         parent = target.absolute().parent.resolve()
