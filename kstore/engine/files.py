@@ -156,6 +156,17 @@ class LogFiles:
             self.poison(error)
             raise
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A block that changes the files of a writable log; needs the turn.
+
+        The turn is not taken in here: an interrupt on the way into or out of a generator leaves its locks held for as
+        long as the traceback lives, and the ``close`` that follows would wait for them.
+        """
+        with self.poisoned_by_syncs():
+            self.ensure_writable()
+            yield
+
     # --- the other writers --------------------------------------------------------------------------------------------
 
     def announce(self, *, moves_files: bool = False) -> None:

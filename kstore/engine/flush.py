@@ -9,7 +9,7 @@ from typing import Protocol
 from kstore.engine.files import LogFiles
 from kstore.engine.flusher import BackgroundFlusher
 from kstore.engine.producers import UnsyncedIndex
-from kstore.engine.turn import Turn, changing
+from kstore.engine.turn import Turn
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
 
@@ -69,14 +69,14 @@ class TailFlush:
 
     def flush(self) -> None:
         files = self._files
-        with changing(self._turn, files):
+        with self._turn.lock, files.changing():
             target, tails, sealed = files.ends.end_offset, self._dirty_tails(), tuple(files.unflushed)
             truncation_count, indexes = files.truncation_count, files.producers.unsynced()
         self._flush_to(target, tails, sealed, indexes, truncation_count)
 
     def flush_sealed(self) -> None:
         files = self._files
-        with changing(self._turn, files):
+        with self._turn.lock, files.changing():
             if not files.unflushed:
                 return
             target, sealed = files.segments.last.base_offset, tuple(files.unflushed)

@@ -10,7 +10,7 @@ from kstore.config import NO_LIMIT, LogConfig
 from kstore.engine.cuts import Cuts
 from kstore.engine.files import LogFiles
 from kstore.engine.roll import Rolls
-from kstore.engine.turn import Turn, changing
+from kstore.engine.turn import Turn
 from kstore.errors import KstoreError
 from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count, needs_file_time
 from kstore.types import NO_TIMESTAMP, RetentionResult
@@ -57,7 +57,7 @@ class Retention:
         """See ``Log.apply_retention``."""
         files, clock = self._files, self._files.context.clock
         self._look_up_ages()
-        with changing(self._turn, files):
+        with self._turn.lock, files.changing():
             files.remove_deleted()
             return self._retain(self._trusted_clock.now_ms(clock.now_ms(), clock.monotonic()))
 

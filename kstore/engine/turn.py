@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from kstore.engine.files import LogFiles
 from kstore.files.log_lock import WriteLock
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["Alone", "Turn", "changing"]
+__all__ = ["Alone", "Turn"]
 
 
 class Turn(Protocol):
@@ -79,11 +77,3 @@ class Alone:
 
     def release(self) -> None:
         self._directory_lock.release()
-
-
-@contextmanager
-def changing(turn: Turn, files: LogFiles) -> Iterator[None]:
-    """Takes a turn that changes the files of a writable log."""
-    with turn.lock, files.poisoned_by_syncs():
-        files.ensure_writable()
-        yield

@@ -38,7 +38,7 @@ from kstore.engine.retention import Retention
 from kstore.engine.roll import Rolls
 from kstore.engine.segments import LogSegments
 from kstore.engine.snapshots import Cleanable, LogOffsets
-from kstore.engine.turn import Alone, Turn, changing
+from kstore.engine.turn import Alone, Turn
 from kstore.errors import (
     ClosedError,
     InvalidOffsetError,
@@ -194,7 +194,7 @@ class LogWriter:
 
     def roll(self) -> int:
         """Begins a new segment if the active one holds anything; returns the active segment's base offset."""
-        with changing(self.turn, self.files):
+        with self.turn.lock, self.files.changing():
             if self.files.tail is None:
                 self._rolls.begin()
             return self._rolls.roll_now()
@@ -217,7 +217,7 @@ class LogWriter:
         files = self.files
         if offset < 0:
             raise InvalidOffsetError(f"cannot truncate to offset {offset}, expected at least 0")
-        with changing(self.turn, files):
+        with self.turn.lock, files.changing():
             if offset >= files.ends.end_offset:
                 return
             if offset < files.segments.first.base_offset:
@@ -229,13 +229,13 @@ class LogWriter:
         """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
         if offset < 0:
             raise InvalidOffsetError(f"cannot start at offset {offset}, expected at least 0")
-        with changing(self.turn, self.files):
+        with self.turn.lock, self.files.changing():
             self._cuts.start_at(offset)
 
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
         files = self.files
-        with changing(self.turn, files):
+        with self.turn.lock, files.changing():
             start, end = files.ends.start_offset, files.ends.high_watermark
             if not 0 <= before <= end:
                 raise OffsetOutOfRangeError(before, start_offset=start, end_offset=end)
@@ -266,7 +266,7 @@ class LogWriter:
         Returns False, and does nothing, if ``change_count`` is no longer ``seen``. Raises: LossLimitError.
         """
         files = self.files
-        with changing(self.turn, files):
+        with self.turn.lock, files.changing():
             if self.change_count != seen:
                 return False
             losses = files.losses.with_accepted(first, last)
@@ -286,7 +286,7 @@ class LogWriter:
         """For ``IndexRepairs``: replaces the old files by rebuilt indexes, unless the segment has changed."""
         files = self.files
         try:
-            with changing(self.turn, files):
+            with self.turn.lock, files.changing():
                 here = files.segments.floor(segment.base_offset)
                 if (
                     here is None

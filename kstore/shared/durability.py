@@ -14,7 +14,6 @@ from kstore.engine.flush import flushed
 from kstore.engine.flusher import BackgroundFlusher
 from kstore.engine.others import Others
 from kstore.engine.pending import PendingAppend
-from kstore.engine.turn import changing
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
@@ -39,7 +38,7 @@ class NameFlush:
 
     def flush(self) -> None:
         files = self._files
-        with changing(self._turn, files):
+        with self._turn.lock, files.changing():
             target, cut_count = files.ends.end_offset, self._others.seen.cut_count
             segments = self._unsynced()
         self._sync_segments(segments)

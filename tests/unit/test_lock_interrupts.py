@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+import kstore
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_in_store, lock_log
+from kstore.log import writer_of
 from kstore.logs.topic_settings import TopicSettings
 from kstore.store import Store
+from kstore.types import Durability
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.unit.test_interrupted_counts import Tried
 
@@ -70,3 +75,29 @@ def test_a_store_whose_opening_is_interrupted_after_its_lock_is_free(
             Store(tmp_path / "data")
     Store(tmp_path / "data").close()
     assert caught.tb is not None
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_the_turn_of_a_change_is_free_while_its_interrupt_is_handled(tmp_path: Path, durability: Durability) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with kstore.Log(tmp_path / "orders-0", durability=durability) as log:
+            turn = writer_of(log).turn.lock
+            assert isinstance(turn, type(threading.Lock()))
+            # No trace function stops where this lost the lock: at the first byte code of ``contextlib``'s ``__exit__``.
+            for number in range(5000):
+                failure: BaseException | None = None
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
+                    for _ in range(30):
+                        log.truncate_to(1)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt as error:
+                    failure = error  # which keeps the frames of the call
+                assert not turn.locked(), failure
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
