@@ -12,17 +12,20 @@ all, and ends as a whole or not at all.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+import errno
 from threading import RLock
 
 from kstore.files._memory cimport SharedMemory
 from kstore.segments._numbers cimport TailNumbers
 
 from kstore.engine.ends import Ends
+from kstore.errors import LockedError
 from kstore.files.local import OsFile, OsMapping
 from kstore.files.lock import TURN, DirectoryLock
 from kstore.files.unmapped import UnmappedFile
@@ -52,6 +55,10 @@ cdef extern from *:
     """
     # 0, or -1 if another process has the turn, or the system refuses.
     int set_turn "kstore_set_turn"(int fd, int byte, int is_taken) nogil
+
+cdef extern from "Python.h":
+    # Borrowed: the frame of the Python function that has called.
+    PyObject* PyEval_GetFrame()
 
 cdef extern from "<unistd.h>" nogil:
     ctypedef long long off_t
@@ -101,7 +108,8 @@ cdef class TurnLock:
     """The log's lock: that of the threads and, inside it, that of the processes.
 
     An exception from outside (KeyboardInterrupt) may end either method anywhere. The turn is released nevertheless, at
-    the latest when the same thread takes it again.
+    the latest when the same thread takes it again. While the function that took it still runs, that raises LockedError:
+    a handler of signals or of log messages is inside a change, whose files are not in order.
     """
 
     cdef object _turn, _files, _others, _directory_lock
@@ -110,6 +118,8 @@ cdef class TurnLock:
     # Reentrant only to reveal its owner.
     cdef public object _mutex
     cdef unsigned long _owner
+    # That of the function that took it.
+    cdef object _frame
 
     def __init__(self, turn, files, others, directory_lock):
         self._turn = turn
@@ -127,10 +137,12 @@ cdef class TurnLock:
     def __enter__(self):
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == me:
+            self.refuse_inside()
             self.leave()  # an interrupt came before the release
         try:
             self._mutex.acquire()
             self._owner = me
+            self._frame = frame_of_caller()
             if not self.begin_plain():
                 self._turn.take_turn()
         except BaseException:
@@ -139,6 +151,16 @@ cdef class TurnLock:
 
     def __exit__(self, *error):
         self.leave()
+
+    cdef int refuse_inside(self) except -1:
+        """Raises: LockedError if the function that took the turn still runs."""
+        frame = frame_of_caller()
+        while frame is not None:
+            if frame is self._frame:
+                reason = "this thread is in the middle of a change of the log: a handler that runs inside it cannot use it"
+                raise LockedError(errno.EDEADLK, reason, str(self._files.context.directory))
+            frame = frame.f_back
+        return 0
 
     cdef int leave(self) except -1:
         try:
@@ -155,6 +177,7 @@ cdef class TurnLock:
     cdef int give_back(self) except -1:
         if self._owner == PyThread_get_thread_ident():
             self._owner = 0  # an interrupt may have come while another thread held it
+            self._frame = None
         try:
             self._mutex.release()
         except RuntimeError:
@@ -244,6 +267,11 @@ cdef class TurnLock:
             return False
         others.has_turn = False
         return True
+
+
+cdef object frame_of_caller():
+    cdef PyObject* frame = PyEval_GetFrame()
+    return None if frame == NULL else <object>frame
 
 
 cdef inline bint is_plain(bytes record) noexcept:

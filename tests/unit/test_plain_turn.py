@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kstore import Log
-from kstore.errors import KstoreError, StorageError
+from kstore.errors import KstoreError, LockedError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import writer_of
@@ -157,3 +158,30 @@ def test_no_refused_allocation_keeps_the_turn_or_loses_an_append(tmp_path: Path)
         assert len(values(one)) == len(values(two)) == count
         one.check()
         two.check()
+
+
+def test_a_handler_of_log_messages_inside_a_change_cannot_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would get the offset of the append that it interrupts."""
+    offsets: list[int] = []
+    refusals: list[LockedError] = []
+
+    class Appending(logging.Handler):
+        def emit(self, message: logging.LogRecord) -> None:
+            try:
+                offsets.append(log.append(b"from the handler"))
+            except LockedError as error:
+                refusals.append(error)
+
+    handler = Appending()
+    with caplog.at_level(logging.DEBUG, logger="kstore"), shared(tmp_path / "log", "os", segment_bytes=1024) as log:
+        logging.getLogger("kstore").addHandler(handler)
+        try:
+            for _ in range(4):
+                offsets.append(log.append(bytes(600)))  # the handler appends to the list, too
+        finally:
+            logging.getLogger("kstore").removeHandler(handler)
+        assert refusals
+        assert offsets == [record.offset for record in log.read()] == [0, 1, 2, 3]
+        log.check()
