@@ -35,7 +35,6 @@ from kstore.engine.turn import Turn
 from kstore.errors import (
     BatchTooLargeError,
     CorruptDataError,
-    InvalidOffsetError,
     KstoreError,
     RequestError,
     SharedLogError,
@@ -434,8 +433,8 @@ class Appends:
         for append in appends:
             kept = append.spans
             first_offset = offset if kept is None else kept[0][0]
-            if first_offset < offset:
-                append.error = InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
+            append.error = append.misplaced_at(offset)
+            if append.error is not None:
                 continue
             if append.with_producers:
                 if written.checks is None:

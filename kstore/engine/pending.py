@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kstore.engine.group_commit import Pending
+from kstore.errors import InvalidOffsetError
 from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
-from kstore.types import NO_OFFSET, NO_TIMESTAMP, AppendInfo
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
 __all__ = ["PendingAppend", "nothing_appended"]
 
@@ -81,6 +82,18 @@ class PendingAppend(Pending[AppendInfo]):
         for batch in self.batches:
             yield offset, offset + batch.record_count - 1
             offset += batch.record_count
+
+    def misplaced_at(self, offset: int) -> InvalidOffsetError | None:
+        """Why the batches cannot follow a log that ends at ``offset``, or None."""
+        if self.spans is not None:
+            first_offset = self.spans[0][0]
+            if first_offset < offset:
+                return InvalidOffsetError(f"the first offset is {first_offset}, expected at least {offset}")
+            return None
+        last_offset = offset - 1 + sum([batch.record_count for batch in self.batches])
+        if last_offset > RECORD_OFFSET_MAX:
+            return InvalidOffsetError(f"the last offset is {last_offset}, expected at most {RECORD_OFFSET_MAX}")
+        return None
 
     def run_from(self, offset: int) -> ProducerBatch | None:
         """The batches as one run of their producer, starting at ``offset``, or None."""

@@ -12,7 +12,7 @@ from kstore.errors import FileInTheWayError, PoisonedError, SyncFailedError
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
-from kstore.types import OFFSET_MAX
+from kstore.types import OFFSET_MAX, RECORD_OFFSET_MAX
 
 __all__ = ["Rolls"]
 
@@ -92,12 +92,13 @@ class Rolls:
     def roll(self, base_offset: int) -> SegmentTail:
         """Seals the active segment and begins one at ``base_offset``, which is above everything in the log.
 
-        The new file comes first: if there is no space for it, the old segment continues.
+        The new file comes first: if there is no space for it, the old segment continues. So it does at the greatest
+        offset, after which no record can come.
         """
         files = self._files
         files.announce_change()
         old = files.segments.last
-        if old.base_offset == base_offset and old.size == 0:
+        if (old.base_offset == base_offset and old.size == 0) or base_offset > RECORD_OFFSET_MAX:
             files.tail = files.activate(old)
             return files.tail
         new = LogSegment(files.context, base_offset)

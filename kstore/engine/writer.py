@@ -62,7 +62,7 @@ from kstore.rules.sequence import Producer
 from kstore.segment import LogSegment, SegmentContext
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
-from kstore.types import LOG_APPEND_TIME, Durability, RecoveryReport, RetentionResult
+from kstore.types import LOG_APPEND_TIME, RECORD_OFFSET_MAX, Durability, RecoveryReport, RetentionResult
 
 __all__ = ["LogWriter", "StoreTies", "lone_writer", "open_writer"]
 
@@ -227,8 +227,8 @@ class LogWriter:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
-        if offset < 0:
-            raise InvalidOffsetError(f"cannot start at offset {offset}, expected at least 0")
+        if not 0 <= offset <= RECORD_OFFSET_MAX:
+            raise InvalidOffsetError(f"cannot start at offset {offset}, expected 0 to {RECORD_OFFSET_MAX}")
         with self.turn.lock, self.files.changing():
             self._cuts.start_at(offset)
 

@@ -16,6 +16,7 @@ from kstore.record._codec cimport BatchBuffer, put_place, single_batch
 from kstore.files.local import OsFile
 from kstore.files.unmapped import UnmappedFile
 from kstore.record._codec import EncodedBatch
+from kstore.types import RECORD_OFFSET_MAX as _RECORD_OFFSET_MAX, RELATIVE_OFFSET_MAX as _RELATIVE_OFFSET_MAX
 
 __all__ = ["TailNumbers"]
 
@@ -27,6 +28,9 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     NO_OFFSET = -1
     NO_TIMESTAMP = -1
+
+cdef int64_t RECORD_OFFSET_MAX = _RECORD_OFFSET_MAX
+cdef int64_t RELATIVE_OFFSET_MAX = _RELATIVE_OFFSET_MAX
 
 assert EncodedBatch._fields[1:4] == ("position", "size", "record_count"), EncodedBatch._fields
 assert EncodedBatch._fields[5:] == ("max_timestamp", "max_timestamp_delta_offset"), EncodedBatch._fields
@@ -56,7 +60,7 @@ cdef class TailNumbers:
 
     def __init__(self, int64_t base_offset, int64_t position):
         self.position = self.allocated = position
-        self.last_offset_max = base_offset + ((<int64_t>1 << 31) - 1)
+        self.last_offset_max = min(base_offset, RECORD_OFFSET_MAX - RELATIVE_OFFSET_MAX) + RELATIVE_OFFSET_MAX
         self.clear_timestamps()
         self.first_timestamp = NO_TIMESTAMP
 
@@ -126,6 +130,8 @@ cdef class TailNumbers:
             return None
         for at in range(count):
             take_shape(<object>PyList_GET_ITEM(batches, at), &shape)
+            if shape.record_count - 1 > self.last_offset_max - next_offset:
+                return None
             if not self.has_room(position, shape.size, next_offset + shape.record_count - 1, shape.max_timestamp):
                 return None
             if at > 0 and type(buffers) is not list and shape.position != stop:

@@ -19,6 +19,7 @@ from kstore.errors import (
     ClosedError,
     DiskFullError,
     ForkedError,
+    InvalidOffsetError,
     KstoreError,
     LockedError,
     LogNotFoundError,
@@ -30,6 +31,7 @@ from kstore.errors import (
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
+from kstore.types import RECORD_OFFSET_MAX, Durability
 from tests.fake_fs import FailingFs, Fault
 
 WRITES = frozenset({"pwrite", "write_all", "write_and_sync"})
@@ -376,3 +378,29 @@ def test_a_real_file_size_limit_is_met_and_lifted(durability: str, tmp_path: Pat
     with Log(tmp_path / "log") as log:
         assert log.recovery.clean
         assert len(values(log)) == int(count) + 1
+
+
+# --- the last offsets -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_log_that_ends_with_the_greatest_offset_takes_no_more(tmp_path: Path, durability: Durability) -> None:
+    """Foreign batches may bring it there. A record that it took after them could not be read."""
+    with Log(tmp_path / "log", durability=durability) as log:
+        writer = writer_of(log)
+        with pytest.raises(InvalidOffsetError, match="expected 0 to"):
+            writer.truncate_fully_and_start_at(RECORD_OFFSET_MAX + 1)
+        writer.truncate_fully_and_start_at(RECORD_OFFSET_MAX - 2)
+        assert log.append(b"a") == RECORD_OFFSET_MAX - 2
+        with pytest.raises(InvalidOffsetError, match="the last offset"):
+            log.append_many([b"b", b"c", b"d"])
+        assert log.append_many([b"b", b"c"]).last_offset == RECORD_OFFSET_MAX
+        with pytest.raises(InvalidOffsetError, match="the last offset"):
+            log.append(b"d")
+        assert writer.roll() == RECORD_OFFSET_MAX - 2  # no segment can begin after it
+        log.check()
+    with Log(tmp_path / "log", durability=durability) as log:
+        assert values(log) == [b"a", b"b", b"c"]
+        assert log.recovery.clean
+        with pytest.raises(InvalidOffsetError, match="the last offset"):
+            log.append(b"d")
