@@ -345,11 +345,6 @@ class Appends:
             if append.error is not None:
                 raise append.error
 
-    @property
-    def syncs_appends(self) -> bool:
-        """Whether an append waits for the disk."""
-        return self._durability.is_sync
-
     def commit_many(self, appends: Sequence[PendingAppend]) -> None:
         """Writes appends with one call, in their order; each then has a result or an error of its own.
 
@@ -401,22 +396,26 @@ class Appends:
         files = self._files
         if self._is_shared and any(append.with_producers for append in appends):
             self._turn.read_producers_ahead()
-        with self._lock:
-            files.ensure_writable()
-            before = files.ends
-            try:
-                self._write(appends, before)
-                self._durability.note_written()
-            except BaseException as error:
-                self._rolls.undo(before, error)
-                raise
+        try:
+            with self._lock:
+                files.ensure_writable()
+                before = files.ends
+                try:
+                    self._write(appends, before)
+                    self._durability.note_written()
+                except BaseException as error:
+                    self._rolls.undo(before, error)
+                    raise
+            self._durability.make_durable()
+        except BaseException:
+            self._durability.withdraw(appends)
+            raise
         if self._group is not None:
             self._counters.group_appends.observe(len(appends))
         if self._growth.follower_count:
             self._growth.wake()
         if self._rolls.retention_due:
             self._retention.after_roll()
-        self._durability.make_durable(appends)
 
     def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
         files = self._files

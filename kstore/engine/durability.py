@@ -21,10 +21,11 @@ __all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_p
 
 
 class DurabilityStrategy(Protocol):
-    """Everything except ``make_durable`` needs the turn.
+    """Everything except ``make_durable`` and ``withdraw`` needs the turn.
 
-    ``note_written`` and ``make_durable`` are the two ends of a sync after the turn: only ``SyncAfterTurn`` has one. The
-    others leave them empty, so that an append is the same sequence of steps with each durability.
+    ``note_written`` and ``make_durable`` are the two ends of a sync after the turn: only ``SyncAfterTurn`` has one, and
+    something to withdraw between them. The others leave them empty, so that an append is the same steps with each
+    durability.
     """
 
     @property
@@ -45,8 +46,12 @@ class DurabilityStrategy(Protocol):
         """Called after appends were written, or found to be repetitions; ``make_durable`` follows, after the turn."""
         ...
 
-    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
-        """Returns when ``appends`` are as durable as promised. Raises: SyncFailedError; they have no results then."""
+    def make_durable(self) -> None:
+        """Returns when everything written is as durable as promised. Raises: SyncFailedError."""
+        ...
+
+    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+        """Takes back the results of ``appends``, which were not made durable, if that may lose them."""
         ...
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
@@ -75,8 +80,11 @@ class SyncInWrite:
     def note_written(self) -> None:
         """Does nothing: they are durable already."""
 
-    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+    def make_durable(self) -> None:
         """Does nothing: they are durable already."""
+
+    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+        """Does nothing: what has a result is durable."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         raise_recovery_point(self._files, base_offset)
@@ -103,8 +111,11 @@ class WriteBehind:
     def note_written(self) -> None:
         """Does nothing: an append does not wait for the disk."""
 
-    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
+    def make_durable(self) -> None:
         """Does nothing: an append does not wait for the disk."""
+
+    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+        """Does nothing: what has a result is in the log."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         files = self._files

@@ -155,15 +155,11 @@ class SyncAfterTurn:
         if tail is not None:
             self._written = tail.file, self._files.ends.end_offset, self._others.seen.cut_count
 
-    def make_durable(self, appends: Sequence[PendingAppend]) -> None:
-        try:
-            self._make_durable()
-        except BaseException:
-            for append in appends:
-                append.result = None  # it may not survive
-            raise
+    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+        for append in appends:
+            append.result = None  # it may not survive
 
-    def _make_durable(self) -> None:
+    def make_durable(self) -> None:
         """Syncs what was written, outside the turn of the processes, and then records the durable end."""
         files = self._files
         # Includes what other threads have written since.

@@ -117,10 +117,10 @@ class Writer:
         durability: Any = writer_of(self.log).appends._durability
         sync = durability.make_durable
 
-        def late(appends: object) -> None:
+        def late() -> None:
             os.write(self.told, PAUSED)
             os.read(self.commands, 1)
-            sync(appends)
+            sync()
 
         durability.make_durable = late
         try:

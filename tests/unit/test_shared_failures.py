@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from kstore.engine.pending import PendingAppend
 from kstore.errors import (
     ClosedError,
     CorruptBatchError,
@@ -19,8 +21,8 @@ from kstore.errors import (
 )
 from kstore.files.lock import DirectoryLock
 from kstore.log import Log, writer_of
-from kstore.record._codec import Record
-from kstore.record.builder import build_batch
+from kstore.record._codec import BatchBuffer, Record
+from kstore.record.builder import build_batch, build_batches
 from kstore.shared import catch_up as log_catch_up
 from kstore.state.shared_slot import POSITION, SharedState
 from kstore.types import Durability
@@ -145,6 +147,29 @@ def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_
         assert in_turns == []
         assert rescuer.files.leader_epoch == 3
         assert one.append(b"eleven") == 11
+
+
+def test_an_interrupt_between_the_turn_and_the_sync_acknowledges_nothing(tmp_path: Path) -> None:
+    """The leader of a group is interrupted: the other threads must not take what was only written for durable."""
+    with shared(tmp_path / "log") as log:
+        log.append(b"a")
+        writer = writer_of(log)
+        buffers = [BatchBuffer(), BatchBuffer()]
+        options: Any = {"codec": "none", "level": 0, "timestamp_type": "CreateTime", "now_ms": 1, "size_max": 1000}
+        group = [
+            PendingAppend(buffer, build_batches(buffer, [b"b"], None, None, None, **options), "none")
+            for buffer in buffers
+        ]
+        others_of(log).is_changing = True  # else the turn would end within one compiled call
+        with (
+            mock.patch("kstore.shared.turn.tell", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            writer.appends._commit(group)
+        assert writer.ends.durable_end == 1
+        assert [append.result for append in group] == [None, None]
+        assert log.append(b"c") == log.end_offset - 1
+        log.check()
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
