@@ -8,16 +8,21 @@ WriteBehind   "interval": a thread flushes soon after an append; "os": the syste
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from kstore.engine.ends import grown_ends, make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
 from kstore.engine.pending import PendingAppend
+from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
 
 __all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
+
+logger = logging.getLogger(__name__)
 
 
 class DurabilityStrategy(Protocol):
@@ -103,10 +108,19 @@ class WriteBehind:
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
         files = self._files
         files.ends = ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
-        if end_offset - ends.recovery_point >= files.flush_messages:
-            self._flush.flush_in_turn()
-        elif self._is_prompt:
-            self._flush.soon()
+        try:
+            if end_offset - ends.recovery_point >= files.flush_messages:
+                self._flush.flush_in_turn()
+            elif self._is_prompt:
+                self._flush.soon()
+        except SyncFailedError:
+            raise
+        except StorageError as error:
+            # The append is in the log: an error would let its caller write it again. The next one flushes, too.
+            logger.warning("%s: a flush failed, and is tried again: %s", files.context.directory, error)
+            if self._is_prompt:
+                with suppress(ThreadStartError):
+                    self._flush.flusher.note()
 
     def note_written(self) -> None:
         """Does nothing: an append does not wait for the disk."""

@@ -380,6 +380,23 @@ def test_a_real_file_size_limit_is_met_and_lifted(durability: str, tmp_path: Pat
         assert len(values(log)) == int(count) + 1
 
 
+@pytest.mark.parametrize("durability", ["interval", "os"])
+@pytest.mark.parametrize("is_single", [True, False])
+def test_an_append_whose_flush_finds_no_space_is_in_the_log_and_returns(
+    tmp_path: Path, durability: Durability, is_single: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    no_space = Fault(1, errno.ENOSPC, kinds=WRITES, suffix="kstore.state")
+    options: dict[str, Any] = {"durability": durability, "flush_messages": 3, "flush_ms": "1d"}
+    log, _ = failing(tmp_path / "log", no_space, **options)
+    with log:
+        assert (log.append(b"three") if is_single else log.append_many([b"three"]).first_offset) == 2
+        assert no_space.seen == 1
+        assert "a flush failed" in caplog.text
+        assert [log.append(b"more") for _ in range(3)] == [3, 4, 5]
+        assert values(log) == [b"one", b"two", b"three", b"more", b"more", b"more"]
+        assert writer_of(log).ends.recovery_point == 6
+
+
 # --- the last offsets -------------------------------------------------------------------------------------------------
 
 
