@@ -120,7 +120,10 @@ class SharedTurn:
             self._others.has_turn = False
 
     def close_alone(self) -> bool:
-        """From now on this thread takes no turn of the processes: the log closes although it could not get one."""
+        """From now on this thread takes no turn of the processes: the log closes although it could not get one. False,
+        and nothing is done, in a handler that runs inside a change of its thread, which goes on."""
+        if self.lock.is_mine:
+            return False
         self.closes_alone = get_ident()
         return True
 

@@ -185,3 +185,32 @@ def test_a_handler_of_log_messages_inside_a_change_cannot_append(
         assert refusals
         assert offsets == [record.offset for record in log.read()] == [0, 1, 2, 3]
         log.check()
+
+
+def test_a_handler_inside_a_change_cannot_close_the_log_without_the_turn(tmp_path: Path) -> None:
+    refusals: list[LockedError] = []
+
+    class Closing(logging.Handler):
+        def emit(self, message: logging.LogRecord) -> None:
+            try:
+                log.close()
+            except LockedError as error:
+                refusals.append(error)
+
+    handler, logger = Closing(), logging.getLogger("kstore.engine.roll")
+    log = shared(tmp_path / "log", segment_bytes=1024)
+    turn, before = turn_of(log), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        log.append(bytes(600))
+        assert log.append(bytes(600)) == 1
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    assert len(refusals) == 1
+    assert not turn.closes_alone
+    log.close()
+    with shared(tmp_path / "log") as log:
+        assert log.recovery.clean
+        assert log.end_offset == 2
