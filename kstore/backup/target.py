@@ -9,6 +9,7 @@ replica-<time>.manifest      the same, by a replicator, which removes its old on
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -308,7 +309,8 @@ class BackupTarget:
 
 def check_outside_stores(fs: FileSystem, path: Path) -> None:
     """Raises: FileInTheWayError if ``path`` is in the directory of a store or a log, which may hold nothing else."""
-    for parent in path.parents:
+    # Where it really is: a link may lead into a store, and ``..`` out of one.
+    for parent in Path(os.path.realpath(path)).parents:
         if any(fs.exists(parent / name) for name in (KSTORE_TOPICS, KSTORE_STATE)):
             kind = "store" if fs.exists(parent / KSTORE_TOPICS) else "log"
             raise FileInTheWayError(errno.EEXIST, f"inside the {kind} {parent}, expected a place outside", str(path))

@@ -112,6 +112,20 @@ def test_a_restore_into_a_store_is_refused(name: str, store: Store, tmp_path: Pa
     assert not (store.path / name).exists()
 
 
+def test_a_place_that_leads_out_of_a_store_again_is_outside(store: Store, tmp_path: Path) -> None:
+    store.backup(store.path / ".." / "backups")
+    restore(tmp_path / "backups", store.path / ".." / "new")
+    assert (tmp_path / "new" / "orders-0").is_dir()
+
+
+def test_a_place_inside_a_store_is_found_through_a_link(store: Store, tmp_path: Path) -> None:
+    (store.path / "orders-0" / "deep").mkdir()
+    (tmp_path / "link").symlink_to(store.path / "orders-0" / "deep")
+    with pytest.raises(FileInTheWayError, match="inside the log"):
+        store.backup(tmp_path / "link" / "backups")
+    assert not (tmp_path / "link" / "backups").exists()
+
+
 def test_a_restore_below_a_missing_directory_names_it(store: Store, tmp_path: Path) -> None:
     store.backup(tmp_path / "backups")
     with pytest.raises(FileMissingError, match=r"there is no such directory to restore into: '.*/missing'"):
