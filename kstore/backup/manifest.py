@@ -33,6 +33,7 @@ from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
 from kstore.types import OFFSET_MAX
 
 __all__ = [
+    "TIME_MS_MAX",
     "LogEntry",
     "Manifest",
     "SegmentEntry",
@@ -50,6 +51,8 @@ FORM = CheckedText("kstore-backup", 2, oldest=1)
 STORED_NAME = re.compile(r"[0-9]{20}(-[0-9]{1,19}){1,2}-[0-9a-f]{8}\.[a-z]{1,20}")
 SUFFIXES = frozenset(SEGMENT_SUFFIXES) - {SNAPSHOT_SUFFIX}
 CRC_MAX = (1 << 32) - 1
+# More digits would make a name that no listing takes for a manifest.
+TIME_MS_MAX = 10**15 - 1
 
 
 class StoredFile(NamedTuple):

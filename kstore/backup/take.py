@@ -19,13 +19,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kstore.backup.manifest import LogEntry, Manifest, SegmentEntry, StoredFile
+from kstore.backup.manifest import TIME_MS_MAX, LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, open_files
 from kstore.backup.plan import kept_count
 from kstore.backup.target import BackupTarget
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
-from kstore.errors import ClosedError, DivergedError, FileMissingError, KstoreError, PathLike, TruncatedFileError
+from kstore.errors import (
+    ClosedError,
+    CorruptFileError,
+    DivergedError,
+    FileMissingError,
+    KstoreError,
+    PathLike,
+    TruncatedFileError,
+)
 from kstore.files.copies import PIECE_BYTES, FileRange, crc_of
 from kstore.files.fs import File, read_file
 from kstore.files.paths import LOG_SUFFIX, META_PROPERTIES, PRODUCER_IDS, SNAPSHOT_SUFFIX, TopicPartition, segment_name
@@ -105,7 +113,7 @@ class Copier:
         throttle: Throttle,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Keeps all logs open until ``stack`` ends. Raises: DivergedError, StorageError."""
+        """Keeps all logs open until ``stack`` ends. Raises: DivergedError, CorruptFileError, StorageError."""
         self._topics = topics
         self._target = target
         self._logs = BorrowedLogs(topics, stack)
@@ -125,6 +133,7 @@ class Copier:
         self._said: dict[TopicPartition, LogEntry] = {}
         names = target.names()
         self._last_time = max(names, default=0)
+        self._check_time()
         last = None
         with suppress(KstoreError):  # then everything is read again
             last = target.manifest(names[self._last_time]) if names else None
@@ -132,6 +141,14 @@ class Copier:
             self._check_same_store(last)
             for log in last.logs:
                 self._entries[log.owner] = {segment.base: segment for segment in log.segments}
+
+    def _check_time(self) -> None:
+        """Raises: CorruptFileError if the next manifest could not be named."""
+        if self._last_time >= TIME_MS_MAX:
+            raise CorruptFileError(
+                f"it has a manifest of {self._last_time}, which leaves no later time: move that one away",
+                path=self._target.url,
+            )
 
     def _check_same_store(self, last: Manifest) -> None:
         """Raises: DivergedError if the target has backups of another store, of which a restore takes the last one."""
@@ -168,6 +185,7 @@ class Copier:
         raise AssertionError("the last round returns or raises")
 
     def _copy_once(self) -> Manifest:
+        self._check_time()
         for _ in range(ROUNDS):
             if self._copy_sealed() <= OPEN_SEGMENTS_MAX:
                 break

@@ -11,7 +11,7 @@ import pytest
 from kstore.backup.restore import restore
 from kstore.backup.target import BackupTarget
 from kstore.cli.main import main
-from kstore.errors import DivergedError, FileInTheWayError, FileMissingError, NotALogError
+from kstore.errors import CorruptFileError, DivergedError, FileInTheWayError, FileMissingError, NotALogError
 from kstore.files.fs import FileStat
 from kstore.files.local import OsFileSystem
 from kstore.files.paths import META_PROPERTIES, TopicPartition
@@ -201,3 +201,13 @@ def test_a_store_is_the_same_after_a_restore_and_with_other_topics(store: Store,
         new.delete_topic("orders")
         new.create_topic("orders")
         new.backup(tmp_path / "backups")
+
+
+@pytest.mark.parametrize("kind", ["backup", "replica"])
+def test_a_target_whose_last_name_leaves_no_later_one_is_refused(kind: str, store: Store, tmp_path: Path) -> None:
+    store.backup(tmp_path / "backups")
+    (tmp_path / "backups" / f"{kind}-999999999999999.manifest").touch()
+    before = tree(tmp_path / "backups")
+    with pytest.raises(CorruptFileError, match="leaves no later time"):
+        store.backup(tmp_path / "backups")
+    assert tree(tmp_path / "backups") == before
