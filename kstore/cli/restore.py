@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 
@@ -16,6 +17,9 @@ from kstore.cli.time_type import TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
 
 __all__ = ["command"]
+
+# Of at most as many digits as the greatest offset: int() refuses thousands.
+OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 EXAMPLES = """
 \b
@@ -39,7 +43,7 @@ def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[
     for value in values:
         name, _, number = value.rpartition("=")
         owner = topic_partition(name)
-        if owner is None or not (number.isascii() and number.isdigit()):
+        if owner is None or not OFFSET.fullmatch(number):
             raise click.BadParameter(f"{value!r}, expected TOPIC-PARTITION=OFFSET, such as orders-0=42")
         if owner in offsets:
             raise click.BadParameter(f"{value!r}: {owner} is given twice")

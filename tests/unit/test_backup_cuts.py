@@ -416,7 +416,7 @@ def test_the_command_restores_to_offsets(tmp_path: Path, capsys: pytest.CaptureF
             store.log("orders", number % 2).append(b"%d" % number)
         store.backup(tmp_path / "backups")
     places = [str(tmp_path / "backups"), str(tmp_path / "new")]
-    for wrong in ("orders-0", "orders=1", "orders-0=-1", "orders-0=x", "=1"):
+    for wrong in ("orders-0", "orders=1", "orders-0=-1", "orders-0=x", "=1", "orders-0=" + "9" * 5000):
         assert main(["restore", *places, "--at-offset", wrong]) == 2
     assert main(["restore", *places, "--at-offset", "orders-0=1", "--at-offset", "orders-0=2"]) == 2
     assert main(["restore", *places, "--at-offset", "orders-0=5"]) == 1
