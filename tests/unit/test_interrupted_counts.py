@@ -102,12 +102,15 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
 # --- locks that are only tried ----------------------------------------------------------------------------------------
 
 
+FREE_SECONDS_MAX = 60
+
+
 def is_free(lock: Any) -> bool:
-    """Whether another thread gets it."""
+    """Whether another thread gets it, at the latest when a thread of the product's own has done its work under it."""
     taken: list[bool] = []
 
     def take() -> None:
-        taken.append(lock.acquire(blocking=False))
+        taken.append(lock.acquire(timeout=FREE_SECONDS_MAX))
         if taken[0]:
             lock.release()
 
