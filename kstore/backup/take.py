@@ -30,7 +30,6 @@ from kstore.errors import (
     CorruptFileError,
     DivergedError,
     FileMissingError,
-    KstoreError,
     PathLike,
     TruncatedFileError,
 )
@@ -113,7 +112,10 @@ class Copier:
         throttle: Throttle,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Keeps all logs open until ``stack`` ends. Raises: DivergedError, CorruptFileError, StorageError."""
+        """Keeps all logs open until ``stack`` ends.
+
+        Raises: DivergedError, CorruptFileError, UnsupportedFormatError, StorageError.
+        """
         self._topics = topics
         self._target = target
         self._logs = BorrowedLogs(topics, stack)
@@ -134,13 +136,15 @@ class Copier:
         names = target.names()
         self._last_time = max(names, default=0)
         self._check_time()
-        last = None
-        with suppress(KstoreError):  # then everything is read again
-            last = target.manifest(names[self._last_time]) if names else None
-        if last is not None:
-            self._check_same_store(last)
-            for log in last.logs:
-                self._entries[log.owner] = {segment.base: segment for segment in log.segments}
+        for time_ms in sorted(names, reverse=True):
+            # Beside a damaged one an older one tells whose backups these are; everything is read again.
+            with suppress(CorruptFileError, FileMissingError):
+                last = target.manifest(names[time_ms])
+                self._check_same_store(last)
+                if time_ms == self._last_time:
+                    for log in last.logs:
+                        self._entries[log.owner] = {segment.base: segment for segment in log.segments}
+                break
 
     def _check_time(self) -> None:
         """Raises: CorruptFileError if the next manifest could not be named."""

@@ -53,7 +53,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # untyped for us
             self._stop_timer()  # a request has begun, and not ended
 
     def on_response_complete(self) -> None:
-        # Before the call: the next request may be here already. A body that nobody reads has the same limit as a head.
+        # Before the call: the next request may be here already. An unread body has the same limit as a head.
         self._expect_head()
         super().on_response_complete()
 

@@ -89,7 +89,7 @@ def records_over_damage(log: kstore.Log, seen: Seen) -> None:
     for record in reader:
         seen.add(record.offset, record.key, record.value)
     if reader.corrupt:
-        raise Wrong(f"damage where there is none: {reader.corrupt}")
+        raise Wrong(f"damage reported in a sound log: {reader.corrupt}")
 
 
 def columns(log: kstore.Log, seen: Seen) -> None:
@@ -116,7 +116,7 @@ def lookups(log: kstore.Log, seen: Seen) -> None:
 def verified(log: kstore.Log, seen: Seen) -> None:
     report = log.verify()
     if not report.clean:
-        raise Wrong(f"verify finds damage where there is none: {report}")
+        raise Wrong(f"verify reports damage in a sound log: {report}")
     records(log, seen)
 
 
@@ -124,7 +124,7 @@ def verified_files(log: kstore.Log, seen: Seen) -> None:
     """Also every entry of the indexes and snapshots, as in the command."""
     found = verify_log(log.path).damages
     if found:
-        raise Wrong(f"verify finds damage where there is none: {found}")
+        raise Wrong(f"verify reports damage in a sound log: {found}")
     records(log, seen)
 
 

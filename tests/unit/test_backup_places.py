@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kstore.backup.restore import restore
 from kstore.backup.target import BackupTarget
 from kstore.cli.main import main
-from kstore.errors import CorruptFileError, DivergedError, FileInTheWayError, FileMissingError, NotALogError
+from kstore.errors import (
+    CorruptFileError,
+    DivergedError,
+    FileInTheWayError,
+    FileMissingError,
+    NotALogError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from kstore.files.fs import FileStat
 from kstore.files.local import OsFileSystem
 from kstore.files.paths import META_PROPERTIES, TopicPartition
@@ -211,3 +221,35 @@ def test_a_target_whose_last_name_leaves_no_later_one_is_refused(kind: str, stor
     with pytest.raises(CorruptFileError, match="leaves no later time"):
         store.backup(tmp_path / "backups")
     assert tree(tmp_path / "backups") == before
+
+
+def test_a_damaged_last_backup_does_not_hide_whose_they_are(store: Store, tmp_path: Path) -> None:
+    store.backup(tmp_path / "backups")
+    last = store.backup(tmp_path / "backups")
+    (tmp_path / "backups" / f"backup-{last.time_ms:015d}.manifest").write_bytes(b"damaged")
+    with (
+        Store(another_store(tmp_path / "another"), **SETTINGS) as another,
+        pytest.raises(DivergedError, match="choose another place"),
+    ):
+        another.backup(tmp_path / "backups")
+    assert store.backup(tmp_path / "backups").time_ms > last.time_ms
+
+
+def test_backups_that_cannot_be_read_now_are_not_continued(store: Store, tmp_path: Path) -> None:
+    """They may be of another store: a request to an object store fails now and then."""
+    store.backup(tmp_path / "backups")
+    before = tree(tmp_path / "backups")
+    with (
+        mock.patch.object(BackupTarget, "manifest", side_effect=StorageError(errno.EIO, "unreachable")),
+        pytest.raises(StorageError, match="unreachable"),
+    ):
+        store.backup(tmp_path / "backups")
+    assert tree(tmp_path / "backups") == before
+
+
+def test_backups_of_a_later_version_are_not_continued(store: Store, tmp_path: Path) -> None:
+    store.backup(tmp_path / "backups")
+    (path,) = (tmp_path / "backups").glob("*.manifest")
+    path.write_bytes(path.read_bytes().replace(b"kstore-backup 1 ", b"kstore-backup 3 "))
+    with pytest.raises(UnsupportedFormatError, match="version 3, expected 1 to 2"):
+        store.backup(tmp_path / "backups")

@@ -188,7 +188,7 @@ def test_a_backup_leaves_its_logs_to_other_threads(tmp_path: Path, tried: Tried)
 
 
 def test_no_lock_is_tried_by_a_call() -> None:
-    """CPython serves a signal at the end of the call: the lock is then held, and nobody knows."""
+    """CPython serves a signal at the end of the call: the lock is then held, and no code will release it."""
     tried = re.compile(r"(lock|mutex)\.acquire\((blocking=)?False\)")
     # The queue's locks are tried elsewhere.
     found = [path for path in Path(kstore.__file__).parent.rglob("*.py") if tried.search(path.read_text())]

@@ -31,7 +31,7 @@ from kstore.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from kstore.files.paths import LOG_SUFFIX, TopicPartition
+from kstore.files.paths import TopicPartition
 from kstore.files.remote_stores import limited
 from kstore.log import writer_of
 from kstore.store import Store
@@ -371,86 +371,6 @@ def test_a_store_as_at_its_last_round_gets_a_manifest_if_one_may_have_arrived(st
         before = contents(store)
         with restored(tmp_path / "target", tmp_path / "new") as new:
             assert contents(new) == before
-
-
-# --- what is removed --------------------------------------------------------------------------------------------------
-
-
-def test_old_manifests_are_removed_and_an_hour_later_what_only_they_name(
-    store: Store, tmp_path: Path, clock: ManualClock
-) -> None:
-    target = tmp_path / "target"
-    store.create_topic("orders", segment_bytes=1 << 20)
-    kept = store.backup(target)
-    with store.replicator(target, keep=4) as replicator:
-        for number in range(20):
-            store.log("orders").append(b"%d" % number)
-            replicator.flush()
-            assert 1 <= sum(name.startswith("replica") for name in manifests(target)) <= 5
-        count = len(list(target.glob("orders-0/*.log")))
-        clock.advance(3_600_000)
-        store.run_due_tasks()
-        named = {
-            file.name
-            for name in manifests(target)
-            for log in BackupTarget(target).manifest(name).logs
-            for file in log.files
-        }
-        found = {path.name for path in target.glob("orders-0/*")}
-        assert found <= named
-        assert len(found) < count
-    assert all(one.ok for one in check_backups(target))
-    assert kept.time_ms in [one.time_ms for one in check_backups(target)]
-
-
-def test_what_a_failed_round_has_left_is_removed(store: Store, tmp_path: Path, clock: ManualClock) -> None:
-    target = tmp_path / "target"
-    store.create_topic("orders", segment_bytes=1 << 20)
-    replicator = store.replicator(target)
-    replicator.flush()
-    with UNREACHABLE:
-        for end in (replicator.flush, replicator.close):
-            store.log("orders").append(b"x")
-            with pytest.raises(StorageError):
-                end()
-    (target / "orders-0" / "notes.txt").write_text("not kstore's")
-    store.log("orders").truncate_to(0)
-    with store.replicator(target) as replicator:
-        replicator.flush()
-        assert list(target.glob("orders-0/*.log"))
-        clock.advance(3_600_000)
-        store.run_due_tasks()
-        assert [path.name for path in target.glob("orders-0/*")] == ["notes.txt"]
-
-
-def test_nothing_is_searched_for_beside_a_damaged_manifest(store: Store, tmp_path: Path, clock: ManualClock) -> None:
-    target = tmp_path / "target"
-    fill(store)
-    store.backup(target)
-    left = target / "orders-0" / f"{9:020d}-1-00000000{LOG_SUFFIX}"
-    left.write_bytes(b"x")
-    (target / manifests(target)[0]).write_bytes(b"damaged")
-    with store.replicator(target) as replicator:
-        replicator.flush()
-        clock.advance(3_600_000)
-        store.run_due_tasks()
-        assert left.exists()
-
-
-def test_a_target_that_refuses_removals_still_gets_each_round(
-    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store.create_topic("orders")
-    refused = mock.patch.object(BackupTarget, "remove_replicas", side_effect=StorageError(errno.EACCES, "no"))
-    with refused, store.replicator(tmp_path / "target", keep=1) as replicator:
-        for number in range(5):
-            store.log("orders").append(b"%d" % number)
-            replicator.flush()
-    assert len(manifests(tmp_path / "target")) == 5
-    assert caplog.text.count("what is no longer needed stays") == 1
-    with store.replicator(tmp_path / "target", keep=1) as replicator:
-        replicator.flush()
-    assert len(manifests(tmp_path / "target")) == 1
 
 
 # --- an object store --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``kstore ui``: new records of a log come as events, and the server ends when it is told to."""
+"""``kstore ui``: a log's new records arrive as events, and the server stops on request."""
 
 from __future__ import annotations
 
