@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from kstore.errors import CorruptDataError
 from kstore.record._runs import KeySketch, Run, batch_times, follow_transactions
 from kstore.record.batch import BATCH_HEADER_BYTES, RecordBatch
-from kstore.record.control import ControlRecordType, parse_end_transaction_marker
+from kstore.record.control import ControlRecordType
 from kstore.record.scan import BufferSource
 from kstore.record.walk import walk_runs
 from tools.fuzz.findings import expect
+from tools.fuzz.run_notes import end_of
 
 __all__ = ["summaries"]
 
@@ -54,7 +54,7 @@ def _check_transactions(run: Run, batches: list[RecordBatch], open_max: int) -> 
     for batch in batches:
         producer_id = batch.producer_id
         if batch.is_control:
-            end = _end_of(batch) if batch.record_count == 1 else None
+            end = end_of(batch) if batch.record_count == 1 else None
             if end is not None:
                 first = known.pop(producer_id, (-1, -1))
                 is_commit = end == ControlRecordType.COMMIT
@@ -63,15 +63,6 @@ def _check_transactions(run: Run, batches: list[RecordBatch], open_max: int) -> 
             known[producer_id] = (batch.base_offset, batch.max_timestamp)
     expect(follow_transactions(run, found, open_max) == ended, "other ends of transactions")
     expect(found == known, "other open transactions")
-
-
-def _end_of(batch: RecordBatch) -> ControlRecordType | None:
-    try:
-        marker = next(iter(batch.records()))
-        end = parse_end_transaction_marker(marker.key, marker.value)
-    except CorruptDataError:
-        return None
-    return None if end is None else end.type
 
 
 def _check_keys(run: Run, batches: list[RecordBatch]) -> None:

@@ -20,7 +20,7 @@ from kstore.upkeep.distribution import Distribution
 from tests.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect
 
-__all__ = ["checks", "counts"]
+__all__ = ["checks", "counts", "end_of"]
 
 RECORD_FIELDS = ("counted_count", "keyed_count", "tombstone_count", "header_count")
 BATCH_FIELDS = (
@@ -99,7 +99,7 @@ def _check_counts(run: Run) -> None:
     firsts, lasts = [], [-1]
     for position, batch in run.batches():
         if batch.is_control:
-            kind = _end_of(batch) if batch.record_count == 1 else None
+            kind = end_of(batch) if batch.record_count == 1 else None
             if kind is None:
                 skipped.append(position - run.position)
                 continue
@@ -139,7 +139,8 @@ def _add_records(expected: dict[str, int], keys: Distribution, values: Distribut
             values.add(len(record.value))
 
 
-def _end_of(batch: RecordBatch) -> ControlRecordType | None:
+def end_of(batch: RecordBatch) -> ControlRecordType | None:
+    """How the marker that begins the batch ends a transaction; None if it does not."""
     try:
         marker = next(iter(batch.records()))
         end = parse_end_transaction_marker(marker.key, marker.value)
@@ -222,4 +223,4 @@ def _check_producers(run: Run, snapshot_offset: int, visible_offset: int) -> Non
 
 
 def _first_end_of(batch: RecordBatch) -> ControlRecordType | None:
-    return _end_of(batch) if batch.record_count else None
+    return end_of(batch) if batch.record_count else None
