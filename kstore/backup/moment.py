@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from operator import methodcaller
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from typing import NamedTuple
 from kstore.engine.turn import Alone
 from kstore.engine.writer import LogWriter
 from kstore.errors import StorageError
+from kstore.files._locks import block
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.fs import File
 from kstore.files.paths import (
@@ -162,7 +163,7 @@ class BorrowedLogs:
         raise StorageError(errno.EBUSY, "the logs are too busy for a backup", str(self._topics.directory.path))
 
 
-@contextmanager
+@block
 def _all_locked(writers: Mapping[TopicPartition, LogWriter], wait: float) -> Iterator[bool]:
     """Holds the locks of all logs; False if one was not free in time.
 

@@ -22,7 +22,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
 from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
+from kstore.files._locks import block
 from kstore.files.checked_text import CheckedText
 from kstore.files.file_lock import file_locked
 from kstore.files.fs import File, FileStat, FileSystem
@@ -143,7 +144,7 @@ class FileGroup:
         if before is not None:
             before[0].close()
 
-    @contextmanager
+    @block
     def changing(self) -> Iterator[Draft]:
         with self._locked(GATE), self._locked(GROUP_LOCK), self._mutex:
             self._read()
@@ -155,7 +156,7 @@ class FileGroup:
                 for gone in before.members.keys() - draft.state.members.keys():
                     self._tidy(gone)
 
-    @contextmanager
+    @block
     def committing(self) -> Iterator[GroupState]:
         with ExitStack() as stack:
             with self._locked(GATE):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.errors import CommitFailedError, TopicNotFoundError
+from kstore.files._locks import block
 from kstore.files.paths import TopicPartition
 
 __all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
@@ -109,7 +110,7 @@ class MemoryGroup:
     def look(self) -> tuple[int, GroupState]:
         return self._version, self._state
 
-    @contextmanager
+    @block
     def changing(self) -> Iterator[Draft]:
         with self._lock:
             self._changing_count += 1
@@ -125,7 +126,7 @@ class MemoryGroup:
                 self._changing_count -= 1
                 self._changed.notify_all()
 
-    @contextmanager
+    @block
     def committing(self) -> Iterator[GroupState]:
         token = object()
         try:
@@ -340,7 +341,7 @@ class Membership:
         self.owned |= gained
         return gained
 
-    @contextmanager
+    @block
     def fenced(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
         """A block in which ``partitions`` belong to this member. Raises: CommitFailedError if they do not."""
         with self._box.committing() as state:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kstore.errors import ConsumerStateError, WakeupError
+from kstore.files._locks import block
 from kstore.files.lifetime import Lifetime
 
 __all__ = ["SoleUse"]
@@ -23,13 +23,12 @@ class SoleUse:
         self.is_woken: bool = False
         self._client_id = client_id
 
-    @contextmanager
+    @block
     def alone(self) -> Iterator[None]:
         """One call of the consumer.
 
         Raises: ClosedError, ForkedError; ConsumerStateError if another thread is in a call.
         """
-        # No class with ``__exit__``: Ctrl-C at the start of that would leave the lock held.
         self.life.check()
         is_mine = False
         try:

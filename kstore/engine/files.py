@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.engine.syncs import Syncs
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
+from kstore.files._locks import block
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.paths import DELETED_SUFFIX, TXN_INDEX_SUFFIX
@@ -147,7 +147,7 @@ class LogFiles:
             end = self.ends.high_watermark
             logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, end)
 
-    @contextmanager
+    @block
     def poisoned_by_syncs(self) -> Iterator[None]:
         """A block in which a failed sync poisons the log, whatever was synced."""
         try:
@@ -156,13 +156,9 @@ class LogFiles:
             self.poison(error)
             raise
 
-    @contextmanager
+    @block
     def changing(self) -> Iterator[None]:
-        """A block that changes the files of a writable log; needs the turn.
-
-        The turn is not taken in here: an interrupt on the way into or out of a generator leaves its locks held for as
-        long as the traceback lives, and the ``close`` that follows would wait for them.
-        """
+        """A block that changes the files of a writable log; needs the turn."""
         with self.poisoned_by_syncs():
             self.ensure_writable()
             yield

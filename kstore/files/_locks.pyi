@@ -1,5 +1,20 @@
 import threading
-from typing import final
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Generic, ParamSpec, TypeVar, final
+
+Arguments = ParamSpec("Arguments")
+Yielded = TypeVar("Yielded", covariant=True)
+
+def block(function: Callable[Arguments, Iterator[Yielded]]) -> Callable[Arguments, Block[Yielded]]: ...
+
+@final
+class Block(Generic[Yielded]):
+    def __init__(self, steps: Iterator[Yielded]) -> None: ...
+    def __enter__(self) -> Yielded: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None: ...
 
 @final
 class Attempt:

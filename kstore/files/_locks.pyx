@@ -1,15 +1,68 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: auto_pickle=False, binding=False
-"""Locks of threads, where Python code would lose one to Ctrl-C.
+"""Locks of threads, and blocks that hold them, where Python code would lose one to Ctrl-C.
 
 Signals are served between the byte codes of Python functions. In here they are served only while a thread waits.
 """
 
 cimport cython
 
+from functools import wraps
+
 from _thread import TIMEOUT_MAX, allocate_lock
 
-__all__ = ["Attempt", "Condition", "Released"]
+__all__ = ["Attempt", "Block", "Condition", "Released", "block"]
+
+
+def block(function not None):
+    """As ``contextlib.contextmanager``, for generators that hold a lock or undo a step at the end of the block.
+
+    The ``__exit__`` of ``contextlib`` is a Python function. A signal that is served as it begins leaves the generator
+    suspended, with what it holds, for as long as the traceback lives. Here the generator always gets to its end.
+    """
+
+    @wraps(function)
+    @cython.binding(True)
+    def begin(*arguments, **options):
+        return Block(function(*arguments, **options))
+
+    return begin
+
+
+@cython.final
+cdef class Block:
+    """A ``with`` block around which a generator runs: up to its ``yield`` before, and from there on after."""
+
+    cdef object steps
+
+    def __init__(self, steps not None):
+        self.steps = steps
+
+    def __enter__(self):
+        try:
+            return next(self.steps)
+        except StopIteration:
+            raise RuntimeError("the generator of a block did not yield") from None
+
+    def __exit__(self, kind, error, traceback):
+        if error is None:
+            try:
+                next(self.steps)
+            except StopIteration:
+                return False
+            raise RuntimeError("the generator of a block yielded again")
+        try:
+            self.steps.throw(error)
+        except StopIteration as end:
+            return end is not error
+        except BaseException as raised:
+            # A generator cannot raise StopIteration: it comes out as the cause of a RuntimeError.
+            if raised is error or (isinstance(error, StopIteration) and raised.__cause__ is error):
+                error.__traceback__ = traceback
+                return False
+            raise
+        raise RuntimeError("the generator of a block yielded after an error")
+
 
 
 @cython.final

@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from kstore.errors import PathLike
+from kstore.files._locks import block
 from kstore.files.fs import storage_error
 
 __all__ = ["file_locked"]
 
 
-@contextmanager
+@block
 def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[None]:
     """Holds the lock of ``path``, which is created with ``mode`` if missing; also excludes other threads.
 

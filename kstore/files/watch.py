@@ -25,10 +25,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 from kstore.errors import PathLike, ThreadStartError
+from kstore.files._locks import block
 from kstore.files.bell import Bell
 from kstore.files.mounts import foreign_type
 from kstore.files.threads import start_thread
@@ -131,7 +131,7 @@ class _Hub:
         self._warned = False
         start_thread(self._run, name="kstore-watch")
 
-    @contextmanager
+    @block
     def _alone(self) -> Iterator[None]:
         with self.mutex:
             was_busy, self._is_busy = self._is_busy, True

@@ -11,7 +11,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from kstore.errors import (
     TopicNotFoundError,
     UnsupportedFormatError,
 )
+from kstore.files._locks import block
 from kstore.files.checkpoint import (
     replace_file,
     write_clean_shutdown,
@@ -241,7 +242,7 @@ class LogDirectory:
             raise ClosedError(f"the store {self.path} is closed")
         return self._lock
 
-    @contextmanager
+    @block
     def turn(self) -> Iterator[None]:
         """A block in which no other sharing process reads or changes the contents."""
         with self._mutex:
@@ -249,18 +250,26 @@ class LogDirectory:
             if not self.shared or self._has_turn or lock is None:
                 yield
                 return
-            lock.take_turn()
-            self._has_turn = True
             try:
+                lock.take_turn()
+                self._has_turn = True
                 yield
             finally:
-                self._has_turn = False
-                if lock.held:
-                    lock.end_turn()
+                try:
+                    self._end_turn(lock)
+                except BaseException:
+                    self._end_turn(lock)  # an interrupt came before the turn ended
+                    raise
+
+    def _end_turn(self, lock: DirectoryLock) -> None:
+        """Lets other processes have the turn; a second call does nothing."""
+        self._has_turn = False
+        if lock.held:
+            lock.end_turn()
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
+    @block
     def _changing(self) -> Iterator[None]:
         """The right to change the root's contents; a sync that fails inside ends all changes."""
         with self._mutex:

@@ -10,7 +10,7 @@ import errno
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 from kstore.clock import Clock
@@ -19,6 +19,7 @@ from kstore.engine.flusher import BackgroundFlusher
 from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
+from kstore.files._locks import block
 from kstore.files.paths import TopicPartition
 from kstore.log import Log, writer_of
 from kstore.logs.directory import LogDirectory
@@ -73,7 +74,7 @@ class OpenLogs:
             entry.is_kept = True
             return log
 
-    @contextmanager
+    @block
     def borrowed(self, owner: TopicPartition) -> Iterator[Log]:
         """The log of ``owner`` for some work; closed afterwards, unless it is in use elsewhere. Raises: as ``Log``."""
         is_counted = False
@@ -151,7 +152,7 @@ class OpenLogs:
             self._entries.pop(owner, None)
             self._closed_at.pop(owner, None)
 
-    @contextmanager
+    @block
     def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
         """The entry of ``owner``, locked. Raises: TopicNotFoundError, ClosedError."""
         while True:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from kstore.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from kstore.files._locks import block
 from kstore.files.fs import FileSystem
 from kstore.files.lifetime import Lifetime
 from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
@@ -164,7 +165,7 @@ class Topics:
         """A lock: no other thread creates, changes or deletes topics while it is held."""
         return self._lock
 
-    @contextmanager
+    @block
     def turn(self) -> Iterator[None]:
         """Like ``changing``, and no process that shares the store changes topics either."""
         with self._lock, self.directory.turn():  # in the order in which all take them

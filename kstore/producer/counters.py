@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 from kstore.clock import Clock
 from kstore.engine.pending import PendingAppend
+from kstore.files._locks import block
 from kstore.producer._accumulate import ProducerBatch
 
 __all__ = ["TRANSACTION_CALLS", "ProducerCounters", "TopicCounters"]
@@ -123,7 +123,7 @@ class ProducerCounters:
         """Counts a flush, failed or not."""
         self.flush_seconds += seconds
 
-    @contextmanager
+    @block
     def transaction_call(self, name: str, clock: Clock) -> Iterator[None]:
         """Counts the time of a call of ``TRANSACTION_CALLS``, failed or not."""
         begun = clock.monotonic()

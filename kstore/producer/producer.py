@@ -15,7 +15,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from operator import index
 from pathlib import Path
@@ -32,6 +31,7 @@ from kstore.errors import (
     TransactionAbortedError,
     not_picklable,
 )
+from kstore.files._locks import block
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer._accumulate import Deliveries, SendPath
@@ -260,7 +260,7 @@ class Producer(SendPath):
         with self._counters.transaction_call("send_offsets", self._clock):
             self._transactions.add_offsets(offsets, group)
 
-    @contextmanager
+    @block
     def transaction(self) -> Iterator[Self]:
         """``with producer.transaction():`` commits at the end of the block; aborts if the block raises."""
         self.init_transactions()

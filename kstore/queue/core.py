@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from typing import cast
 
 from kstore.clock import Clock
 from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
-from kstore.files._locks import Condition, Released
+from kstore.files._locks import Condition, Released, block
 from kstore.log import Log, reads_of, writer_of
 from kstore.queue._jobs import (
     close_all,
@@ -462,7 +461,7 @@ class QueueCore:
             for condition in (self.available, self.room, self.all_done):
                 condition.notify_all()
 
-    @contextmanager
+    @block
     def counted(self, what: str) -> Iterator[None]:
         """Counts one more waiting thread. Needs the lock."""
         setattr(self, what, getattr(self, what) + 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError, TopicNotFoundError
+from kstore.files._locks import block
 from kstore.files.paths import TopicPartition, validate_topic
 from kstore.logs.topics import Topics
 from kstore.queue.config import QueueConfig
@@ -141,7 +141,7 @@ class StoreQueues:
     def _ensure(self, name: str, **settings: Any) -> None:
         self._topics.ensure(name, 1, **{**KEPT, **settings})
 
-    @contextmanager
+    @block
     def ended(self, name: str) -> Iterator[str]:
         """Closes a topic's queue, and opens none, while the topic is deleted. Yields its journal's topic, or ""."""
         while True:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 import kstore
+from kstore.files._locks import block
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_in_store, lock_log
 from kstore.log import writer_of
 from kstore.logs.topic_settings import TopicSettings
-from kstore.store import Store
+from kstore.store import Store, parts_of
 from kstore.types import Durability
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.unit.test_interrupted_counts import Tried
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(call: Callable[[], object], number: int) -> BaseException | None:
+    """Repeats a call that takes microseconds until a signal interrupts it, or not; the exception keeps its frames."""
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
+        for _ in range(30):
+            call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return None
 
 
 def in_a_store(path: Path) -> None:
@@ -66,9 +88,6 @@ def test_a_lock_that_is_interrupted_anywhere_is_free(
 def test_a_store_whose_opening_is_interrupted_after_its_lock_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(TopicSettings, "__init__", interrupt)
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -77,27 +96,46 @@ def test_a_store_whose_opening_is_interrupted_after_its_lock_is_free(
     assert caught.tb is not None
 
 
+def test_a_block_lets_its_lock_go_while_its_interrupt_is_handled() -> None:
+    lock = threading.Lock()
+
+    @block
+    def held() -> Iterator[None]:
+        with lock:
+            yield
+
+    def call() -> None:
+        with held():
+            pass
+
+    # No trace function stops where ``contextlib`` would lose the lock: at the first byte code of its ``__exit__``.
+    struck = 0
+    for number in range(5000):
+        failure = interrupted(call, number)
+        struck += failure is not None
+        assert not lock.locked(), failure
+    assert struck
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared stores need Linux")
+def test_the_turn_of_a_shared_store_is_free_while_its_interrupt_is_handled(tmp_path: Path) -> None:
+    def call() -> None:
+        with directory.turn():
+            pass
+
+    with Store(tmp_path, shared=True) as store, Store(tmp_path, shared=True) as other:
+        directory = parts_of(store).topics.directory
+        for number in range(1000):
+            failure = interrupted(call, number)
+            with parts_of(other).topics.directory.turn():  # would wait for ever
+                assert not directory._has_turn, failure
+
+
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_the_turn_of_a_change_is_free_while_its_interrupt_is_handled(tmp_path: Path, durability: Durability) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with kstore.Log(tmp_path / "orders-0", durability=durability) as log:
-            turn = writer_of(log).turn.lock
-            assert isinstance(turn, type(threading.Lock()))
-            # No trace function stops where this lost the lock: at the first byte code of ``contextlib``'s ``__exit__``.
-            for number in range(5000):
-                failure: BaseException | None = None
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
-                    for _ in range(30):
-                        log.truncate_to(1)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                except KeyboardInterrupt as error:
-                    failure = error  # which keeps the frames of the call
-                assert not turn.locked(), failure
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with kstore.Log(tmp_path / "orders-0", durability=durability) as log:
+        turn = writer_of(log).turn.lock
+        assert isinstance(turn, type(threading.Lock()))
+        for number in range(5000):
+            failure = interrupted(lambda: log.truncate_to(1), number)
+            assert not turn.locked(), failure

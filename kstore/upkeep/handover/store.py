@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from kstore.engine.directory import ensure_directory, is_log
 from kstore.errors import CorruptFileError, LogNotFoundError, StorageError
+from kstore.files._locks import block
 from kstore.files.checkpoint import read_broker_epoch, read_offset_checkpoint, write_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
@@ -87,7 +87,7 @@ class Store:
     def path(self, owner: TopicPartition) -> Path:
         return self.root / str(owner)
 
-    @contextmanager
+    @block
     def locked(self) -> Iterator[None]:
         """Keeps brokers and kstore's writers out of the root; a dry run only checks for them.
 
