@@ -20,7 +20,7 @@ help:
 	@echo "make pictures  the pictures in the documents (needs a headless Chromium)"
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make bench-broker  speed beside a live Kafka broker and its clients (needs Java and Maven)"
-	@echo "make soak     the tests with their long counts (an hour and more); writes docs/promises.md"
+	@echo "make soak     the tests with their long counts (hours), or TESTS=tests/crash/test_forks.py of them; updates docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
 	@echo "make simulate SEED=17  one long life of a store with its crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
 	@echo "make simulate-mutants  planted bugs, and how many simulated lives it takes to find each (half an hour)"
@@ -77,9 +77,10 @@ bench: $(call with,bench)
 bench-broker: $(call with,bench) $(call with,interop)
 	$(RUN) -m tools.bench.broker
 
+# Its page keeps what other runs have tried, so it may be run in parts.
 soak: $(call with,test-all)
-	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md tests
-	$(RUN) -m pytest -q -m "spark and not interop" tests
+	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md $(or $(TESTS),tests)
+	$(if $(TESTS),,$(RUN) -m pytest -q -m "spark and not interop" tests)
 
 fuzz: $(call with,fuzz)
 	$(RUN) -m tools.fuzz --engine atheris --seconds 60

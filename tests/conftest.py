@@ -20,7 +20,7 @@ from kstore.segments import tail
 from tests import again, selection
 from tests.catalogue import ROOT, Listed, all_tests, listed
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
-from tests.promises import PROMISES, marked, page
+from tests.promises import PROMISES, commit, marked, page, rows_of, tried_rows
 from tests.scheduling import compile_share, scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is not a failure.
@@ -39,7 +39,7 @@ MEMORY_ALLOCATE_BYTES = 256 << 10
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kstore")
     group.addoption("--evidence-seed", type=int, default=SEED, help="what the tests draw their cases from")
-    group.addoption("--promises", metavar="FILE", help="write the page of promises and their tests")
+    group.addoption("--promises", metavar="FILE", help="update the page of promises and their tests")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -198,7 +198,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     target = config.getoption("--promises")
     if target and not hasattr(config, "workerinput"):
-        Path(target).write_text(page(config.stash[EVIDENCE], marked(all_tests())), encoding="utf-8")
+        # A run may have some of the tests only, or be ended by hand: what others have tried stays on the page.
+        file = Path(target)
+        rows = rows_of(file.read_text(encoding="utf-8")) if file.exists() else {}
+        rows |= tried_rows(config.stash[EVIDENCE], commit())
+        file.write_text(page(rows, marked(all_tests())), encoding="utf-8")
 
 
 @pytest.fixture

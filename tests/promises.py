@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from tests.catalogue import ROOT, Listed, all_tests
 from tests.evidence import KINDS, Evidence
 
-__all__ = ["PROMISES", "marked", "page", "updated"]
+__all__ = ["PROMISES", "Row", "commit", "marked", "page", "rows_of", "tried_rows"]
 
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
@@ -37,6 +40,8 @@ PROMISES = {
     "bytes": "bytes in, bytes out: every record that is decoded was checked by CRC and by the order of offsets",
 }
 
+_ROW = re.compile(r"\| `(?P<test>[^`]+)` \| (?P<said>[^|]+) \| (?P<commit>\S+) \| (?P<verdict>holds|\*\*FAILS\*\*) \|$")
+
 
 def marked(tests: Iterable[Listed]) -> set[tuple[str, str]]:
     """Each promise with each test that is marked with it, the long ones too."""
@@ -45,63 +50,83 @@ def marked(tests: Iterable[Listed]) -> set[tuple[str, str]]:
     }
 
 
-def page(evidence: Evidence, marked_tests: Set[tuple[str, str]]) -> str:
-    """docs/promises.md as Markdown: what a run tried, and which of ``marked_tests`` it did not run.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the last run of a test says: how much it tried, whether it held, and the commit that was tried."""
+
+    counts: dict[str, int]
+    holds: bool
+    commit: str
+
+    def line(self, test: str) -> str:
+        return f"| `{test}` | {_said(self.counts)} | {self.commit} | {'holds' if self.holds else '**FAILS**'} |"
+
+
+def tried_rows(evidence: Evidence, commit: str) -> dict[str, Row]:
+    """A row for each test that a run has tried as evidence for a promise; the cases of a test are one row."""
+    rows: dict[str, Row] = {}
+    for tried in evidence.tests:
+        if tried.promises:
+            test = tried.test.partition("[")[0]
+            before = rows.get(test, Row({}, True, commit))
+            cases = {"cases": 1, **tried.counts}
+            counts = {kind: before.counts.get(kind, 0) + cases.get(kind, 0) for kind in ("cases", *KINDS)}
+            rows[test] = Row(counts, before.holds and tried.passed, commit)
+    return rows
+
+
+def rows_of(page: str) -> dict[str, Row]:
+    """The rows of a page that ``page`` made, without the tests that were not run."""
+    rows = {}
+    for line in page.splitlines():
+        if (match := _ROW.match(line)) is not None:
+            numbers = re.findall(r"([\d,]+) ([a-z ]+)", match["said"])
+            counts = {kind: int(number.replace(",", "")) for number, kind in numbers}
+            rows[match["test"]] = Row(counts, match["verdict"] == "holds", match["commit"])
+    return rows
+
+
+def page(rows: dict[str, Row], marked_tests: Set[tuple[str, str]]) -> str:
+    """docs/promises.md as Markdown: a row for each of ``marked_tests``, which says *not run* if ``rows`` lacks it.
 
     Raises: AssertionError for a promise without a test.
     """
+    tests = {test for _, test in marked_tests}
+    on_page = [row for test, row in sorted(rows.items()) if test in tests]
+    totals = {kind: sum(row.counts.get(kind, 0) for row in on_page) for kind in KINDS}
+    fail = sum(not row.holds for row in on_page)
     lines = [
         "# Promises, and the tests that prove them",
         "",
-        "Made by the tests: each promise of the README, the tests that prove it, and how much each tried in that run.",
-        "`make soak` makes the page, with its long counts. A test marked *not run* was not part of that run.",
+        "Made by the tests: each promise of the README, the tests that prove it, how much each tried when it last",
+        "ran, and the commit that was tried. `make soak` updates the page, with its long counts. A test marked",
+        "*not run* has not run since it was written.",
         "",
-        f"Seed {evidence.seed}. "
-        + ", ".join(f"{number:,} {kind}" for kind, number in _in_order(evidence.totals))
-        + ". Of what must never be: "
-        + evidence.lines()[1].removeprefix("found: ")
-        + ".",
+        f"Together they tried {_said(totals) or 'nothing'}. Of {len(tests)} tests, {len(on_page) - fail} hold, "
+        f"{fail} fail, {len(tests) - len(on_page)} were not run.",
     ]
     for name, text in PROMISES.items():
-        tests = [tried for tried in evidence.tests if name in tried.promises]
-        lines += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", "", "| test | tried | |", "|---|---|---|"]
-        merged: dict[str, tuple[dict[str, int], bool]] = {}
-        for tried in tests:
-            test = tried.test.partition("[")[0]
-            counts, passed = merged.get(test, ({}, True))
-            cases = {"cases": 1, **tried.counts}
-            for kind, number in cases.items():
-                counts[kind] = counts.get(kind, 0) + number
-            merged[test] = counts, passed and tried.passed
-        rows = {test: f"| `{test}` | | *not run* |" for promise, test in marked_tests if promise == name}
-        for test, (counts, passed) in merged.items():
-            said = ", ".join(f"{number:,} {kind}" for kind, number in _in_order(counts))
-            rows[test] = f"| `{test}` | {said} | {'holds' if passed else '**FAILS**'} |"
-        assert rows, f"no test is evidence for {name!r}"
-        lines += [rows[test] for test in sorted(rows)]
+        lines += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
+        lines += ["| test | tried | commit | |", "|---|---|---|---|"]
+        marked_here = sorted(test for promise, test in marked_tests if promise == name)
+        assert marked_here, f"no test is evidence for {name!r}"
+        lines += [rows[test].line(test) if test in rows else f"| `{test}` | | | *not run* |" for test in marked_here]
     return "\n".join(lines) + "\n"
 
 
-def updated(page: str, marked_tests: Set[tuple[str, str]]) -> str:
-    """``page`` with a row for each marked test: a new one says *not run*, and a test that is gone loses its row."""
-    sections = page.split("\n## ")
-    lines = [sections[0].rstrip("\n")]
-    for section in sections[1:]:
-        name, *body = section.rstrip("\n").split("\n")
-        rows = {line.split("`")[1]: line for line in body if line.startswith("| `")}
-        tests = sorted(test for promise, test in marked_tests if promise == name)
-        lines += ["", f"## {name}", *(line for line in body if not line.startswith("| `"))]
-        lines += [rows.get(test, f"| `{test}` | | *not run* |") for test in tests]
-    return "\n".join(lines) + "\n"
+def commit() -> str:
+    """The commit of the checkout, with a "+" if files differ from it."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _in_order(counts: dict[str, int]) -> list[tuple[str, int]]:
-    return [(kind, counts[kind]) for kind in ("cases", *KINDS) if counts.get(kind)]
+def _said(counts: dict[str, int]) -> str:
+    return ", ".join(f"{counts[kind]:,} {kind}" for kind in ("cases", *KINDS) if counts.get(kind))
 
 
 def main() -> None:
-    page = ROOT / "docs" / "promises.md"
-    page.write_text(updated(page.read_text(encoding="utf-8"), marked(all_tests())), encoding="utf-8")
+    file = ROOT / "docs" / "promises.md"
+    file.write_text(page(rows_of(file.read_text(encoding="utf-8")), marked(all_tests())), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.catalogue import Listed
-from tests.promises import PROMISES, marked, updated
+from tests.evidence import Evidence, Tried
+from tests.promises import PROMISES, Row, marked, page, rows_of, tried_rows
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "promises.md"
 
@@ -42,11 +43,34 @@ def test_the_page_names_every_test_that_is_marked_and_no_other(
     )
 
 
-def test_an_update_adds_new_tests_and_drops_those_that_are_gone() -> None:
-    head = "# Promises\n\n## fork\n\nText.\n\n| test | tried | |\n|---|---|---|\n"
-    page = head + "| `a::b` | 1 cases | holds |\n| `a::z` | | |\n"
-    new = updated(page, {("fork", "a::a"), ("fork", "a::b")})
-    assert new == page.replace("| `a::b`", "| `a::a` | | *not run* |\n| `a::b`").replace("| `a::z` | | |\n", "")
+def test_a_run_replaces_the_rows_of_its_tests_and_leaves_the_others() -> None:
+    tests = {(name, "a.py::kept") for name in PROMISES} | {("fork", "a.py::again"), ("fork", "a.py::new")}
+    first = {
+        "a.py::kept": Row({"cases": 2, "fuzz inputs": 1234}, True, "abc1234"),
+        "a.py::again": Row({}, True, "abc1234"),
+    }
+    evidence = Evidence(seed=1)
+    evidence.tests += [
+        Tried("a.py::again[one]", True, {"kills": 1000}, ("fork",)),
+        Tried("a.py::again[two]", False, {"kills": 500}, ("fork",)),
+        Tried("a.py::unmarked", True, {"kills": 1}, ()),
+    ]
+    second = page(rows_of(page(first, tests)) | tried_rows(evidence, "def5678+"), tests)
+    fork = second[second.index("## fork") :].split("\n## ")[0].splitlines()
+    assert fork[-3:] == [
+        "| `a.py::again` | 2 cases, 1,500 kills | def5678+ | **FAILS** |",
+        "| `a.py::kept` | 2 cases, 1,234 fuzz inputs | abc1234 | holds |",
+        "| `a.py::new` | | | *not run* |",
+    ]
+    assert "1,234 fuzz inputs, 1,500 kills. Of 3 tests, 1 hold, 1 fail, 1 were not run." in second
+    assert page(rows_of(second), tests) == second
+
+
+def test_a_test_that_is_gone_loses_its_row() -> None:
+    tests = {(name, "a.py::kept") for name in PROMISES}
+    rows = {"a.py::kept": Row({"cases": 1}, True, "abc1234"), "a.py::gone": Row({"kills": 7}, True, "abc1234")}
+    assert "gone" not in page(rows, tests)
+    assert "kills" not in page(rows, tests)
 
 
 def test_a_row_belongs_to_the_promise_above_it() -> None:
