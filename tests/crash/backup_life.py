@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 STORE, BACKUPS = ROOT / "store", ROOT / "disk" / "backups"
-# One thread, and no work besides the life's.
+# One thread, and no background work.
 SETTINGS: dict[str, Any] = {
     "background": False,
     "recovery_threads": 1,
@@ -49,12 +49,12 @@ SETTINGS: dict[str, Any] = {
 }
 # Long enough for a file to be settled: the next backup believes its time.
 STEP_MS = 5_000
-# Of how many states one is backed up again: that takes longer than all other checks.
+# One in this many states is backed up again, which takes longer than all other checks.
 STATES_PER_BACKUP = 5
 
 
 class Contents(NamedTuple):
-    """What a store holds: of each partition its start and its committed values by offset, and a committed offset."""
+    """What a store holds: each partition's start and committed values by offset, and a committed offset."""
 
     starts: dict[str, int]
     values: dict[tuple[str, int], bytes | None]
@@ -85,7 +85,7 @@ def append(store: Store, count: int) -> None:
 
 @contextmanager
 def transaction(store: Store) -> Iterator[None]:
-    """One in both partitions; it ends after the block."""
+    """A transaction in both partitions; it ends after the block."""
     with store.producer(transactional_id="t") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -143,7 +143,7 @@ class BackupLife:
     """A life, recorded (``RecordedLife``): three backups with changes between them, and restores."""
 
     def __init__(self, before: Image, *, killed_at: int = 0) -> None:
-        """``killed_at``: the process of the first backup dies at its change of this number; another one continues."""
+        """``killed_at``: the first backup's process dies at its change of this number; another one continues."""
         self.before = before
         self.fs = MemoryRecording(MemoryFs(ROOT, before))
         self.operations: Sequence[Operation] = self.fs.operations
@@ -151,10 +151,10 @@ class BackupLife:
         self.killed_at = killed_at
         self.backups: list[Backup] = []
         self.restores: list[Restored] = []
-        # What the store held after that many operations; the first is what it held before the life.
+        # What the store held after that many operations; the first entry is from before the life.
         self.held: list[tuple[int, Contents]] = []
         self._tries = 0
-        # What restores gave, by manifest.
+        # The contents that restores gave, by manifest.
         self._restored: dict[bytes, Contents] = {}
 
     @property
@@ -230,7 +230,7 @@ class BackupLife:
             raise Untyped(repr(error)) from error
 
     def _check_backups(self, fs: FileSystem, begun: int, done: int) -> None:
-        """Each complete backup is there; another one that began is there completely, or not at all."""
+        """Each complete backup is there; one that only began is there completely, or not at all."""
         may = {one.time_ms: one for one in self.backups if one.began < begun}
         found = sound_backups(fs)
         names = BackupTarget(BACKUPS, fs=fs).names()
@@ -248,7 +248,7 @@ class BackupLife:
                 raise Wrong(f"the backup {time_ms} has {self._restored[key]}, expected {may[time_ms].contents}")
 
     def _kept(self, backups: list[Backup]) -> list[Backup]:
-        """Which of these complete ones must be there."""
+        """Which of these complete backups must be there."""
         return backups
 
     def _check_restores(self, fs: FileSystem, begun: int, done: int) -> None:
@@ -305,7 +305,7 @@ def sound_backups(fs: FileSystem) -> list[int]:
 
 
 def restored(fs: FileSystem, clock: ManualClock, time_ms: int) -> Contents:
-    """What a restore of this backup gives."""
+    """The contents that a restore of this backup gives."""
     path = ROOT / f"tried-{uuid.uuid4().hex}"
     restore(BACKUPS, path, at_ms=time_ms, fs=fs, clock=clock)
     return whole(fs, clock, path)

@@ -1,4 +1,4 @@
-"""A writer that forks repeatedly while its threads append; the children use what they must not, then end.
+"""A writer that forks repeatedly while its threads append; the children try what is forbidden to them, then end.
 
 usage: python -m tests.crash.forking_writer DIRECTORY DURABILITY FORKS. Ends with 0 if everything was correct.
 """
@@ -30,7 +30,7 @@ def _uses(log: kstore.Log, reader: Iterator[kstore.Record]) -> dict[str, Callabl
         "append_batches": lambda: log.append_batches(b""),
         "read": lambda: list(log.read()),
         "read_values": lambda: list(log.read_values()),
-        "a read that was begun": lambda: list(reader),
+        "a read begun before": lambda: list(reader),
         "fetch": lambda: log.fetch(0),
         "offset_for_time": lambda: log.offset_for_time("latest"),
         "start_offset": lambda: log.start_offset,
@@ -61,7 +61,7 @@ def _in_child(log: kstore.Log, reader: Iterator[kstore.Record], path: str, durab
     except kstore.LockedError:
         pass
     else:
-        return "the child could open the log that its parent has"
+        return "the child could open its parent's log"
     with kstore.Log(path, read_only=True) as view:
         if not hold_against(view.read(stop=100), 0):
             return "the child reads nothing"
@@ -100,7 +100,7 @@ def main(path: str, durability: Any, forks: int) -> None:
         reader = iter(log.read())
         next(reader)
         before = sum(acknowledged)
-        allowed += RECORDS_PER_FORK  # after the sum: the threads may be at their limit
+        allowed += RECORDS_PER_FORK  # after the sum, since the threads may be at their limit
         while sum(acknowledged) == before and not failures:
             pass  # fork in the middle of their work
         before = sum(acknowledged)
@@ -122,7 +122,7 @@ def main(path: str, durability: Any, forks: int) -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    # Here the test checks, from another process, whether the lock is still held.
+    # Here the test checks from another process that the lock is still held.
     print("forked", flush=True)
     sys.stdin.readline()
     found: list[list[int]] = [[] for _ in range(THREADS)]
@@ -131,7 +131,7 @@ def main(path: str, durability: Any, forks: int) -> None:
         thread_number, _, count = record.value.removeprefix(b"thread ").partition(b": ")
         found[int(thread_number)].append(int(count))
     if found != [list(range(count)) for count in acknowledged]:
-        failures.append(f"other records than the {acknowledged} that were acknowledged")
+        failures.append(f"not the {acknowledged} records that were acknowledged")
     log.check()
     log.close()
     if failures:

@@ -1,6 +1,6 @@
-"""One member of a group, in a process of its own: notes each record that it gets, and each commit that has returned.
+"""A member of a group in a process of its own: it notes each record that it gets, and each commit that returned.
 
-All members append their lines to one file, so that their order is that of what happened::
+All members append to one file, so its lines are in the order of events::
 
     R <partition> <offset>      a record was returned
     C <partition> <offset>      the commit of this offset has returned

@@ -2,9 +2,9 @@
 
     python -m tests.crash.interrupted_life DIRECTORY DURABILITY CALL FIRST STEP BETWEEN
 
-Each time a new log lives, the call is interrupted at line FIRST, FIRST + STEP, ... of what it runs, or, if BETWEEN is
-"codes", at that byte code after which CPython serves signals. Then the log continues, and is reopened; until the call
-has no more of them. Prints a line for each interrupt, the last one is their number. A process of its own, since CPython
+Each time a call on a new log is interrupted at line FIRST, FIRST + STEP, ... of what it runs or, if BETWEEN is "codes",
+at a byte code after which CPython serves signals; then the log continues and is reopened. This ends when the call has
+no more such places. Prints a line for each interrupt; the last line is their number. It is a program because CPython
 3.11 loses count of its stack when trace functions raise.
 """
 
@@ -31,7 +31,7 @@ from tests.crash.log_life import FLUSH, ROLL, TRUNCATE, Life, Step, append, appe
 from tests.evidence import Hung, Untyped
 
 PACKAGE = str(Path(kstore.__file__).parent)
-# A call with this many lines, or byte codes, does not end.
+# A call with more lines, or byte codes, does not end.
 LINES_MAX = 40_000
 # The byte codes after which CPython 3.11 to 3.13 looks for signals: calls, jumps backwards, the start of a function.
 SERVING_CODES = frozenset(
@@ -39,7 +39,7 @@ SERVING_CODES = frozenset(
     for name, code in dis.opmap.items()
     if name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD") or "JUMP_BACKWARD_IF" in name
 )
-# Python code beyond the package that compiled modules and calls of the package run: events, and named tuples.
+# Python code outside the package that its modules and calls run: events, and named tuples.
 OTHER_FILES = (threading.__file__, "<string>")
 
 STEPS: dict[str, Step] = {
@@ -56,13 +56,13 @@ BEGINNING = (append(), append(), transaction(1, 2, aborts=True), append())
 
 
 class InterruptAt:
-    """Raises ``error`` before the line ``number`` (from 1) that is run in the package, in this thread."""
+    """Raises ``error`` before the ``number``-th line (from 1) of the package that runs in this thread."""
 
     def __init__(self, number: int, error: type[BaseException] = KeyboardInterrupt) -> None:
         self._left = number
         self._error = error
         self.struck = False
-        # The place, for the analysis of a failure: the file's line, and the functions on the stack.
+        # The place, to analyse a failure: file and line, and the functions on the stack.
         self.place = ""
         self.functions: list[str] = []
 
@@ -115,7 +115,7 @@ class InterruptAfterCode(InterruptAt):
                 last = -1  # a handler follows a raise, not signals
             elif event == "opcode":
                 before, last = last, frame.f_lasti
-                # CPython serves a signal at the end of ``before``, whose handler gets it; a trace raises at ``last``.
+                # CPython serves a signal at the end of ``before``, and its handler gets it; a trace raises at ``last``.
                 is_served = before >= 0 and codes[before] in SERVING_CODES
                 if is_served and handler_of(frame.f_code, before) == handler_of(frame.f_code, last):
                     if self._left == 1:
@@ -129,7 +129,7 @@ class InterruptAfterCode(InterruptAt):
 
 @cache
 def handler_of(code: CodeType, offset: int) -> int | None:
-    """Where a code object goes on after an exception at ``offset``."""
+    """Where a code object continues after an exception at ``offset``."""
     table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # CPython's own
     return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
 
@@ -152,9 +152,9 @@ def in_finalizer(frame: FrameType | None) -> bool:
 
 
 def is_between(frame: FrameType, *, comes_back: bool) -> bool:
-    """Whether no signal is ever taken at a frame's line, though a trace function sees it.
+    """Whether CPython never serves a signal at a frame's line, although a trace function sees the line.
 
-    At a ``try:`` or a ``pass`` nothing runs, and CPython leaves it out of what the block around it catches; back at a
+    Nothing runs at a ``try:`` or a ``pass``, and the block around it does not catch what is raised there; back at a
     ``with`` the block is being left.
     """
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
@@ -162,8 +162,8 @@ def is_between(frame: FrameType, *, comes_back: bool) -> bool:
 
 
 def interrupt(path: Path, durability: Durability, step: Step, number: int, between: str) -> bool:
-    """A life whose ``step`` is interrupted at line ``number``, and which then continues; whether it had that many
-    lines."""
+    """A life whose ``step`` is interrupted at line ``number``, and which then continues; returns whether that line
+    exists."""
     life = Life(path, SYSTEM_FS, durability)
     life.open()
     for before in BEGINNING:

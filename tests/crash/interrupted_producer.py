@@ -2,9 +2,9 @@
 
     python -m tests.crash.interrupted_producer DIRECTORY ERROR CALL FIRST STEP BETWEEN
 
-Like ``interrupted_life``, with KeyboardInterrupt or MemoryError. At the end everything that was sent has its result;
-what arrived is in the log, once and in order; no callback is forgotten, and no memory is lost. Prints a
-line for each interrupt, the last one is their number.
+Like ``interrupted_life``, with KeyboardInterrupt or MemoryError. At the end every record that was sent has its result;
+what arrived is in the log, once and in order; no callback is forgotten, and no memory is lost. Prints a line for each
+interrupt; the last line is their number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITIONS = 2
 
 @dataclass
 class Life:
-    """One producer, whose rounds the test drives; ``sent`` are its deliveries, by value."""
+    """One producer, whose rounds the test runs; ``sent`` are its deliveries by value."""
 
     one: Unthreaded
     sent: dict[bytes, Delivery] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def full_batches(life: Life) -> None:
 
 
 def many_batches(life: Life) -> None:
-    """More than a log remembers of a producer."""
+    """More batches than a log remembers of a producer."""
     for _ in range(20):
         life.send()
 
@@ -121,7 +121,7 @@ def write(life: Life) -> None:
 
 
 def send_into_no_memory(life: Life) -> None:
-    # As with a thread of its own, which does not exist here: a send that waits for memory writes.
+    # In place of the thread, which does not exist here: a send that waits for memory writes.
     life.one.producer._outbox.is_threaded = True
     life.send(0, 900)
 
@@ -160,7 +160,7 @@ CALLS: dict[str, tuple[Callable[[Life], None], Callable[[Life], Any]]] = {
 
 
 def interrupt(path: Path, error: type[BaseException], name: str, number: int, codec: str, between: str) -> bool:
-    """A life whose call is interrupted at line ``number``, and which continues; whether it had that many lines."""
+    """A life whose call is interrupted at line ``number``, and which continues; returns whether that line exists."""
     before, act = CALLS[name]
     one = Unthreaded(
         path,
@@ -195,7 +195,7 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
         try:
             one.store.close()
         except KstoreError:
-            pass  # a log that was poisoned: an interrupt came when its records were published
+            pass  # the log is poisoned: an interrupt came while its records were published
         life.hold()
     except Exception as failed:
         failed.add_note(f"interrupted at {interrupted.place}")

@@ -2,10 +2,9 @@
 
     python -m tests.crash.killed_life DIRECTORY SCENARIO DURABILITY [NUMBER[:half]...]
 
-For each number (from 1) a child lives in ``DIRECTORY/NUMBER`` and dies of SIGKILL before the operation of that number,
-or with ``:half`` when half of its bytes are written. A byte in ``DIRECTORY/NUMBER/done`` stands for each step that had
-returned, including the opening. Each death is a line of output. Without numbers it lives once, and
-prints the kinds of all operations.
+For each number (from 1) a child lives in ``DIRECTORY/NUMBER`` and dies of SIGKILL before the operation of that number
+or, with ``:half``, after writing half of its bytes. ``DIRECTORY/NUMBER/done`` has a byte for each step that returned,
+including the open. Prints a line for each death. Without numbers it lives once, and prints the kinds of all operations.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ OUT = 1
 PARTITION_COUNT = 3
 SENDER_COUNT = 2
 GROUP = "billing"
-# The topic of the offsets: not a log of this store, whose end would bound them when it is opened.
+# The topic of the committed offsets. It is not in this store, where an open would limit them to the log's end.
 ELSEWHERE = TopicPartition("elsewhere", 0)
 SETTINGS: dict[str, Any] = {"segment_bytes": 16_384, "index_interval_bytes": 256, "flush_ms": 5, "flush_messages": 50}
 
@@ -66,7 +66,7 @@ def _say(text: str) -> None:
 
 
 class UnreliableFs(FailingFs):
-    """A disk that is full at one write in ``rarity``, once the store is open."""
+    """A disk that is full for one write in ``rarity``, once the store is open."""
 
     def __init__(self, generator: random.Random, rarity: int) -> None:
         super().__init__(SYSTEM_FS)

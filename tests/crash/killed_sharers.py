@@ -1,11 +1,11 @@
-"""Writers that share a log with rolls and retention, one after another killed at any instant; run by
+"""Writers that share a log with rolls and retention, killed one after another at any instant; run by
 ``test_shared_kills``.
 
     python -m tests.crash.killed_sharers DIRECTORY DURABILITY WRITERS KILLS SEED
 
-A writer reports the place of each append when it has returned. Another one replaces a killed one, and now and then the
-log is read meanwhile. Prints how many were killed, and how many records were compared with the reports. Ends with the
-first verdict.
+A writer reports the offset of each append that returned. A new one replaces each killed one, and now and then the log
+is read meanwhile. Prints how many were killed, and how many records were compared with the reports. The first verdict
+ends it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Scene:
         self.killed += 1
 
     def hear(self, sharer: Sharer) -> None:
-        """All its reports until it died; this much fits a pipe, and a longer life waits."""
+        """All its reports until it died; a pipe holds this many, and a writer with more waits."""
         while data := os.read(sharer.pipe, 1 << 20):
             self.take(sharer, data)
 
@@ -132,7 +132,7 @@ class Scene:
                     raise Wrong(f"offset {first + number} was given to {self.values[first + number]!r} and {value!r}")
 
     def look(self, log: Log, *, all_killed: bool) -> None:
-        """Compares the log with the reports; nothing else is there but the one append in which each was killed."""
+        """Compares the log with the reports; it may also hold the one append in which each writer was killed."""
         records = [(record.offset, record.value or b"") for record in log.read()]
         if not records:
             return
@@ -155,7 +155,7 @@ class Scene:
                 continue
             writer, serial, _ = map(int, value.split(b"-")[:3])
             if serial != self.appends.get(writer, 0):
-                raise Wrong(f"offset {offset} has {value!r}, and writer {writer} had said {self.appends.get(writer)}")
+                raise Wrong(f"offset {offset} has {value!r}, and writer {writer} reported {self.appends.get(writer)}")
         self.values = {offset: value for offset, value in self.values.items() if offset >= first}
 
 
@@ -173,7 +173,7 @@ def run(scene: Scene, writers: int, kills: int) -> None:
                 with Log(scene.path, read_only=True) as view, suppress(OffsetOutOfRangeError):
                     scene.look(view, all_killed=False)
             if scene.killed % 25 == 0:
-                # All die at the same time: the next one to open it recovers it alone, or beside others.
+                # All die at the same time: the next writer recovers the log alone, or beside others.
                 while sharers:
                     scene.kill(sharers.pop())
                 with Log(scene.path, shared=scene.killed % 2 == 0, durability=scene.durability, **SETTINGS) as log:

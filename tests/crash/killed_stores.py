@@ -4,7 +4,7 @@ usage: python -m tests.crash.killed_stores, with one request a line on standard 
 
     step KIND TOPIC PARTITION NUMBER   is about to be done; "-" for no topic
     done                               the last step is done
-    closed, open                       the store is; it is opened repeatedly
+    closed, open                       the store is closed, open; it is opened repeatedly
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _live(path: Path, seed: int) -> None:
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
+    """Serves requests until standard input ends."""
     for line in sys.stdin:
         path, _, seed = line.split()
         pid = os.fork()

@@ -8,7 +8,7 @@ A writer reports on standard output, a line each; its first word says what:
     append FIRST COUNT SERIAL      is about to be appended
     truncate OFFSET, start OFFSET, delete OFFSET   is about to be done
     done                           the last step is done, as durably as requested
-    failed MESSAGE                 the writer ends by itself: it must not
+    failed MESSAGE                 the writer ends by itself, which it must not
     ended STATUS                   the writer is dead; said by this process
 """
 
@@ -80,7 +80,7 @@ def _write(path: str, durability: str, seed: int) -> None:
 
 
 def main() -> None:
-    """Serve requests until standard input ends."""
+    """Serves requests until standard input ends."""
     for line in sys.stdin:
         path, durability, seed = line.split()
         pid = os.fork()

@@ -3,7 +3,7 @@
     life = Life(path, fs, "sync")
     life.open()
     for step in STEPS:
-        step.begin(life)      # from here the outcome is open: what the step touches is "doubtful"
+        step.begin(life)      # from here on, what the step touches is "doubtful"
         step.act(life)
         step.done(life)       # the step has returned: what it promises is certain
 
@@ -40,7 +40,7 @@ NO_PRODUCER = -1
 
 @dataclass(slots=True)
 class Batch:
-    """A batch as the model knows it; a marker has one offset and no values."""
+    """A batch in the model; a marker has one offset and no values."""
 
     first: int
     values: list[bytes]
@@ -64,12 +64,12 @@ class Model:
     holes: set[int] = field(default_factory=set)
     start_min: int = 0
     start_max: int = 0
-    # The offset that the next append must get, and what the log has promised to be durable below it.
+    # The offset that the next append must get, and the offset below which the log promised durability.
     end: int = 0
     durable: int = 0
 
     def doubt_from(self, offset: int) -> None:
-        """A truncation to ``offset`` was requested: what ends at or above it may be gone, each batch as a whole."""
+        """A truncation to ``offset`` was requested: batches that end at or above it may be gone, each as a whole."""
         removed = [batch for batch in self.certain if batch.last >= offset]
         self.certain = [batch for batch in self.certain if batch.last < offset]
         self.doubtful += removed
@@ -100,7 +100,7 @@ class Model:
         self.end = end
 
     def hold_against(self, found: dict[int, bytes], start: int, end: int, *, stop: int | None = None) -> None:
-        """Compares a log from ``start`` to ``end`` with the model; with ``stop`` only what is below it was read.
+        """Compares a log from ``start`` to ``end`` with the model; with ``stop`` only the offsets below it were read.
 
         Raises: Lost, Wrong.
         """
@@ -121,10 +121,10 @@ class Model:
                 known.setdefault(offset, set()).add(value)
             there = [found.get(offset) == value for offset, value in pairs if start <= offset < stop]
             if any(there) and not all(there):
-                raise Wrong(f"a part of the batch of offset {batch.first}: {there}")
+                raise Wrong(f"part of the batch at offset {batch.first}: {there}")
         for offset, value in found.items():
             if value in self.gone:
-                raise Wrong(f"offset {offset} has what was gone: {value!r}")
+                raise Wrong(f"offset {offset} has a value that was gone: {value!r}")
             if value not in known.get(offset, ()):
                 raise Wrong(f"offset {offset} has {value!r}, expected one of {known.get(offset)}")
         if missing := [offset for offset in range(start, stop) if offset not in found and offset not in self.holes]:
@@ -154,7 +154,7 @@ class Life:
         return self.log
 
     def close(self) -> None:
-        """Closes the log; if that fails it is closed anyway."""
+        """Closes the log, which is closed even if this fails."""
         log, self.log = self.opened, None
         log.close()
 
@@ -211,7 +211,7 @@ class Life:
         found = self.found()
         mark = log.high_watermark
         if mark < model.durable:
-            raise Lost(f"reads end at {mark}, and all below {model.durable} is durable")
+            raise Lost(f"reads end at {mark}, but everything below {model.durable} is durable")
         model.hold_against(found, log.start_offset, log.end_offset, stop=mark)
         stable = log.last_stable_offset
         committed = {
@@ -325,7 +325,7 @@ def act_transaction(life: Life) -> None:
 
 
 def transaction(producer_id: int, count: int, *, aborts: bool) -> Step:
-    """A batch of a transaction; its marker if ``count`` is 0. All transactions of a producer end the same way."""
+    """A batch of a transaction; its marker if ``count`` is 0. A producer ends all its transactions the same way."""
     return Step(
         f"transaction {producer_id}, {count}",
         lambda life: life.begin_append([life.batch(life.model.end, count, producer_id, aborts=aborts)]),
@@ -366,7 +366,7 @@ def act_truncate(life: Life) -> None:
 
 
 def done_truncate(life: Life) -> None:
-    """What stays is as durable as it was: without syncs a truncation puts no record on disk."""
+    """Kept records are as durable as before: without syncs a truncation puts no record on disk."""
     model = life.model
     model.end -= 4
     model.drop()

@@ -2,9 +2,9 @@
 
     python -m tests.crash.memory_error_life DIRECTORY CALL DURABILITY
 
-For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is examined, and continues; until the call meets
-no refusal any more. Prints a line for each allocation, the last one is the number of those refused. Only
-the call itself is short of memory.
+For n = 0, 1, 2...: the n-th allocation in the call is refused, the log is examined and continues, until the call meets
+no more refusals. Prints a line for each allocation; the last line is how many were refused. Only the call itself is
+short of memory.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.crash.log_life import Batch, Life
 from tests.crash.refusals import refused
 from tests.evidence import Lost, Untyped, Wrong
 
-# If a call needs this many refusals, something else is wrong.
+# A call with more refusals does not end.
 REFUSALS_MAX = 20_000
-# What the interpreter makes of a MemoryError of its own: in os.fspath, in threading.Lock, in os.open, in ctypes.
+# What CPython raises instead of a MemoryError: in os.fspath, threading.Lock, os.open and ctypes.
 DISGUISES = (TypeError, RuntimeError, SystemError, ArgumentError)
 
 
@@ -109,7 +109,7 @@ CALLS = {
 
 
 def refuse(life: Life, call: Call, number: int) -> bool:
-    """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
+    """Refuses allocation ``number`` in one call, and examines the result; returns whether the call met the refusal."""
     batches, act = call.prepare(life)
     before = life.model.end
     error = refused(act, number)
@@ -123,10 +123,10 @@ def refuse(life: Life, call: Call, number: int) -> bool:
         life.model.accept()
     found = life.look()
     if is_poisoned(log):
-        found = reopened(life)  # what became of the call is known when the log is recovered
+        found = reopened(life)  # recovery shows how the call ended
     there = [batch.first in found for batch in batches]
     if any(there) and not all(there):
-        raise Wrong(f"a part of the append: {there}")
+        raise Wrong(f"part of the append: {there}")
     if any(there) != (life.opened.end_offset > before):
         raise Lost(f"the log ends at {life.opened.end_offset}, and holds offsets to {max(found, default=-1)}")
     life.model.settle(found, life.opened.end_offset)
@@ -154,7 +154,7 @@ def reopened(life: Life) -> dict[int, bytes]:
 
 
 def keep_small(life: Life) -> None:
-    """A call on a log that grows would need more allocations each time."""
+    """A call on a growing log would need more allocations each time."""
     log, model = life.opened, life.model
     if log.end_offset - log.start_offset > 40:
         model.start_min = model.start_max = log.delete_records(log.end_offset - 10)
@@ -175,7 +175,7 @@ def main() -> None:
         met = refuse(life, call, number)
         print(number, flush=True)
         refusal_count += met
-        # A harmless refusal may be swallowed; a call that met none ten times meets no more.
+        # A harmless refusal may be swallowed; after ten calls without a refusal there are no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
             break

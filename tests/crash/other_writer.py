@@ -1,7 +1,7 @@
 """A process that opens logs on command, one command a line, and reports whether it succeeded.
 
-<what> <path>    open it, or do it: "in", or "out" if another process has it
-close            close what is open
+<what> <path>    open it, or do it; answers "in", or "out" if another process has it
+close            close whatever is open
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kstore.upkeep.recover import recover_log
 
 __all__ = ["ACTIONS", "WAITS_MAX"]
 
-# The process that it would wait for is suspended.
+# The process that holds the lock is suspended: waiting longer is useless.
 WAITS_MAX = 2
 
 
@@ -41,7 +41,7 @@ def hand_over(root: Path) -> None:
     to_broker(root)
 
 
-# By name: the action, below the store's root; returns something to close, or None.
+# Actions by name, on the store's root; each returns something to close, or None.
 ACTIONS: dict[str, Callable[[Path], Log | Store | None]] = {
     "log": lambda root: Log(root / "t-0", durability="os"),
     "recover": recover,

@@ -1,4 +1,4 @@
-"""Lives of a log to be ended by power cuts, with the promises at each moment of them."""
+"""Lives of a log to be ended by power cuts, with what was promised at each moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.memory_fs import MemoryFs, MemoryRecording
 __all__ = ["DURABILITIES", "LIVES", "LogLife", "indexes_that_grow_early", "lived"]
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
-# No thread of the log's own: the operations of a life are the same each time.
+# The log has no thread: the operations of a life are the same each time.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 PATH = ROOT / "log"
 BATCH_COUNT = 3
@@ -34,7 +34,7 @@ DAY_MS = 86_400_000
 
 @contextmanager
 def indexes_that_grow_early() -> Iterator[None]:
-    """Inside, the mapping of an index grows every few entries; normally a page is its smallest step."""
+    """Inside, the mapping of an index grows every few entries; normally it grows by pages."""
     with mock.patch.object(entry_index, "GROWTH_BYTES_MIN", 32):
         yield
 
@@ -51,7 +51,7 @@ class LogLife:
     """A log's life, recorded (``RecordedLife``), from the opening of ``before``."""
 
     def __init__(self, durability: Durability, variant: int = 0) -> None:
-        """Another ``variant`` has values of other sizes, so that everything is at other places in the files."""
+        """Another ``variant`` has values of other sizes, which moves everything in the files."""
         self.variant = variant
         self.memory = MemoryFs(ROOT)
         self.fs = MemoryRecording(self.memory)
@@ -59,14 +59,14 @@ class LogLife:
         self.durability = durability
         self.settings = dict(SETTINGS)
         self.clock = ManualClock()
-        # Each with the number of preceding operations. What was tried at which offset; what held from then on.
+        # Each with the number of preceding operations: what was tried at which offset; what held from then on.
         self.tried: list[tuple[int, int, bytes]] = []
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
         # A truncation into a batch removes all of it, and offsets are not assigned twice.
         self.holes: dict[int, int] = {}
         # Truncations that had returned: where they started.
         self.gone: list[tuple[int, int]] = []
-        # Whether one write may hold several batches: then the middle of what was not acknowledged may be missing.
+        # Whether one write may hold several batches: then the middle of an unacknowledged write may be missing.
         self.has_groups = False
 
     @property
@@ -183,9 +183,9 @@ class LogLife:
             raise Untyped(repr(error)) from error
 
     def _go_on_after_torn_groups(self, log: Log, promised: Promise) -> None:
-        """Accepts what is fenced, if it may be: it belongs to a write of several batches that was not acknowledged, and
-        the report, and the error of a read, say so."""
-        # A recovery before this one may have closed the log in order.
+        """Accepts the fenced ranges if they may be fenced: each belongs to an unacknowledged write of several batches,
+        and both the report and a read's error say so."""
+        # An earlier recovery may have closed the log cleanly.
         found = log.verify().corrupt if self.has_groups and log.recovery.clean else log.recovery.corrupt
         for fenced in found:
             if not self.has_groups or fenced.first < promised.durable or not fenced.is_unconfirmed:
@@ -195,21 +195,21 @@ class LogLife:
                 list(log.read())
             except CorruptBatchError as error:
                 if not error.is_unconfirmed:
-                    raise Lost(f"it counts as acknowledged: {error}") from error
+                    raise Lost(f"it is taken for acknowledged: {error}") from error
             else:
                 raise Wrong(f"reads pass over {found}")
         for fenced in found:
             log.accept_loss(fenced.first, fenced.last)
 
     def _hold(self, log: Log, promised: Promise, begun: int, done: int) -> int:
-        """Compares what can be read with what was promised, and with all that was ever tried; returns the end."""
+        """Compares what can be read with the promise and with everything that was ever tried; returns the end."""
         found = {record.offset: record.value for record in log.read()}
         start, end = log.start_offset, log.end_offset
         holes = {offset for offset, at in self.holes.items() if at < begun}
         if start < promised.start:
             raise Wrong(f"deleted records are back: the log starts at {start}, expected {promised.start}")
         if start > promised.deleted:
-            raise Lost(f"the log starts at {start}, and nothing was deleted from {promised.deleted} on")
+            raise Lost(f"the log starts at {start}, but nothing was deleted from {promised.deleted} on")
         missing = set(range(start, promised.durable)) - set(found) - holes
         # The fenced part of an unacknowledged write was just accepted.
         holes |= {offset for first, last in reads_of(log).losses.accepted for offset in range(first, last + 1)}
@@ -277,7 +277,7 @@ def truncations(life: LogLife) -> None:
 
 
 def retained(life: LogLife) -> None:
-    """Retention by size deletes several segments at once, then a roll one more, and finally time everything."""
+    """Retention by size deletes several segments at once, then one more after a roll; finally, by time, everything."""
     log = life.open()
     for _ in range(12):
         life.append(log)
@@ -300,7 +300,7 @@ def retained(life: LogLife) -> None:
 
 
 def groups(life: LogLife) -> None:
-    """Writes of several batches, by a producer and by one call that rolls on its way, and what follows them."""
+    """Writes of several batches, by a producer and by one call that rolls in between, and what follows them."""
     life.settings["max_message_bytes"] = 600
     log = life.open()
     life.group(log, 3, 2, 1)
@@ -317,7 +317,7 @@ def groups(life: LogLife) -> None:
 
 
 def torn_groups(life: LogLife) -> None:
-    """Little but writes of many batches over many sectors, so that most power cuts hit one."""
+    """Mostly writes of many batches over many sectors, so that most power cuts hit one."""
     life.settings["segment_bytes"] = 8192
     log = life.open()
     life.append(log)
@@ -328,7 +328,7 @@ def torn_groups(life: LogLife) -> None:
 
 
 def parked(life: LogLife) -> None:
-    """The tail is closed for others between appends, and continues; with a roll, a truncation and a close after it."""
+    """The tail is closed for others between appends, and reopened; then a roll, a truncation and a close."""
     log = life.open()
     for size in (60, 20, 120, 250, 60):
         life.append(log, size=size)

@@ -4,9 +4,9 @@
         life = ...                              # something lived over a ``MemoryRecording``
         counts = cut_power(life, machine, count=5000, seed=1)
 
-For each operation a share of the possible disk states after it is tried, and within it for a write that syncs: none,
-all, each unit lost or kept, all subsets of a few units, sectors that are torn or filled with zeros, noise and stale
-bytes, and random mixtures. Now and then the power fails again during the open.
+It tries a share of the possible disk states after each operation, and within each write that syncs: none, all, each
+unit lost or kept, all subsets of a few units, sectors that are torn or filled with zeros, noise and stale bytes, and
+random mixtures. Now and then the power fails again during the open.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ ROOT = Path("/memory")
 MOMENTS = CHANGES - {"allocate"} | {"store"}
 # Up to this many unsynced units are tried in all their subsets.
 SUBSET_UNITS_MAX = 12
-# After how many states the opening of one is cut off too, and how many states of that are tried.
+# After this many states the power fails during an open too; and how many states of that are tried.
 SOAK_STATES = int(os.environ.get("KSTORE_SOAK_STATES", 1_000_000))
 RECOVERY_EVERY = 15
 STATES_PER_RECOVERY = 4
-# Tried states are drawn again, more and more frequently: this many draws for each new one are enough.
+# Draws repeat tried states more and more: this many draws for each new state are enough.
 DRAWS_PER_STATE = 4
-# At least this many states of a moment are drawn at random.
+# At least this many random states of a moment are tried.
 FEW = 8
 FILLERS = ("", "zeros", "noise", "stale")
 
@@ -53,12 +53,12 @@ class RecordedLife(Protocol):
     def operations(self) -> Sequence[Operation]: ...
 
     def promise(self, done: int) -> object:
-        """A value for what was promised after ``done`` operations: the same state is worth trying again if more is
+        """A value for what was promised after ``done`` operations: the same state is tried again if more is
         promised."""
         ...
 
     def survive(self, fs: FileSystem, begun: int, done: int) -> None:
-        """Opens the state of ``fs`` after that many operations, and compares it with what was promised.
+        """Opens the state of ``fs`` after that many operations, and compares it with the promise.
 
         Raises: the verdicts.
         """
@@ -70,14 +70,14 @@ class RecordedLife(Protocol):
 
 
 class Counts(NamedTuple):
-    """How many states survived, and in how many of them the power had failed in a recovery."""
+    """How many states survived, and how many of them came from a power cut in a recovery."""
 
     states: int
     of_recoveries: int
 
 
 class Moment(NamedTuple):
-    """The disk when this many operations had started, and this many of them were done."""
+    """The disk when this many operations had started, and this many were done."""
 
     begun: int
     done: int
@@ -114,13 +114,13 @@ def choices_for(disk: Disk, generator: random.Random, count: int) -> Iterator[Ch
 
 
 def _choices(disk: Disk, generator: random.Random, count: int) -> Iterator[Choice]:
-    """At least ``count`` choices if that many exist, the most telling ones first; random ones without end."""
+    """At least ``count`` choices if that many exist, the most telling ones first; then random ones without end."""
     units = disk.unit_count()
     yield nothing
     if not units:
         return
     if count < FEW:
-        # Too few for an order: each moment gets other ones.
+        # Too few for an order: each moment draws its own.
         for _ in range(2 * count):
             yield _any_choice(units, generator)
     yield everything
@@ -151,7 +151,7 @@ def _any_choice(units: int, generator: random.Random) -> Choice:
 
 
 def kill_after(life: RecordedLife, numbers: Collection[int] | None = None) -> int:
-    """Kills all processes of the life after each of these changes of the disk (None: all); returns how many these
+    """Kills all processes of the life after each of these changes of the disk (None: all); returns how many there
     were."""
     disk = Disk(ROOT, image=life.before)
     kills = 0
@@ -164,7 +164,7 @@ def kill_after(life: RecordedLife, numbers: Collection[int] | None = None) -> in
 
 
 def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
-    """Cuts the power until about ``count`` different states survived, or hardly any more exist.
+    """Cuts the power until about ``count`` different states survived, or hardly any are left.
 
     States differ by the contents of files, or by what was promised. Every moment of the life has at least one, but a
     quick run whose ``count`` is less than that draws as many moments by the seed.
@@ -183,14 +183,14 @@ def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) ->
 def _cut_everywhere(
     life: RecordedLife, machine: Machine, count: int, seen: set[int], generator: random.Random, seed: str
 ) -> int:
-    """Goes through all moments once; returns how many of the survived states were those of recoveries."""
+    """Goes through all moments once; returns how many of the survived states came from recoveries."""
     left = moment_count(life.operations)
     of_recoveries, tries = 0, 0
     for moment in moments(life.before, life.operations):
         if is_quick() and generator.random() * left > count - len(seen):
             left -= 1
             continue
-        # What earlier moments could not use is shared among the rest.
+        # The states that earlier moments could not supply are shared among the rest.
         stop = len(seen) + max((count - len(seen)) // left, 1)
         left -= 1
         for image in _new_images(moment.disk, stop, seen, life.promise(moment.done), generator):
@@ -208,7 +208,7 @@ def _cut_everywhere(
 
 
 def _new_images(disk: Disk, stop: int, seen: set[int], promised: object, generator: random.Random) -> Iterator[Image]:
-    """New states of the disk, until ``stop`` were seen in total."""
+    """Tries new states of the disk until ``stop`` were seen in total."""
     budget = stop - len(seen)
     for choose in islice(_choices(disk, generator, budget), 2 + budget * DRAWS_PER_STATE):
         if len(seen) >= stop:
@@ -245,7 +245,7 @@ def _cut_recovery(
 
 
 def fast_directory(tmp_path: Path) -> Path:
-    """A directory in memory if possible: thousands of states would spend their time on the disk's syncs."""
+    """A directory in memory if possible: on disk, thousands of states would mostly wait for syncs."""
     shared_memory = Path("/dev/shm")
     if not shared_memory.is_dir():
         return tmp_path

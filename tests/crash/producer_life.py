@@ -1,4 +1,4 @@
-"""The life of producers, in which file operations fail: sends over two partitions, rolls, transactions, close."""
+"""The life of producers whose file operations fail: sends to two partitions, rolls, transactions, close."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ProducerLife", "prepare"]
 TOPICS: dict[str, dict[str, Any]] = {"orders": {}, "moves": {}}
 PARTITIONS = 2
 GROUP = "billing"
-# The topic of the offsets: not a log of this store, whose end would bound them when it is opened.
+# The topic of the committed offsets. It is not in this store, where an open would limit them to the log's end.
 ELSEWHERE = TopicPartition("elsewhere", 0)
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 1024, "flush_ms": 10**9}
 PRODUCER: dict[str, Any] = {
@@ -32,7 +32,7 @@ PRODUCER: dict[str, Any] = {
     "max_block_ms": 0,
     "delivery_timeout_ms": 3000,
 }
-# A life reads the clock some thousand times.
+# A life reads the clock a few thousand times.
 LOOKS_MAX = 200_000
 TRANSACTION_COUNT = 4
 TRIES = 3
@@ -48,13 +48,13 @@ class PassingClock(ManualClock):
     def monotonic(self) -> float:
         self._looks += 1
         if self._looks > LOOKS_MAX:
-            raise Hung("somebody waits for ever")
+            raise Hung("a call waits for ever")
         self.advance(1)
         return super().monotonic()
 
 
 def prepare(path: Path, durability: Durability) -> None:
-    """A store with its topics, closed in order."""
+    """A store with its topics, cleanly closed."""
     with Store(path, durability=durability, clock=ManualClock(), **SETTINGS) as store:
         for topic, settings in TOPICS.items():
             store.create_topic(topic, PARTITIONS, **settings)
@@ -69,14 +69,14 @@ class ProducerLife:
         self.fs = fs
         self.durability = durability
         self.sent: dict[bytes, Delivery] = {}
-        # The certain transactions, by number; those in neither set may exist or not, completely.
+        # The certain transactions, by number; those in neither set exist completely or not at all.
         self.committed: set[int] = set()
         self.aborted: set[int] = set()
 
     # --- to live ----------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """The whole life; failures are abandoned. Raises: Untyped, Hung."""
+        """The whole life; failed calls are given up. Raises: Untyped, Hung."""
         store = self._opened()
         try:
             if store is not None:
@@ -145,7 +145,7 @@ class ProducerLife:
                 return
 
     def _typed(self, action: Callable[[], object]) -> bool:
-        """Whether ``action`` returned. Raises: Untyped for an error that is not the package's own, and Hung."""
+        """Whether ``action`` returned. Raises: Untyped for an error that is not kstore's own, and Hung."""
         try:
             action()
         except (KstoreError, TimeoutError):
@@ -199,7 +199,7 @@ class ProducerLife:
         if seen[0] != seen[1] or len(set(seen[0])) != len(seen[0]):
             raise Wrong(f"transactions in part, or twice: {seen}")
         if lost := self.committed - set(seen[0]):
-            raise Lost(f"transactions {lost} were committed, there are {seen[0]}")
+            raise Lost(f"transactions {lost} were committed, and only {seen[0]} exist")
         if wrong := self.aborted & set(seen[0]):
             raise Wrong(f"transactions {wrong} were aborted")
         kept = coordinator_of(store).committed(GROUP).get(ELSEWHERE)

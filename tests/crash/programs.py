@@ -26,14 +26,14 @@ SILENCE_SECONDS = 300.0
 
 
 def count_of(program: str, *arguments: object) -> int:
-    """Runs ``tests.crash.PROGRAM``, which prints in the end how many it tried. Raises: as ``last_line``."""
+    """Runs ``tests.crash.PROGRAM``, which prints at the end how many it tried. Raises: as ``last_line``."""
     return int(last_line("-m", f"tests.crash.{program}", *map(str, arguments)))
 
 
 def last_line(*arguments: str, silence: float = SILENCE_SECONDS) -> str:
     """Runs Python with these arguments and returns the last line that it prints.
 
-    Raises: the verdict that the program ended with, Crashed for any other failure, Hung with the stacks of its threads.
+    Raises: the program's verdict, Crashed for any other failure, Hung with the stacks of its threads.
     """
     command = [sys.executable, "-X", "faulthandler", "-W", "ignore", *arguments]
     with TemporaryFile() as errors, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors) as ran:
@@ -55,7 +55,7 @@ def last_line(*arguments: str, silence: float = SILENCE_SECONDS) -> str:
 
 
 def _pieces(ran: subprocess.Popen[bytes], silence: float) -> Iterator[bytes]:
-    """What the program prints, as it comes. Raises: TimeoutError when nothing comes for ``silence`` seconds."""
+    """The program's output as it comes. Raises: TimeoutError after ``silence`` seconds without any."""
     assert ran.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(ran.stdout, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""The life of a queue, to be ended by power cuts and kills, with the promises at each moment of it."""
+"""The life of a queue, to be ended by power cuts and kills, with what was promised at each moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_DELIVERIES = 3
 
 
 def small() -> ExitStack:
-    """Inside, a queue's journal is rewritten all the time, and its space maintained."""
+    """Inside, a queue rewrites its journal and maintains its space all the time."""
     stack = ExitStack()
     for module, name, value in (
         (space, "SEGMENT_BYTES", 1500),
@@ -43,7 +43,7 @@ def small() -> ExitStack:
 
 
 class Promise(NamedTuple):
-    """What had returned: these items were put, and these are done; for each, what is certainly on disk."""
+    """What had returned: the items that were put and those that are done; of both, what is certainly on disk."""
 
     put: frozenset[int] = frozenset()
     done: frozenset[int] = frozenset()
@@ -105,7 +105,7 @@ class QueueLife:
         self.promises.append((self.now, promised))
 
     def _tick(self, queue: Queue, *, items: bool = False, journal: bool = False) -> None:
-        """One of the logs is synced, as happens from time to time, and the other one is not."""
+        """Syncs one of the two logs, as happens from time to time."""
         if self.durability != "interval":
             return
         promised = self.promises[-1][1]
@@ -127,7 +127,7 @@ class QueueLife:
             self._put(queue, 1)
             self._ack(queue, 1)
             self._put(queue, 8)
-            self._put(queue, 2, delay=3600)  # they will hold their segment back
+            self._put(queue, 2, delay=3600)  # they will keep their segment
             held = queue.get_many(2, block=False)
             self._ack(queue, 3)
             held[0].nack(delay=5)
@@ -170,7 +170,7 @@ class QueueLife:
         try:
             self._hold(fs, promised, may_be_done)
         except KstoreError as error:
-            raise Lost(f"cannot be opened, read or gone on with: {error!r}") from error
+            raise Lost(f"cannot be opened, read or continued: {error!r}") from error
         except (OSError, LookupError, ValueError) as error:
             raise Untyped(repr(error)) from error
 
@@ -187,7 +187,7 @@ class QueueLife:
             assert queue.join(timeout=0)
         self.clock._now_ms = now
         if 999 not in found:
-            raise Lost("what was put behind the crash is not there")
+            raise Lost("the item put after the crash is not there")
         if len(found) != len(set(found)):
             raise Wrong(f"items came twice: {sorted(found)}")
         if again := promised.done_for_sure & set(found):
@@ -195,10 +195,10 @@ class QueueLife:
         missing = promised.put - set(found) - set(dead) - may_be_done
         if gone := missing & promised.put_for_sure:
             raise Lost(f"items {sorted(gone)} were put, and are gone")
-        # A suffix of the put items may be gone, and nothing before it.
+        # Only a suffix of the put items may be gone.
         kept = set(found) - {999}
         if missing and kept and min(missing) < max(kept):
-            raise Lost(f"items {sorted(missing)} are gone, and {max(kept)} is there")
+            raise Lost(f"items {sorted(missing)} are gone, but {max(kept)} is there")
         store, queue = self._open(fs)
         with store:
             if left := drained(queue):
@@ -206,7 +206,7 @@ class QueueLife:
 
 
 class RewritingLife(QueueLife):
-    """A life whose journal is rewritten, and its old events removed, once all of them were on disk."""
+    """A life in which the journal is rewritten and loses its old events once all of them are on disk."""
 
     rewriting = range(0)
 
@@ -228,7 +228,7 @@ class RewritingLife(QueueLife):
 
 
 class SharedQueueLife(QueueLife):
-    """For two processes that share the queue. The state is opened alone, or shared, in turn."""
+    """For two processes that share the queue. States are opened alone and shared in turn."""
 
     def __init__(self, durability: Durability) -> None:
         super().__init__(durability)

@@ -3,8 +3,8 @@
     python -m tests.crash.queue_memory_life DIRECTORY CALL
 
 For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every
-unfinished item, and no finished one. It ends when ten calls in a row met no refusal. Prints a line for each call;
-the last one is the number of refusals.
+unfinished item, and no finished one. It ends when ten calls in a row met no refusal. Prints a line for each call; the
+last line is the number of refusals.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Life:
         return self.queue.get_many(wanted, block=False)
 
     def pass_time(self) -> None:
-        """Until all leases and delays are over."""
+        """Waits until all leases and delays are over."""
         self.clock.advance(int(1000 * (LEASE_SECONDS + DELAY_SECONDS)) + 1)
 
     def delivered(self) -> dict[int, Job]:
@@ -62,14 +62,14 @@ class Life:
                 return found
             for job in jobs:
                 if job.offset in found:
-                    raise Wrong(f"item {job.offset} was delivered twice at a time")
+                    raise Wrong(f"item {job.offset} was delivered twice at the same time")
                 found[job.offset] = job
 
     def look(self) -> None:
         self.pass_time()
         found = self.delivered()
         if lost := self.alive - self.doubtful - found.keys():
-            raise Lost(f"items {sorted(lost)} are not delivered any more")
+            raise Lost(f"items {sorted(lost)} are no longer delivered")
         if done := found.keys() - self.alive:
             raise Wrong(f"items {sorted(done)} were done, and delivered again")
         self.alive &= found.keys()
@@ -175,7 +175,7 @@ CALLS = {
 
 
 def refuse(life: Life, prepare: Callable[[Life], Callable[[], object]], number: int) -> bool:
-    """Refuses allocation ``number`` in one call, and examines the result; whether the call met the refusal."""
+    """Refuses allocation ``number`` in one call, and examines the result; returns whether the call met the refusal."""
     life.fill()
     act = prepare(life)
     error = refused(act, number)
@@ -194,7 +194,7 @@ def main() -> None:
         met = refuse(life, prepare, number)
         print(number, flush=True)
         refusal_count += met
-        # A harmless refusal may be swallowed; a call that met none ten times meets no more.
+        # A harmless refusal may be swallowed; after ten calls without a refusal there are no more.
         quiet = 0 if met else quiet + 1
         if quiet == 10:
             break

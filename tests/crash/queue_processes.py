@@ -1,4 +1,4 @@
-"""One process that puts items into a shared queue, or works on them, until it is killed.
+"""A process that puts items into a shared queue, or works on them, until it is killed.
 
 usage: python -m tests.crash.queue_processes produce|work PATH DURABILITY SEED
 
@@ -31,7 +31,7 @@ OUT = 1
 
 
 def _say(word: str, number: int, at_ns: int = 0) -> None:
-    # One write of a short line: a kill leaves it whole or absent. The time is the machine's: one for all processes.
+    # One write of a short line: a kill leaves it whole or absent. All processes use the machine's clock.
     os.write(OUT, b"%s %d %d\n" % (word.encode(), number, at_ns or time.monotonic_ns()))
 
 

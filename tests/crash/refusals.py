@@ -13,10 +13,10 @@ SPARE_TUPLES = 200
 
 
 def refused(act: Callable[[], object], number: int) -> BaseException | None:
-    """Calls ``act`` and refuses its allocation ``number``, from 0; returns the error that came of it.
+    """Calls ``act`` and refuses its allocation ``number``, from 0; returns the error that this caused.
 
-    ``with lock:`` in CPython 3.11 allocates a tuple of three to call the lock's ``__exit__``. If that one is refused,
-    the lock stays taken, and no program can do anything about it: so there are always such tuples to reuse.
+    ``with lock:`` in CPython 3.11 allocates a tuple of three to call the lock's ``__exit__``. If that allocation is
+    refused, the lock stays taken, and no program can help it: so such tuples are kept for reuse.
     """
     spare = [(number, number, at) for at in range(SPARE_TUPLES)]
     del spare

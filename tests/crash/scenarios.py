@@ -41,7 +41,7 @@ def killed(path: Path, durability: Durability) -> Model:
 
 
 def damaged(path: Path, durability: Durability) -> Model:
-    """The same, with a flipped bit in the first batch of the last segment, followed by whole ones."""
+    """The same, with a flipped bit in the first batch of the last segment, before whole ones."""
     model = killed(path, durability)
     last = sorted(path.glob("*.log"))[-1]
     data = bytearray(last.read_bytes())

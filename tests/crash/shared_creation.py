@@ -1,11 +1,10 @@
-"""Several processes create the same thing at the same instant, some of them killed in between; run by
-``test_shared_creation``.
+"""Several processes create the same thing at the same instant, and some are killed; run by ``test_shared_creation``.
 
     python -m tests.crash.shared_creation DIRECTORY KIND ROUNDS SEED
 
 Each round starts eight processes on a path that does not exist. In every other round some of them die of SIGKILL before
-one of their first operations that change a file, or in the middle of a write. Each of the others must succeed, and what
-was acknowledged must exist. Prints, after each round, how many processes were killed.
+one of their first operations that change a file, or in the middle of a write. All others must succeed, and what was
+acknowledged must exist. Prints, after each round, how many processes were killed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tests.crash.killed_life import KillingFs
 from tests.evidence import Crashed, Lost, Wrong
 
 PROCESSES = 8
-# In a round with kills this many die, each before an operation up to this number.
+# How many die in a round with kills, and the last operation at which each may die.
 KILLS, OPERATIONS = 3, {"log": 16, "topic": 25, "queue": 40, "group": 40}
 FAILED = 1
 
@@ -99,7 +98,7 @@ def start(
     if pid:
         return pid
     try:
-        while not gate[0]:  # closer together than the system would wake them
+        while not gate[0]:  # they start closer together than the system would wake them
             os.sched_yield()
         create(path, fs, name)
     except BaseException:
@@ -117,7 +116,7 @@ def play(root: Path, kind: str, number: int, generator: random.Random) -> int:
     gate = mmap.mmap(-1, 1)
     pids = []
     for each in range(PROCESSES):
-        # The first dies for certain: every process changes files so often.
+        # The first surely dies: every process changes files that many times.
         at = generator.randrange(1, 4 if [each] == doomed[:1] else OPERATIONS[kind])
         half = generator.random() < 0.5
         fs = KillingFs(at, half=half) if each in doomed else SYSTEM_FS
@@ -133,9 +132,9 @@ def play(root: Path, kind: str, number: int, generator: random.Random) -> int:
     for each, died in enumerate(killed):
         count = found.pop(b"%d" % each, 0)
         if not died and not count:
-            raise Lost(f"{kind}, round {number}: what process {each} wrote was acknowledged")
+            raise Lost(f"{kind}, round {number}: an acknowledged write of process {each} is not there")
         if count > 1:
-            raise Wrong(f"{kind}, round {number}: what process {each} wrote is there {count} times")
+            raise Wrong(f"{kind}, round {number}: the write of process {each} is there {count} times")
     if found:
         raise Wrong(f"{kind}, round {number}: never written: {found}")
     shutil.rmtree(root / str(number))

@@ -4,7 +4,7 @@
     python -m tests.crash.shared_interrupted_life DIRECTORY DURABILITY STEP FIRST STRIDE
 
 Each time the first writer is interrupted at line FIRST, FIRST + STRIDE, ... of what the step runs, and the second one
-continues; until the step has no more lines. Prints a line for each interrupt, the last one is their number.
+continues, until the step has no more lines. Prints a line for each interrupt; the last line is their number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def interrupt(path: Path, durability: Durability, name: str, number: int) -> boo
         place = f"interrupted at line {number}, {interrupted.place}"
         if name == "close":
             pair.one.close()
-        # A log that no caller has yet is garbage-collected.
+        # A log that no caller received is garbage-collected.
         gc.collect()
         pair.go_on()
         pair.end()

@@ -5,7 +5,7 @@
 
 The child of number n dies of SIGKILL before its n-th operation that changes something, in its turn or outside it, or in
 the middle of a write. ``beside``: another writer has the log open meanwhile, and continues. Ends with the first child
-that survives; prints a line for each death, the last one is their number.
+that survives; prints a line for each death; the last line is their number.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def try_one(path: Path, durability: Durability, number: int, *, beside: bool) ->
     peer.close()
     with Log(path, **SETTINGS) as log:
         if not log.recovery.clean:
-            raise Wrong(f"number {number}: the last writer closed it in order, and it is not")
+            raise Wrong(f"number {number}: not clean after the last writer's close")
         look(log, acknowledged, mine, number)
         log.check()
         assert log.verify().clean
@@ -101,9 +101,9 @@ def look(log: Log, acknowledged: int, mine: dict[int, bytes], number: int) -> No
     if theirs != sorted(theirs) or order != [b"c%02d" % index for index in range(len(order))]:
         raise Wrong(f"number {number}: {theirs}")
     if not acknowledged <= len(order) <= acknowledged + 1:
-        raise Lost(f"number {number}: {acknowledged} were acknowledged, {len(order)} are there")
+        raise Lost(f"number {number}: {acknowledged} were acknowledged, and {len(order)} are there")
     if acknowledged > 6 and theirs.count(b"c06") != 3:
-        raise Lost(f"number {number}: an append of three has {theirs.count(b'c06')}")
+        raise Lost(f"number {number}: an append of three records has {theirs.count(b'c06')}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Two writers of one log in one process; the first one meets faults and interrupts; and what must hold then.
+"""Two writers of one log in one process, of which the first meets faults and interrupts, and what must hold then.
 
 ``one`` tries each step; whatever the outcome, ``two`` continues at once, and everything that was acknowledged to either
 exists once, at the reported offset.
@@ -24,13 +24,13 @@ __all__ = ["STEPS", "Pair", "Step", "in_time"]
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 1024, "index_interval_bytes": 100, "flush_ms": 10**9, "file_delete_delay_ms": 0
 }  # fmt: skip
-# Only a hang takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300
 
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Raises: Hung, if the block takes too long: a lock was never released. For the main thread."""
+    """Raises: Hung, if the block takes too long because a lock was never released. For the main thread."""
 
     def ring(*_: object) -> None:
         raise Hung(f"waited for more than {SECONDS_MAX} s")
@@ -77,7 +77,7 @@ class Pair:
         self.append(self.one)
 
     def prepare(self, name: str) -> None:
-        """``two`` has done something that the step ``name`` first catches up on: a roll too, if it is that one."""
+        """``two`` does something that the step ``name`` must first catch up on; for "refresh" also a roll."""
         self.append(self.two, 8 if name == "refresh" else 1)
 
     def go_on(self) -> None:
@@ -111,7 +111,7 @@ class Pair:
             self.two.close()
             with Log(self.path, durability=self.durability, **SETTINGS) as log:
                 if not log.recovery.clean:
-                    raise Wrong(f"both were closed in order: {log.recovery}")
+                    raise Wrong(f"not clean after both closed: {log.recovery}")
                 self.look(log)
                 log.check()
                 if not log.verify().clean:
@@ -132,7 +132,7 @@ class Pair:
         for values in self.doubtful:
             there = [offset for offset, value in others.items() if value in values]
             if there and [others.pop(offset) for offset in there] != values:
-                raise Wrong(f"a part of an append, at {there}")
+                raise Wrong(f"part of an append, at {there}")
         if others:
             raise Wrong(f"never written, or twice: {others}")
 
@@ -141,7 +141,7 @@ Step = Callable[[Pair], None]
 
 
 def refresh(pair: Pair) -> None:
-    """Catches up on the other one's changes, including a roll."""
+    """Catches up on the other writer's changes, including a roll."""
     pair.one.refresh()
 
 

@@ -1,4 +1,4 @@
-"""Lives of a log that several processes write to, to be ended by power cuts; the result is opened alone, and shared.
+"""Lives of a log with several writing processes, to be ended by power cuts; the result is opened alone and shared.
 
 The processes are real ones, with the system's locks and mappings, in a program of their own (``shared_processes``),
 which records their operations. Only the state after a power cut is opened in memory.
@@ -29,7 +29,7 @@ SHARED_LIVES = tuple(LIVES)
 
 
 class SharedLife(LogLife):
-    """A life that other processes lived. The process that opens the result is alone, and may share it."""
+    """A life that other processes lived. One process alone opens the result, shared or not."""
 
     def __init__(self, durability: Durability, lived: Lived) -> None:
         super().__init__(durability)

@@ -2,8 +2,9 @@
 
     python -m tests.crash.shared_processes DIRECTORY NAME DURABILITY VARIANT
 
-Every operation of every process is done and recorded under one lock, so that their order is the real one. A writer that
-dies is really killed, with its locks and its turn. Prints, pickled, what was done and what was promised (``Lived``).
+Every operation of every process is done and recorded under one lock, so that the recorded order is the real one. A
+writer that dies is really killed, with its locks and its turn. Prints a pickled ``Lived``: what was done and what was
+promised.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Lived(NamedTuple):
 
 
 class ProcessFs(WatchedFs):
-    """One process's view of the disk: what it changes is recorded with what the other processes change."""
+    """One process's view of the disk; its changes are recorded with those of the other processes."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(SYSTEM_FS)
@@ -113,7 +114,7 @@ class Writer:
         return self.log.append_batches(b"".join(batches)).first_offset
 
     def append_late(self, values: list[bytes]) -> int:
-        """Has written them and released its turn, and waits before it syncs them."""
+        """Writes them and releases its turn, and waits before it syncs them."""
         durability: Any = writer_of(self.log).appends._durability
         sync = durability.make_durable
 
@@ -139,7 +140,7 @@ class Writer:
         writer_of(self.log).truncate_fully_and_start_at(offset)
 
     def die(self, left: bytes, *, changing: bool) -> None:
-        """Is killed in its turn, after writing ``left`` after the end."""
+        """Is killed in its turn, after writing ``left`` at the end of the file."""
         turn_of(self.log).lock.__enter__()
         if changing:
             others_of(self.log).announce_change()
@@ -230,7 +231,7 @@ class ProcessesLife(LogLife):
 
     @property
     def operations(self) -> Sequence[Operation]:
-        """What all processes have done so far; none is working meanwhile."""
+        """What all processes have done so far; none is working now."""
         while size := self._recorded.read(4):
             self._done.append(pickle.loads(self._recorded.read(int.from_bytes(size, "big"))))
         return self._done
@@ -252,7 +253,7 @@ class ProcessesLife(LogLife):
         self._appended(number, log.ask("group", values, counts), values)
 
     def race(self, log: RemoteLog, meanwhile: Callable[[], object]) -> None:
-        """``log`` appends; it has released its turn, but not synced yet, when the others do ``meanwhile``."""
+        """``log`` appends; between the end of its turn and its sync, the others do ``meanwhile``."""
         number, values = self._values(3, 60)
         self._appended(number, log.ask_late(meanwhile, values), values)
 
@@ -297,13 +298,13 @@ class ProcessesLife(LogLife):
         self.promises_now(durable=offset, start=offset)
 
     def die(self, log: RemoteLog, left: bytes, *, changing: bool) -> None:
-        """The process of ``log`` is killed in its turn, after writing ``left`` after the end."""
+        """The process of ``log`` is killed in its turn, after writing ``left`` at the end of the file."""
         log.begin("die", left, changing=changing)
         log.end(signal.SIGKILL)
 
 
 def beside(life: ProcessesLife) -> None:
-    """Two append in turn, over several segments; one leaves and returns, and the other one closes last."""
+    """Two append in turn over several segments; one leaves and returns, and the other closes last."""
     one, two = life.open(), life.open()
     for size in (60, 1, 250, 60):
         life.append(one, size=size)
@@ -324,7 +325,7 @@ def beside(life: ProcessesLife) -> None:
 
 
 def changed(life: ProcessesLife) -> None:
-    """One deletes and cuts what the other has written, and the first one continues after it."""
+    """One deletes and cuts what the other has written, and the other continues after it."""
     one, two = life.open(), life.open()
     for _ in range(5):
         life.append(one)
@@ -344,7 +345,7 @@ def changed(life: ProcessesLife) -> None:
 
 
 def dying(life: ProcessesLife) -> None:
-    """One after another dies in its turn, and a survivor recovers the log and continues."""
+    """One by one they die in their turns, and a survivor recovers the log and continues."""
     rest = life.open()
     for number, left in enumerate((b"half a batch", b"", b"x" * 700)):
         other = life.open()
@@ -398,7 +399,7 @@ def grouped(life: ProcessesLife) -> None:
 
 
 def racing(life: ProcessesLife) -> None:
-    """One passes what another has written but not synced yet, and what it appends then is durable."""
+    """One appends after what another has written but not synced yet, and its own append is durable."""
     one, two = life.open(), life.open()
     life.append(one)
     life.append(two)
@@ -411,7 +412,7 @@ def racing(life: ProcessesLife) -> None:
         life.die(life.open(), b"half a batch", changing=False)
         life.append(two)
 
-    # A segment that the append is too large for, a roll that was asked for, and a recovery.
+    # An append too large for the segment, a requested roll, and a recovery.
     life.race(one, lambda: life.append(two, size=260))
     life.race(one, roll)
     life.race(one, die)
@@ -426,7 +427,7 @@ LIVES: dict[str, Callable[[ProcessesLife], None]] = {
     "joining": joining,
     "grouped": grouped,
 }
-# For writers that sync what they have written after their turn.
+# For writers that sync after their turn.
 RACES: dict[str, Callable[[ProcessesLife], None]] = {"racing": racing}
 
 

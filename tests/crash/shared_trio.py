@@ -5,9 +5,9 @@ after another; run by ``test_shared_trio``.
 
 The writers take their steps one at a time, in the order of ``SCRIPT``. The victim, 0 to 2, dies of SIGKILL before its
 n-th operation that changes something (of number 2n - 2), or in the middle of it if it is a write (2n - 1). The others
-continue. After every append the reader must see exactly what was acknowledged, and at the end every index must be the
-one that is built from its segment alone. Ends with the first victim that survives; prints a
-line for each death, the last one is their number.
+continue. After every append the reader must see exactly what was acknowledged, and at the end every index must equal
+one built from its segment alone. Ends with the first victim that survives; prints a line for each death; the last line
+is their number.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def live(path: Path, durability: Durability, writer: int, commands: int, told: i
         if what == "open":
             log = Log(path, shared=True, durability=durability, fs=fs, **SETTINGS)
         elif log is None:
-            raise AssertionError(f"{what} before it is open")
+            raise AssertionError(f"{what} before the open")
         elif what in ACTIONS:
             ACTIONS[what](log, int(last))
         else:
@@ -91,7 +91,7 @@ class Trio:
         self.durability = durability
         self.number = number
         self.acknowledged: dict[int, bytes] = {}
-        # What the victim was about to append when it died, and whether it was about to cut or delete.
+        # What the victim was about to append, cut or delete when it died.
         self.doubtful: list[bytes] = []
         self.doubted = ""
         self.reader: Log | None = None
@@ -131,7 +131,7 @@ class Trio:
             if writer in self._pids:
                 self.step(writer, number, what)
                 (closed.add if what == "close" else closed.discard)(writer)
-        # Each survivor continues, and the last one closes the log cleanly, unless it dies in that.
+        # Each survivor continues, and the last one closes the log cleanly, unless it dies in the close.
         for turn in range(2):
             for writer in self.living:
                 self.step(writer, len(SCRIPT) + turn, "1")
@@ -182,7 +182,7 @@ class Trio:
         assert reader is not None
         if (reader.high_watermark, reader.end_offset) != (end, end):
             seen = f"the reader is at {reader.high_watermark} of {reader.end_offset}"
-            raise Lost(f"number {self.number}: {seen}, and offset {end - 1} is acknowledged")
+            raise Lost(f"number {self.number}: {seen}, but offset {end - 1} is acknowledged")
 
     def end(self, writer: int, *, killed: bool) -> None:
         for pipe in self._pipes.pop(writer):
@@ -203,17 +203,17 @@ class Trio:
                 raise Lost(f"number {self.number}: offset {offset} was acknowledged with {value!r}")
         rest = list(found.values())
         if rest != self.doubtful[: len(rest)]:
-            raise Wrong(f"number {self.number}: never written, or not from its start on: {found}")
+            raise Wrong(f"number {self.number}: never written, or without its beginning: {found}")
 
     def hold(self, *, closed_in_order: bool) -> None:
-        """The indexes are what the segments alone give."""
+        """Each index equals one built from its segment alone."""
         copy = self.path.parent / "copy"
         copy.mkdir()
         for file in self.path.glob("*.log"):
             shutil.copy(file, copy)
         with Log(self.path, durability=self.durability, **SETTINGS) as log:
             if closed_in_order and not log.recovery.clean:
-                raise Wrong(f"number {self.number}: closed in order, and it is not: {log.recovery}")
+                raise Wrong(f"number {self.number}: not clean after the last close: {log.recovery}")
             self.look(log)
             log.check()
             if not log.verify().clean:
@@ -222,7 +222,7 @@ class Trio:
         for built in sorted(copy.glob("*.*index")):
             kept = self.path / built.name
             if int(built.name[:20]) == self.cut_base:
-                continue  # a cut may leave a time entry more than a fresh build makes
+                continue  # a cut may leave one time entry more than a fresh build
             if kept.read_bytes() != built.read_bytes():
                 raise Wrong(
                     f"number {self.number}: {built.name} has {kept.read_bytes()!r}, expected {built.read_bytes()!r}"

@@ -1,4 +1,4 @@
-"""A writer whose mapped files shrink repeatedly, under readers of its own: indexes that are cut and sealed.
+"""A writer whose mapped files, indexes that are cut and sealed, shrink repeatedly under its own readers.
 
 usage: python -m tests.crash.shrinking_writer DIRECTORY STEPS SEED. Ends with 0; a SIGBUS ends it otherwise.
 """

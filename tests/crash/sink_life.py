@@ -1,7 +1,7 @@
 """The life of a stream's sink over three partitions, to be ended by power cuts, kills and failing disks.
 
-It does what Spark does: two tasks stage a batch, which is committed; when the commit has returned that is noted; a
-process after a crash starts with the first batch that is not noted, and stages it again.
+It does what Spark does: two tasks stage a batch, which is committed and, when the commit has returned, noted. After a
+crash the next process starts with the first batch that is not noted, and stages it again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SinkLife:
         self.before = prepared_image()
         self.fs = MemoryRecording(MemoryFs(ROOT, self.before))
         self.clock = ManualClock()
-        # How many batches Spark had noted, and from which operation.
+        # How many batches Spark had noted, and since which operation.
         self._noted: list[tuple[int, int]] = [(0, 0)]
         # By batch: when its commit started.
         self._begun: list[int] = []
@@ -104,9 +104,9 @@ class SinkLife:
         def check() -> None:
             there = committed_batches(fs, self.clock)
             if there < noted:
-                raise Lost(f"{there} batches are there, and {noted} were noted as committed")
+                raise Lost(f"{there} batches are there, but {noted} were noted as committed")
             if there > asked:
-                raise Wrong(f"{there} batches are there, and {asked} were to be committed")
+                raise Wrong(f"{there} batches are there, but only {asked} were to be committed")
             sink = Sink(fs, self.clock)
             for batch_id in range(noted, BATCHES):
                 sink.run(batch_id)
@@ -116,7 +116,7 @@ class SinkLife:
 
 
 def committed_batches(fs: FileSystem, clock: ManualClock) -> int:
-    """How many batches committed readers see: the first ones, each whole, in every partition and no other open."""
+    """How many batches committed readers see: always the first ones, whole, in every partition, and none open."""
     counts = set()
     with opened(fs, clock) as store:
         for owner in PARTITIONS:
@@ -134,8 +134,8 @@ def committed_batches(fs: FileSystem, clock: ManualClock) -> int:
 
 
 def check_exactly_once(fs: FileSystem, clock: ManualClock) -> None:
-    """All batches exist, once, and nothing staged is left of them."""
+    """All batches exist, once, and no staged files are left."""
     if (found := committed_batches(fs, clock)) != BATCHES:
         raise Wrong(f"{found} batches, expected {BATCHES}")
     if left := [name for name in fs.list(PATH) if parse_name(name) is not None]:
-        raise Wrong(f"staged files stay behind: {left}")
+        raise Wrong(f"staged files are left: {left}")

@@ -1,6 +1,6 @@
 """The life of a store in steps, and a model of what is certain, doubtful and gone.
 
-A step is reported before it is done and confirmed after it; what was only reported may exist or not, but completely.
+A step is reported before it is done and confirmed after it; if only reported, it exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VALUE = b"%d:" + b"x" * 200
 
 @dataclass(slots=True)
 class Topic:
-    """A topic that certainly exists. ``starts`` are the least starts of its partitions."""
+    """A topic that certainly exists. ``starts`` are the lowest possible starts of its partitions."""
 
     partitions: int
     limit: int = -1
@@ -88,7 +88,7 @@ def do(store: Store, step: Step) -> None:
 
 
 def scripted() -> list[Step]:
-    """One life that does everything."""
+    """A life that does everything."""
     steps: list[Step] = [("create", "orders", 0, 2)]
     steps += [("append", "orders", 1, number) for number in range(8)]
     steps += [
@@ -108,7 +108,7 @@ def scripted() -> list[Step]:
 
 
 def random_step(generator: random.Random, model: Model) -> Step:
-    """A step that can be done."""
+    """A random step that can be done."""
     name = generator.choice(NAMES)
     topic = model.topics.get(name)
     if topic is None:

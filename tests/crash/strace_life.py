@@ -2,7 +2,7 @@
 
 usage: python -m tests.crash.strace_life DIRECTORY
 
-Every operation that ``FileSystem`` has is in it: appends of each durability, rolls, growing indexes, flushes,
+It uses every operation of ``FileSystem``: appends of each durability, rolls, growing indexes, flushes,
 truncations, deleted records, retention, compaction, transactions, foreign batches, closes, opens, recovery, and a store
 with its checkpoints.
 """
@@ -46,7 +46,7 @@ def write(fs: RecordingFs, path: Path, durability: Durability) -> None:
 
 
 def change(fs: RecordingFs, path: Path, durability: Durability) -> None:
-    # Small steps, so that the index of one segment grows more than once.
+    # Small steps, so that one segment's index grows more than once.
     with Log(path, durability=durability, fs=fs, index_interval_bytes=0, file_delete_delay_ms=0) as log:
         for _ in range(600):
             log.append(b"y" * 10)

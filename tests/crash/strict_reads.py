@@ -1,4 +1,4 @@
-"""Reads of every kind, checked exactly, of a log that changes meanwhile: where each starts, continues and ends.
+"""Exactly checked reads of every kind of a changing log: where each starts, continues and ends.
 
 For logs without gaps: only whole batches are cut. Record ``offset`` has the time ``TIME + offset``, and a value with a
 serial number that increases with each cut, so that cut records that are still served differ from the rewritten ones.
@@ -19,15 +19,15 @@ __all__ = ["TIME", "Lives", "StrictReads"]
 
 TIME = 1_700_000_000_000
 FOLLOW_SECONDS = 0.002
-# At most this many records in one read, lest each takes as long as the log is.
+# At most this many records in one read, so that its time does not grow with the log.
 COUNT_MAX = 200
 
 Cut = tuple[int, int]
 
 
 class Lives:
-    """The least serial number that may be read from which offset: rewritten records have a higher one. Written by one
-    thread, read by all."""
+    """The lowest serial number that may be read, by offset: rewritten records have higher ones. Written by one thread,
+    read by all."""
 
     def __init__(self) -> None:
         self.cuts: tuple[Cut, ...] = ()
@@ -40,7 +40,7 @@ class Lives:
 class StrictReads:
     """One read a call, of one kind, from a random place. Raises: Wrong.
 
-    With ``learns`` it is not told of cuts: it learns from each read what a later one must not go back to.
+    With ``learns`` no cuts are announced: each read shows what later reads must not go back to.
     """
 
     def __init__(self, lives: Lives | None = None) -> None:
@@ -79,7 +79,7 @@ class StrictReads:
         return count
 
     def hold(self, read: Iterable[tuple[int, bytes | None]], first: int, stop: int, cuts: tuple[Cut, ...]) -> int:
-        """Every offset from ``first``, below ``stop``, none of a life before the known one."""
+        """Every offset from ``first`` to below ``stop``, none from before a known cut."""
         expected, last_serial = first, -1
         for offset, value in read:
             assert value is not None
@@ -97,11 +97,11 @@ class StrictReads:
                 if self._learns and last_serial > max((at[1] for at in self._lives.cuts if at[0] <= offset), default=0):
                     self._lives.began(offset, last_serial)
             if any(last_serial < least for begin, least in cuts if begin <= offset):
-                raise Wrong(f"offset {offset} was cut, and is read: serial {last_serial}, known are {cuts}")
+                raise Wrong(f"offset {offset} was cut, but is read: serial {last_serial}, known are {cuts}")
         return expected - first
 
     def _fetch(self, log: Log, first: int, cuts: tuple[Cut, ...], truncation_count: int) -> int:
-        # A slice is bytes of a file: a later truncation of it cannot be distinguished from damage.
+        # A slice is bytes of a file: a later truncation looks like damage.
         try:
             pairs = [(record.offset, record.value) for record in log.fetch(first, 4096).records()]
         except (CorruptBatchError, TruncatedFileError):

@@ -78,7 +78,7 @@ def test_a_power_cut_leaves_each_backup_and_each_restore_whole_or_absent(
 def test_a_power_cut_after_a_backup_that_follows_a_killed_one_leaves_it_whole(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    """What the killed one left in the page cache, the next one relies on."""
+    """The next backup relies on what the killed one left in the page cache."""
     kinds = change_kinds(prepared())
     # Killed between the change of a name and its sync.
     numbers = [number for number, kind in enumerate(kinds, 1) if kind == "sync_dir"]
@@ -118,7 +118,7 @@ NEW = ROOT / "new"
 
 
 class BackedUp(NamedTuple):
-    """A store with one backup, and with records that came after it; and what both hold."""
+    """A store with one backup and later records, and what both hold."""
 
     image: Image
     first_time: int
@@ -136,7 +136,7 @@ def backed_up() -> BackedUp:
 
 
 def typed(action: Callable[[], object]) -> bool:
-    """Whether it did not fail. Raises: Untyped."""
+    """Whether it succeeded. Raises: Untyped."""
     try:
         action()
     except (KstoreError, KeyboardInterrupt):
@@ -149,7 +149,7 @@ def typed(action: Callable[[], object]) -> bool:
 def numbers_of(
     action: Callable[[FileSystem], object], image: Image, kinds: frozenset[str], seed: int, count: int | None
 ) -> list[int]:
-    """Which operations of ``action`` fail, each in a run of its own: the last one, and so many others (None: all)."""
+    """Which operations of ``action`` fail, each in its own run: the last one and ``count`` others (None: all)."""
     fs = MemoryRecording(MemoryFs(ROOT, image))
     action(fs)
     last = len(fs.kinds(of=kinds))
@@ -185,7 +185,7 @@ def survive_backup(before: BackedUp, clock: ManualClock, fault: Fault) -> None:
     fs.faults.clear()
     times = sound_backups(memory)
     if times[0] != before.first_time or (is_done and len(times) < 2):
-        raise Lost(f"there are the backups {times}")
+        raise Lost(f"found the backups {times}")
     # The same process continues, unless a log is poisoned.
     if typed(lambda: store.backup(BACKUPS)):
         check_restore(memory, clock, sound_backups(memory)[-1], before.now)
@@ -224,7 +224,7 @@ def fail_restores(
 
 
 def restore_part(fs: FileSystem, clock: ManualClock) -> None:
-    """Cuts off the end of a transaction, which is aborted in both partitions."""
+    """The offset cuts off the end of a transaction, which is aborted in both partitions."""
     restore(BACKUPS, NEW, at_offsets={TopicPartition("orders", 0): 9}, fs=fs, clock=clock)
 
 
@@ -235,11 +235,11 @@ def survive_restore(image: Image, expected: Contents, clock: ManualClock, fault:
     left = set(memory.list(ROOT)) - {"store", "disk"}
     if is_done:
         if NEW.name not in left:
-            raise Lost("the restore returned, and its directory is not there")
+            raise Lost("the restore returned, but its directory is not there")
     elif NEW.name in left:
         # Undoing the rename fails too, or the interrupt came after the last operation.
         if not fault.sticky and fault.raising is None:
-            raise Wrong("the restore failed, and its directory is there")
+            raise Wrong("the restore failed, but its directory is there")
     else:
         if left and not fault.sticky:
             raise Wrong(f"{left} is left")

@@ -28,10 +28,10 @@ SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 KEYS = 6
 STATES, SAMPLE = tries(1000, quick=50), tries(45, quick=10)
-# After how many operations the log is compacted again, which takes the longest.
+# After this many operations the log is compacted again, which takes longest.
 AGAIN_EVERY = 7
 
-# A log that could not be closed in order is just dropped.
+# A log whose close failed is just dropped.
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 Content = dict[int, tuple[bytes | None, bytes | None]]
@@ -57,7 +57,7 @@ class Life:
         self.batches = random_batches(seed, 60, KEYS)
         self.clock = ManualClock(1_800_000_000_000)
         self.before: Image = {}
-        # How many operations were done before it stood there, what it is, and up to which offset it was durable.
+        # How many operations preceded each content, the content, and the offset below which it was durable.
         self.steps: list[tuple[int, Content, int]] = []
 
     @property
@@ -116,7 +116,7 @@ class Life:
         end = log.end_offset
         log.close()
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash --------------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> int:
         """The number of the last finished step."""
@@ -126,7 +126,7 @@ class Life:
         Log(self.path, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS).close()
 
     def survive(self, fs: FileSystem, begun: int, done: int) -> None:
-        """Opens what a crash has left: it is as it was before the step, or after it."""
+        """Opens what a crash left: it is as before the step, or as after it."""
         step = self.promise(done)
         allowed, durable = self.steps[step : step + 2], self.steps[step][2]
         try:
@@ -141,7 +141,7 @@ class Life:
                     raise Lost(f"a mix: {sorted(certain)}, expected one of {[sorted(step) for _, step, _ in allowed]}")
                 left = [name for name in fs.list(self.path) if name.endswith((".cleaned", ".swap", ".deleted"))]
                 if left:
-                    raise Wrong(f"left behind: {left}")
+                    raise Wrong(f"left over: {left}")
                 log.check()
                 if damage := log.verify().corrupt:
                     raise Wrong(f"damage: {damage}")
@@ -219,7 +219,7 @@ def fail_at(root: Path, durability: Durability, seed: int, numbers: Sequence[int
             try:
                 log.close()
             except KstoreError:
-                pass  # a failed sync was met again
+                pass  # it met the failed sync again
         with Log(path, clock=life.clock, durability=durability, **SETTINGS) as log:
             if latest(log) != before or log.recovery.corrupt:
                 raise Lost(f"after operation {number} has failed")

@@ -35,7 +35,7 @@ STEPS = tries(60, quick=20)
 STEPS_LONG = 500
 CLOSES = 12
 CLOSES_LONG = 100
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {"segment_bytes": 4096, "index_interval_bytes": 0}
@@ -60,7 +60,7 @@ def reader() -> Iterator[ReadingProcess]:
 
 
 class Writer:
-    """The one writer of a log: its records hold their offset, and how often the log was cut before them."""
+    """A log's only writer: its records hold their offset, and how many cuts came before them."""
 
     def __init__(self, log: Log, seed: int) -> None:
         self.log = log
@@ -126,7 +126,7 @@ class Writer:
                 self.log.roll()
                 self.delete(keep=40)
             case "index-growth":
-                # Each entry 8 and 12 bytes: the mappings grow by pages, several times a segment.
+                # With entries of 8 and 12 bytes the mappings grow by pages, several times a segment.
                 self.append_batches(100)
             case "evictions":
                 self.log.roll()
@@ -227,7 +227,7 @@ def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
         appending = threading.Thread(target=log.append, args=(b"c" * 400,))
         appending.start()
         assert written.wait(SECONDS_MAX)
-        # Without syncs a reader in another process cannot know: whole batches in the file are what there is.
+        # Without syncs a reader in another process cannot know: it sees all whole batches in the file.
         logs = [log, view] if durability == "sync" else [log]
         for each in logs:
             assert (each.high_watermark, each.offset_for_time("latest")) == (2, 2)
@@ -320,11 +320,11 @@ def test_threads_that_append_get_offsets_of_their_own_in_their_order(
         there = {record.offset: record.value for record in log.read()}
     expected = {offset: value for values in given for offset, value in values.items()}
     if len(expected) != sum(map(len, given)):
-        raise Wrong("an offset was given out twice")
+        raise Wrong("an offset was assigned twice")
     if lost := expected.keys() - there.keys():
         raise Lost(f"offsets {sorted(lost)}")
     if there != expected or sorted(there) != list(range(len(there))):
-        raise Wrong("other records than were appended")
+        raise Wrong("not the records that were appended")
     tried("reads", len(there))
 
 

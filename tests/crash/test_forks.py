@@ -37,7 +37,7 @@ log.close()
 
 
 def _run(arguments: list[str], *, between: Callable[[], None] = lambda: None, seconds: float = SECONDS_MAX) -> str:
-    """Runs a module; at its first line of output ``between``. Raises: Hung, Crashed, Wrong."""
+    """Runs a module, and ``between`` at its first line of output. Raises: Hung, Crashed, Wrong."""
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", *arguments],
         stdin=subprocess.PIPE,
@@ -68,14 +68,14 @@ def _run(arguments: list[str], *, between: Callable[[], None] = lambda: None, se
 
 def _fork(path: Path, durability: str, forks: int, seconds: float, tried: Tried) -> None:
     def look() -> None:
-        # After all those children have ended, the parent's lock stands.
+        # The parent's lock holds after all those children have ended.
         with pytest.raises(LockedError):
             Log(path)
 
     said = _run(["tests.crash.forking_writer", str(path), durability, str(forks)], between=look, seconds=seconds)
     with Log(path) as log:
         if not log.recovery.clean:
-            raise Wrong(f"not closed in order: {log.recovery}")
+            raise Wrong(f"not clean after the close: {log.recovery}")
     tried("reads", int(said.split()[-1]))
 
 
@@ -153,7 +153,7 @@ def test_a_reading_process_changes_no_byte_of_a_log_that_was_killed(tmp_path: Pa
         reader.watch(path)
         with Log(path, read_only=True) as view:
             assert hold_against(view.read(), 0) == 50
-        # What a writer would do all the while is left undone: the answer comes when much was read.
+        # The writer does nothing meanwhile; the answer comes after many reads.
         count = sum(reader.watch(path) for _ in range(100)) + reader.watch(None)
     finally:
         reader.close()

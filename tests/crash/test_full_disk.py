@@ -1,4 +1,4 @@
-"""A disk that is full at every budget, and a limit of file sizes: the append fails whole, and works with room."""
+"""A disk that fills up at every size, and a limit on file sizes: the append fails whole, and works again with room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.without_flusher import log_without_flusher
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 8192, "index_interval_bytes": 512, "flush_ms": 10**9}
 PAGE_BYTES = 4096
-# What a log needs to be created at all is less; with more, a full disk is just met later.
+# Creating a log takes fewer pages; on a larger disk the log is only full later.
 BUDGETS = range(2, 40)
 QUICK = (3, 5, 8, 13, 21, 34)
 BALLAST_PAGES = 8
@@ -40,12 +40,12 @@ def assert_holds(log: Log, acknowledged: dict[int, bytes]) -> None:
     if missing := [offset for offset in acknowledged if offset >= log.start_offset and offset not in found]:
         raise Lost(f"no offsets {missing}")
     if wrong := [offset for offset, value in found.items() if acknowledged.get(offset) != value]:
-        raise Wrong(f"offsets {wrong} were not acknowledged, or hold something else")
+        raise Wrong(f"offsets {wrong} were not acknowledged, or hold other values")
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts a disk of this many pages; only one at a time."""
+    """Mounts a disk of this many pages; one at a time."""
     target = tmp_path / "disk"
     target.mkdir()
     is_mounted = False
@@ -63,7 +63,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         try:
             subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no disk of a size of our own can be mounted here: {error}")
+            pytest.skip(f"no disk of a chosen size can be mounted here: {error}")
         is_mounted = True
         return target
 
@@ -96,7 +96,7 @@ def live_on_a_full_disk(disk: Path, durability: Durability) -> None:
     try:
         log = log_without_flusher(path, durability=durability, **SETTINGS)
     except DiskFullError:
-        # Not even room for an empty log: with room it opens, whatever it had begun.
+        # No room even for an empty log: with room it opens, whatever the first try left.
         ballast.unlink()
         log = log_without_flusher(path, durability=durability, **SETTINGS)
         ballast.touch()
@@ -106,7 +106,7 @@ def live_on_a_full_disk(disk: Path, durability: Durability) -> None:
     acknowledged[log.append(b"room again")] = b"room again"
     fill(log, acknowledged)
     if log.end_offset - 1 > log.start_offset:
-        # A full disk may refuse even this; then nothing was deleted that is not said to be.
+        # A full disk may refuse even this; then nothing is deleted unless it is reported.
         try:
             log.delete_records(log.end_offset - 1)
         except DiskFullError:
@@ -123,7 +123,7 @@ def live_on_a_full_disk(disk: Path, durability: Durability) -> None:
         pass
     with Log(path, read_only=True) as view:
         assert_holds(view, acknowledged)
-    # What a kill leaves, on a disk without room: opening it fails in a typed way, or succeeds; nothing goes.
+    # What a kill leaves on a full disk: opening it succeeds or raises a typed error, and loses nothing.
     (path / "kstore.state").write_bytes(bytes(PAGE_BYTES))
     try:
         with Log(path, durability=durability, **SETTINGS) as log:

@@ -1,4 +1,4 @@
-"""Members of a group in several processes, killed at any moment: every record is read, no committed one again."""
+"""Members of a group in several processes, killed at any moment: every record is read, none again after its commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.selection import tries
 
 PARTITIONS = 4
 WORKERS = 3
-# Without any progress for so long they hang, however busy the machine is.
+# They hang if they make no progress for this long, even on a busy machine.
 STALL_SECONDS = 300
 
 
@@ -67,7 +67,7 @@ def test_killed_members_lose_nothing(tmp_path: Path, seed: int, kills: int, trie
                 for worker in workers:
                     ensure_alive(worker)
                 if sum(there.values()) > before:
-                    # They may be far behind on a busy machine, as long as they get on.
+                    # They may be slow on a busy machine, as long as they make progress.
                     limit, before = time.monotonic() + STALL_SECONDS, sum(there.values())
                 if time.monotonic() > limit:
                     raise Hung(f"{store.consumer_offsets.committed('g')}, expected {wanted}")
@@ -109,7 +109,7 @@ def check(journal: str, ends: list[int]) -> None:
         if at < committed[partition]:
             raise Wrong(f"{line}: offsets below {committed[partition]} were committed")
         if at and at - 1 not in handed_out[partition]:
-            raise Wrong(f"{line}: the one before it was never handed out")
+            raise Wrong(f"{line}: the record before it was never handed out")
         handed_out[partition].add(at)
     for partition, end_offset in enumerate(ends):
         missing = set(range(end_offset)) - handed_out[partition]

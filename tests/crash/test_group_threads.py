@@ -1,4 +1,4 @@
-"""Members of a group in threads of one process, which come and go: every record is read, no committed one again."""
+"""Members of a group in threads of one process come and go: every record is read, none again after its commit."""
 
 from __future__ import annotations
 

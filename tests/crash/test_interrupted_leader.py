@@ -18,14 +18,14 @@ from tests.fake_fs import Operation, WatchedFs
 
 Result = TypeVar("Result")
 
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 WAIT_SECONDS = 300
 FOLLOWERS = 2
 LEADER = b"leader"
 
 
 class MeetingFs(WatchedFs):
-    """At the leader's write the other threads arrive, and wait in the queue before it continues."""
+    """The other threads arrive at the leader's write, and wait in the queue before it continues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class MeetingFs(WatchedFs):
 
 
 def interrupt_leader(path: Path, number: int, between: str) -> bool:
-    """Interrupts the leader at line ``number`` of its append; returns whether it had that many."""
+    """Interrupts the leader at line ``number`` of its append; returns whether that line exists."""
     fs = MeetingFs()
     log = Log(path, fs=fs)
     log.append(b"first")
@@ -78,7 +78,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
     for thread in threads:
         thread.join(WAIT_SECONDS)
         if thread.is_alive():
-            raise Hung("a follower still waits for a leader that has gone")
+            raise Hung("a follower still waits for a leader that is gone")
     try:
         log.append(b"last")
     except PoisonedError:
@@ -90,7 +90,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
         found = {record.offset: record.value for record in log.read()}
     for value, result in ended.items():
         if isinstance(result, int) and found.get(result) != value:
-            raise Lost(f"{value!r} was acknowledged at offset {result}, where {found.get(result)!r} is")
+            raise Lost(f"{value!r} was acknowledged at offset {result}, which holds {found.get(result)!r}")
     known = {b"first", b"last", LEADER, *values}
     if sorted(found) != list(range(len(found))) or not known.issuperset(found.values()):
         raise Wrong(f"the log holds {found}")

@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt at any line of a call, or in it: an append is whole or absent, and the log goes on."""
+"""A KeyboardInterrupt at or within any line of a call: an append is whole or absent, and the log goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = pytest.mark.parametrize(
 def interrupt_all(
     directory: Path, durability: Durability, name: str, first: int, step: int, between: str = "lines"
 ) -> int:
-    """Interrupts every ``step``-th line from ``first`` on; returns how many."""
+    """Interrupts every ``step``-th line from ``first`` on; returns how many it interrupted."""
     return count_of("interrupted_life", directory, durability, name, first, step, between)
 
 

@@ -1,4 +1,4 @@
-"""A writer is killed at any instant, again and again in one directory: what it was told is done stays done."""
+"""A writer is killed at any instant, again and again in one directory: what was acknowledged to it stays done."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from tests.evidence import Hung, Lost, Untyped, Wrong
 KILLS = 8  # of each durability
 KILLS_LONG = 350
 ROUNDS = 8  # kills in one directory
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
-# From the start of the writer: it is killed while it opens, recovers, or after some hundred appends.
+# From the writer's start: it is killed while it opens or recovers, or after a few hundred appends.
 SECONDS_TO_LIVE = (0.0005, 0.12)
 
 Tried = Callable[[str, int], None]
 
 
 class Zygote:
-    """The process that forks writers, and their reports."""
+    """The process that forks writers and passes on their reports."""
 
     def __init__(self, module: str = "tests.crash.killed_writers") -> None:
         self._process = subprocess.Popen(
@@ -93,12 +93,12 @@ def zygote() -> Iterator[Zygote]:
 
 @dataclass(slots=True)
 class Model:
-    """What must be in the log: for each offset its append's serial number, and what was in progress at the kill."""
+    """What must be in the log: each offset's serial number, and what was in progress at the kill."""
 
     serials: dict[int, int] = field(default_factory=dict)
     batches: list[tuple[int, int]] = field(default_factory=list)  # first offset and the one after the last
     start: int = 0
-    # Where the log starts if a truncation has emptied its first segment, which this model does not know.
+    # The start of the log if a truncation emptied its first segment, which this model does not know.
     moved_start: int | None = None
     end: int = 0
     is_viewed: bool = False
@@ -111,7 +111,7 @@ class Model:
                 self._do(*self.pending)
                 self.pending = None
             case ["open", start, end, corrupt, saved]:
-                # Segments that a truncation had yet to remove may follow offsets that an earlier one took: set aside.
+                # Segments that a truncation had yet to remove are set aside if an earlier one left a gap before them.
                 is_cut_short = self.pending is not None and self.pending[0] == "truncate"
                 if int(corrupt) or (int(saved) and not is_cut_short):
                     raise Wrong(f"{corrupt} ranges fenced and {saved} parts cut after a kill")
@@ -156,7 +156,7 @@ class Model:
         self.batches = [(first, behind) for first, behind in self.batches if first < offset]
 
     def must_be(self, start: int, end: int) -> None:
-        """Compares the start and the end that were found with what was done, and with what was in progress."""
+        """Compares the start and the end found with what was done or in progress."""
         starts, ends = {self.start}, (self.end, self.end)
         if self.moved_start is not None:
             starts.add(self.moved_start)
@@ -164,7 +164,7 @@ class Model:
             case ["append", first, count, _]:
                 ends = (self.end, int(first) + int(count))
             case ["truncate", offset]:
-                # Before it is through, the end may be that of the last batch below, where offsets are missing.
+                # Until it is done, the end may be that of the last batch below it, where offsets are missing.
                 lowest = max((behind for _, behind in self.batches if behind <= int(offset)), default=self.start)
                 ends = (min(lowest, self.end), self.end)
                 if self._may_empty(int(offset)):
@@ -175,7 +175,7 @@ class Model:
             case ["delete", offset]:
                 starts.add(int(offset))
         if self.is_viewed:
-            # After a truncation a view of a dead writer's log ends with the last batch, until the next append.
+            # After a truncation, a view of a dead writer's log ends with the last batch until the next append.
             ends = (min(ends[0], max((behind for _, behind in self.batches), default=self.start)), ends[1])
         if start not in starts:
             raise Wrong(f"the log starts at {start}, expected one of {starts}, pending {self.pending}")
@@ -184,7 +184,7 @@ class Model:
             raise kind(f"the log ends at {end}, expected {ends[0]} to {ends[1]}, pending {self.pending}")
 
     def hold(self, log: Log) -> int:
-        """Every record that was acknowledged and not cut is there, and nothing else but what was in progress."""
+        """Every record that was acknowledged and not cut is there; besides, only what was in progress."""
         start, end = log.start_offset, log.high_watermark
         self.must_be(start, end)
         found: dict[int, int] = {}
@@ -205,7 +205,7 @@ class Model:
         for at, number in found.items():
             if self.serials.get(at, may_come.get(at)) != number:
                 raise Wrong(f"offset {at} has serial {number}, expected {self.serials.get(at)} or {self.pending}")
-        # What was under way and goes, goes from the end; what comes, comes from its beginning.
+        # A truncation in progress removes from the end; an append in progress adds from its beginning.
         kept = sorted(found)
         expected = sorted(at for at in {**self.serials, **may_come} if at >= start)
         if kept != expected[: len(kept)]:
@@ -244,8 +244,8 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
                 model.pending = None
         tried("kills", 1)
         if not any(path.glob("*.log")):
-            continue  # killed before there was a log
-        # In "sync" a view ends at the durable end: it does not see what only a recovery will find.
+            continue  # killed before the log existed
+        # In "sync" a view ends at the durable end: it does not see what only recovery finds.
         if generator.random() < 0.5 and not (durability == "sync" and looked_at != path):
             with Log(path, read_only=True, **settings) as view:
                 seen = copy.deepcopy(model)
@@ -253,12 +253,12 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
                 read_count += seen.hold(view)
         looked_at = path
         if generator.random() < 0.5:
-            # A copy is looked at: the next writer has to recover, and may be killed while it does.
+            # Look at a copy: the next writer has to recover the original, and may be killed meanwhile.
             looked_at = root / f"copy-{number}"
             shutil.copytree(path, looked_at)
         with Log(looked_at, durability=durability, **settings) as log:
             if log.recovery.corrupt or any(cut.saved_as and not model.removes(cut) for cut in log.recovery.cut):
-                raise Wrong(f"after a kill, of which was heard {said[-4:]}: {log.recovery}")
+                raise Wrong(f"after a kill with the last reports {said[-4:]}: {log.recovery}")
             read_count += model.hold(log)
             log.check()
             if log.verify().corrupt:

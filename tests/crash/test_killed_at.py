@@ -20,7 +20,7 @@ from tests.selection import tries
 
 # How many kills one case of ``make test`` tries; all of them are in ``make soak``.
 SAMPLE = tries(15, quick=3)
-# Between two looks, so that the directories do not become too many.
+# Kills between two checks, to limit the number of directories.
 CHUNK = 100
 
 KILLED = [
@@ -35,14 +35,14 @@ def killed_life(*arguments: str) -> str:
 
 
 def deaths(directory: Path, scenario: str, durability: Durability) -> list[str]:
-    """Every operation that changes something, as ``killed_life`` takes it; each write a second time, cut in half."""
+    """Every operation that changes something, as arguments of ``killed_life``; each write again, cut in half."""
     kinds = killed_life(str(directory), scenario, durability).split()
     numbered = list(enumerate(kinds, start=1))
     return [str(number) for number, _ in numbered] + [f"{number}:half" for number, kind in numbered if kind in WRITES]
 
 
 def assert_survived(directory: Path, scenario: Scenario, durability: Durability) -> None:
-    """Takes the model to where the life ended, and compares the log with it."""
+    """Brings the model to the end of the life, and compares the log with it."""
     count = (directory / "done").stat().st_size
     model = scenario.prepare(directory / "again" / "log", durability)
     life = Life(directory / "log", SYSTEM_FS, durability, model)

@@ -1,4 +1,4 @@
-"""A store, and another process at every step of it, or the other way round: never do both write to one log."""
+"""Another process acts at every step of a store, or the other way round: they never both write to one log."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def other() -> Iterator[OtherProcess]:
 
 
 class Moment:
-    """A line of the process under test at which the other one acts."""
+    """The line of the process under test at which the other one acts."""
 
     def __init__(self, number: int, guard: Path, act: Callable[[], bool]) -> None:
-        """``guard`` is the directory whose lock decides; ``act`` returns whether the other one got in."""
+        """``guard`` is the directory whose lock decides; ``act`` returns whether the other process got in."""
         self._number = number
         self._guard = guard
         self._act = act
         self.line_count = 0
         self.has_come = False
-        # Whether the lock was held then, or had been before.
+        # Whether the lock is held at that line, or was held before.
         self.is_held = self.was_held = False
         self.is_in = False
 
@@ -140,7 +140,7 @@ def interleave(action: Callable[[], object], guard: Path, other: OtherProcess, w
     if moment.is_in and what in STAYS_OPEN and not moment.was_held and is_done:
         raise Wrong(f"line {at}: both were open at the same time")
     if not is_done and not (moment.is_in and what in STAYS_OPEN):
-        raise Wrong(f"line {at}: {what} kept the other one out, and is not there")
+        raise Wrong(f"line {at}: {what} kept the other one out, but is not there itself")
     return True
 
 
@@ -158,7 +158,7 @@ def interleave_all(
     at = first
     while interleave(action, guard, other, what, root, at):
         at += step
-    assert at > 2 * step, "a few lines are no test"
+    assert at > 2 * step, "too few lines for a test"
     tried("faults", (at - first) // step)
 
 

@@ -1,6 +1,6 @@
-"""Every file operation of a log's life, and of a recovery, fails, once and always: what is certain stays certain.
+"""Every file operation of a log's life and of a recovery fails, once or from then on: what is certain stays certain.
 
-The life goes on after the fault: in the same handle, or in a new one where the log is poisoned or could not be opened.
+The life goes on after the fault, in a new handle if the log is poisoned or could not be opened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-# How many operations fail in one case of ``make test``; all of them do in ``make soak``.
+# How many operations fail in one case of ``make test``; in ``make soak`` all do.
 SAMPLE = tries(3, quick=1)
 
-# A log that could not be opened, or not be closed in order, is just dropped.
+# A log whose open or close failed is just dropped.
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
@@ -68,7 +68,7 @@ class FaultyLife(Life):
         self.failure = failure or Failure(errno.EIO)
 
     def live(self, steps: Sequence[Step]) -> None:
-        """All of it. Raises: the verdicts, and Untyped for any error that is not the package's own."""
+        """Lives all of it. Raises: the verdicts, and Untyped for any error that is not kstore's own."""
         try:
             self._open_at_last()
             for step in steps:
@@ -85,7 +85,7 @@ class FaultyLife(Life):
             raise Untyped(repr(error)) from error
 
     def _open_at_last(self) -> None:
-        """Opens the log; if that fails the fault is removed, and then opening does not fail."""
+        """Opens the log; if that fails, opens it again without the fault."""
         try:
             self.open()
         except KstoreError as error:
@@ -108,7 +108,7 @@ class FaultyLife(Life):
                 self._go_on_after(error)
 
     def _look_while_faulty(self) -> dict[int, bytes]:
-        """A disk that only refuses changes can still be read; one that cannot be read is not tried."""
+        """A disk that only refuses changes can still be read; an unreadable one is not tried."""
         faults = self.failing.faults
         self.failing.faults = [fault for fault in faults if fault.kinds.isdisjoint(READS)]
         found = self.look()
@@ -163,14 +163,14 @@ class FaultyLife(Life):
 
 
 def operations_of(scenario: Scenario, path: Path, durability: Durability) -> list[Operation]:
-    """The requests of a life without faults to the file system."""
+    """What a life without faults requests of the file system."""
     path.mkdir()
     recording = RecordingFs(SYSTEM_FS)
     life = Life(path / "log", recording, durability, scenario.prepare(path / "log", durability))
     life.open()
     count = len(recording.operations)
     life.model.settle(life.look(), life.opened.end_offset)
-    del recording.operations[count:]  # faults strike while the log works, not while it is looked at
+    del recording.operations[count:]  # faults strike while the log works, not while it is examined
     for step in scenario.steps:
         run(life, step)
     life.close()
@@ -187,7 +187,7 @@ def try_faults(
     numbers: Sequence[int],
     operations: Sequence[Operation],
 ) -> int:
-    """Lets each of the operations ``numbers`` (from 1) fail, once and always; returns how many faults struck."""
+    """Fails each of the operations ``numbers`` (from 1), once and from then on; returns how many faults struck."""
     count = 0
     for number in numbers:
         kind = operations[number - 1].kind
@@ -195,7 +195,7 @@ def try_faults(
             path = directory / f"{number}-{lasting}"
             path.mkdir()
             model = scenario.prepare(path / "log", durability)
-            # A disk that refuses all changes can be read; one that fails to be read fails in everything.
+            # A disk that refuses all changes can be read; one that cannot be read fails everything.
             kinds = CHANGES if lasting and kind in CHANGES else EVERYTHING
             at = sum(operation.kind in kinds for operation in operations[:number])
             fault = Fault(at, failure.errno, sticky=lasting, written=failure.written, kinds=kinds)
@@ -230,7 +230,7 @@ def test_an_operation_that_fails_loses_nothing_acknowledged(
     tried("faults", try_faults(directory, SCENARIOS[scenario], durability, FAILURES[name], numbers, operations))
 
 
-# What the cut leaves is not on disk: it ends between two batches, so that no roll flushes it.
+# What the cut keeps is not on disk: the cut is between two batches, so that no roll flushes it.
 TRUNCATED = Scenario(nothing_there, (append(), FLUSH, append(), append(1), append(), TRUNCATE, append()))
 
 

@@ -1,6 +1,6 @@
-"""A log that has lost records, or whose loss was accepted, is killed, or the power fails, at each step of a change.
+"""A log with lost records, accepted or not, is killed, or its power fails, at each step of a change.
 
-No read passes over a loss that was not accepted, and no record that was appended since is taken for one that was.
+No read passes over a loss that was not accepted, and no record appended since counts as an accepted loss.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 PATH = ROOT / "log"
-# Batches of one; the disk loses LOST at the end of a segment, and spoils SPOILT in it.
+# Batches of one record; the disk loses LOST at the end of a segment, and damages SPOILT in it.
 WHOLE, LOST, SPOILT, MORE = range(6), range(6, 8), range(2, 3), range(8, 14)
 OLD, NEW = b"old", b"new"
 
@@ -61,7 +61,7 @@ STEPS: dict[str, Callable[[Log], Any]] = {
 
 
 def with_losses(fs: MemoryRecording, durability: Durability) -> Log:
-    """A log as the fields above describe it, which knows its losses."""
+    """A log that has and knows these losses."""
     settings = {**SETTINGS, "durability": durability}
     with Log(PATH, fs=fs, clock=ManualClock(), **settings) as log:
         for _ in (*WHOLE, *LOST):
@@ -108,7 +108,7 @@ def test_a_crash_neither_hides_a_loss_nor_a_record(
 
 
 def crash(fs: MemoryRecording, begun: int, choose: Choice, settings: dict[str, Any], *, may_skip: bool) -> int:
-    """Opens what ``choose`` leaves after each change from the operation ``begun`` on; returns how often."""
+    """Opens what ``choose`` leaves after each change from the operation ``begun`` on; returns how many it opened."""
     disk = Disk(ROOT)
     states = 0
     for number, operation in enumerate(fs.operations):
@@ -133,17 +133,17 @@ def hold(log: Log, *, may_skip: bool) -> None:
         if offset in found or offset in told:
             continue
         if not (may_skip and offset in {*LOST, *SPOILT}):
-            raise Lost(f"offset {offset} is passed over in silence")
+            raise Lost(f"offset {offset} is skipped silently")
     for offset in {*LOST, *SPOILT} & found.keys():
         if found[offset] != NEW:
-            raise Wrong(f"offset {offset} was lost, and is served")
+            raise Wrong(f"offset {offset} was lost, but is served")
     if told - {*LOST, *SPOILT}:
         raise Lost(f"offsets {sorted(told)} are not served")
     if told:
         with pytest.raises(CorruptBatchError):
             list(log.read())
-    # What is accepted is of what was lost, and of nothing that was appended since.
+    # Only lost records are accepted as lost, none that was appended since.
     for first, last in reads_of(log).losses.accepted:
         for offset in range(first, last + 1):
             if offset in found:
-                raise Lost(f"offset {offset} is accepted as lost, and holds {found[offset]!r}")
+                raise Lost(f"offset {offset} is accepted as lost, but holds {found[offset]!r}")

@@ -1,4 +1,4 @@
-"""Every allocation of a call is refused once: an append is whole or absent, a queue loses no item, and both work on."""
+"""Every allocation of a call is refused once: an append is whole or absent, a queue loses no item, and both go on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Power cuts: at every file operation of a log's life, with none, all and some of what was not synced on the disk.
+"""Power cuts at every file operation of a log's life, after which none, all or some of the unsynced bytes are on disk.
 
-``KSTORE_SOAK_STATES`` says how many states the soak tests try in all, those of stores and compactions with them.
+``KSTORE_SOAK_STATES`` says how many states the soak tests try in all, with those of stores and compactions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.selection import tries
 
 STATES = tries(1700, quick=90)
 VARIANTS = range(4)
-# A planted bug is caught by each of them (tools/crash/mutants.py).
+# Each of them catches a planted bug (tools/crash/mutants.py).
 KEPT = (
     *(f"appends-{durability}" for durability in DURABILITIES),
     *(f"deletions-{durability}" for durability in DURABILITIES),

@@ -1,8 +1,7 @@
 """Power cuts in the life of a log of idempotent and transactional producers.
 
-After each of them: what is known of producers is what their batches in the log say, repetitions of their last five
-batches are answered with the old offsets, sequences go on, nothing of an aborted transaction is served as committed,
-and nothing that was durable is lost.
+After each of them the producers' state follows from their batches in the log, repetitions of their last five batches
+get the old offsets, sequences go on, no aborted record is served as committed, and nothing durable is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EPOCH_OF_KEPT = 4
 
 @dataclass(slots=True)
 class Known:
-    """The plain model's state of a producer: the batches of its epoch, and where its transaction begins."""
+    """A producer in the plain model: the batches of its epoch, and where its transaction begins."""
 
     epoch: int
     batches: list[Batch] = field(default_factory=list)
@@ -79,7 +78,7 @@ def replayed(batches: Iterable[Batch]) -> tuple[dict[int, Known], set[int]]:
 
 
 class Life:
-    """The life, recorded. ``tried`` has, by the number of operations before it, every batch that was ever written."""
+    """The recorded life. ``tried`` has every batch that was ever written, with the number of operations before it."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self.fs = RecordingFs(SYSTEM_FS)
@@ -97,7 +96,7 @@ class Life:
     def open(self) -> Log:
         return log_without_flusher(self.path, fs=self.fs, clock=self.clock, durability=self.durability, **SETTINGS)
 
-    # --- what steps are made of -------------------------------------------------------------------------------------
+    # --- the parts of steps -----------------------------------------------------------------------------------------
 
     def records(self, count: int, first: int = 0) -> list[Record]:
         self._serial += 1
@@ -139,7 +138,7 @@ class Life:
         self._appended(log)
 
     def repeat(self, log: Log) -> None:
-        """Sends a batch again that is in the log: the log does not change."""
+        """Sends a batch of the log again: the log does not change."""
         _, _, data = next(
             each for each in reversed(self.tried) if next(parse_batches(each[2])).producer_id == IDEMPOTENT
         )
@@ -207,7 +206,7 @@ class Life:
             log.roll()
             self.end(log, ABORTING, bump=1)
             self.truncate(log, 2)
-            # What the snapshot of the roll says is not so any more.
+            # The snapshot of the roll is no longer true.
             self.send(log, IDEMPOTENT, 1)
             self.send(log, ABORTING, 1)
             self.send_kept(log, IDEMPOTENT, 2)
@@ -273,7 +272,7 @@ def parsed(path: Path, first: int = 0) -> list[Batch]:
 
 
 def hold_batches(log: Log, life: Life, number: int, promised: dict[str, int]) -> list[Batch]:
-    """Every batch that exists was written, and no durable one is missing; returns all, deleted ones too."""
+    """Every existing batch was written, and no durable one is missing; returns all, deleted ones too."""
     ever = {
         (offset, rebased(data))
         for at, offset, data in life.tried
@@ -287,7 +286,7 @@ def hold_batches(log: Log, life: Life, number: int, promised: dict[str, int]) ->
     if end != log.end_offset:
         raise Wrong(f"the log ends at {log.end_offset}, its batches at {end}")
     if end < promised["durable"]:
-        raise Lost(f"the log ends at {end}, and all below {promised['durable']} is durable")
+        raise Lost(f"the log ends at {end}, but everything below {promised['durable']} is durable")
     first = batches[0].base_offset if batches else end
     below = [batch for data in life.below for batch in parse_batches(data) if batch.base_offset < first]
     if [batch.base_offset for batch in batches] != offsets_in_order(batches, first):
@@ -359,7 +358,7 @@ def go_on(log: Log, batches: list[Batch], now_ms: int) -> None:
 
 
 def cut_power(tmp_path: Path, durability: Durability, states_per_stop: int, stops: int, seed: int) -> int:
-    """Lives a life and cuts the power at ``stops`` of its operations; how many different states were survived."""
+    """Lives a life and cuts the power at ``stops`` of its operations; returns how many different states it survived."""
     root = fast_directory(tmp_path)
     life = Life(root / "log", durability)
     try:

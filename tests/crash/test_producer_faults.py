@@ -1,6 +1,6 @@
-"""Every file operation of producers' lives fails, once and always: nothing acknowledged is lost, nothing is doubled.
+"""Every file operation of producers' lives fails, once or from then on: no acknowledged record is lost or doubled.
 
-Errors are the package's own, every record has a result, a transaction is whole or absent, and nobody waits for ever.
+All errors are kstore's own, every record has a result, a transaction is whole or absent, and no call waits for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fake_fs import CHANGES, READS, WRITES, FailingFs, Fault, RecordingFs
 from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
-# How many operations fail in one case of ``make test``; all of them do in ``make soak``.
+# How many operations fail in one case of ``make test``; in ``make soak`` all do.
 SAMPLE = tries(6, quick=2)
 
 pytestmark = [
@@ -40,7 +40,7 @@ CASES = pytest.mark.parametrize(
 
 
 def operations_of(directory: Path, durability: Durability) -> list[str]:
-    """The kinds of a life's requests to the file system."""
+    """The kinds of operations that a life requests of the file system."""
     path = directory / "whole"
     prepare(path, durability)
     fs = RecordingFs()
@@ -53,7 +53,7 @@ def operations_of(directory: Path, durability: Durability) -> list[str]:
 
 
 def try_faults(directory: Path, durability: Durability, name: str, count: int | None, seed: int) -> int:
-    """Lets operations fail, ``count`` of them or all, each once and always; returns how many faults struck."""
+    """Fails operations, ``count`` of them or all, each once and from then on; returns how many faults struck."""
     number_errno, written = FAILURES[name]
     kinds = EVERYTHING if written == 0 else WRITES
     operations = operations_of(directory, durability)
@@ -64,7 +64,7 @@ def try_faults(directory: Path, durability: Durability, name: str, count: int | 
         for lasting in (False, True):
             path = directory / f"{number}-{lasting}"
             prepare(path, durability)
-            # A disk that refuses all changes can be read; one that fails to be read fails in everything.
+            # A disk that refuses all changes can be read; one that cannot be read fails everything.
             struck_kinds = CHANGES if lasting and kind in CHANGES else EVERYTHING
             at = sum(one in struck_kinds for one in operations[:number])
             fs = FailingFs()

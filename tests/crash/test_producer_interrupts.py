@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt or a MemoryError anywhere in a producer's call: nothing waits for ever, or comes twice."""
+"""A KeyboardInterrupt or a MemoryError anywhere in a producer's call: nothing waits for ever or arrives twice."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SAMPLE_STEP = {
     "abandon": 17 * FEWER,
 }
 SAMPLE_STEP_LONG = 131 * FEWER
-# How many times more places are in the middle of lines.
+# How many times more places lie within lines.
 CODES = 5
 
 
 def interrupt_all(directory: Path, error: str, call: str, first: int, step: int, between: str = "lines") -> int:
-    """Interrupts every ``step``-th line from ``first`` on; returns how many."""
+    """Interrupts every ``step``-th line from ``first`` on; returns how many it interrupted."""
     return count_of("interrupted_producer", directory, error, call, first, step, between)
 
 

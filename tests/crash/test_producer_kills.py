@@ -1,7 +1,7 @@
-"""A process with producers is killed at any instant, again and again in one store: what they were told is true.
+"""A process with producers is killed at any instant, again and again in one store: all it was told is true.
 
-Every record that was reported as done is at its offset; none is there twice, or out of order, though batches were tried
-again; a transaction is there in all its partitions or in none, its offsets with it, and what was committed is there.
+Every record that was reported as done is at its offset; none is there twice, or out of order, although batches were
+retried; a transaction is in all its partitions or in none, with its offsets, and a committed one is there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.selection import tries
 KILLS = tries(34, quick=8)  # of each durability
 KILLS_LONG = 334
 ROUNDS = 12  # kills in one store
-# From the start of the process, or of its work: it is killed while it opens, or after some hundred records.
+# From the start of the process, or of its work: it is killed while it opens, or after a few hundred records.
 SECONDS_TO_LIVE = (0.001, 0.2)
 
 Tried = Callable[[str, int], None]
@@ -79,7 +79,7 @@ class Told:
         for (at, offset), told in self.done.items():
             if at == partition and found.get(offset) != told:
                 verdict = Lost if offset not in found else Wrong
-                raise verdict(f"{told} was done at {partition}-{offset}, where there is {found.get(offset)}")
+                raise verdict(f"{told} was done at {partition}-{offset}, which holds {found.get(offset)}")
         return len(found)
 
     def _hold_moved(self, store: Store) -> int:
@@ -119,7 +119,7 @@ def _kill(count: int, durability: Durability, root: Path, zygote: Zygote, tried:
         for line in zygote.killed_after(seconds, path, durability, life):
             told.hear(line)
         tried("kills", 1)
-        # Every other time the next process has to finish what the last one left.
+        # Every other time the next process must finish what the last one left.
         if path.exists() and generator.random() < 0.5:
             with Store(path, durability=durability, background=False, **SETTINGS) as store:
                 if set(store.topics()) == {"orders", "moves"}:

@@ -1,4 +1,4 @@
-"""Producers' races, one by one: each is brought about by hand, not by luck."""
+"""Producers' races, each one forced, not left to chance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.producer_helpers import producer_of, unthreaded
 from tests.selection import tries
 
 ROOT = Path(__file__).resolve().parents[2]
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 RECORDS = tries(60_000, quick=20_000)
 RECORDS_LONG = 1_000_000
@@ -49,7 +49,7 @@ def values(store: kstore.Store, partition: int) -> list[bytes | None]:
 def until(what: Callable[[], object]) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     while not what():
-        assert time.monotonic() < deadline, "it never came to it"
+        assert time.monotonic() < deadline, "the race never happened"
         time.sleep(0.0005)
 
 
@@ -109,7 +109,7 @@ def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> No
     assert [type(error) for error in failures] == [ClosedError]
     paused.go_on.set()
     closer.join(SECONDS_MAX)
-    assert values(store, 0) == [b"x" * 16000], "what was handed over before the close is delivered"
+    assert values(store, 0) == [b"x" * 16000], "what was sent before the close is delivered"
     assert values(store, 1) == []
 
 
@@ -156,7 +156,7 @@ def test_a_batch_that_is_being_written_keeps_its_buffer_however_long_it_takes(tm
         clock.advance(250)
         others = [producer.send("orders", b"other" * 1000, partition=1) for _ in range(5)]
         assert [delivery.result(SECONDS_MAX).partition for delivery in others] == [1] * 5
-        assert not slow.done(), "nobody knows yet what becomes of it"
+        assert not slow.done(), "its result is not known yet"
         paused.go_on.set()
         assert slow.result(SECONDS_MAX).offset == 0
         assert values(store, 0) == [b"slow" * 1000]
@@ -186,7 +186,7 @@ def test_a_million_sends_make_no_new_buffer_and_no_work_for_the_collector(store:
         producer.flush()
         full_collections = gc.get_stats()[2]["collections"] - before
     assert lent > 0
-    assert sum(made) <= (4 << 20) // producer.config.batch_size, "no more than the pool has room for"
+    assert sum(made) <= (4 << 20) // producer.config.batch_size, "no more than fits the pool"
     assert full_collections <= 1
 
 

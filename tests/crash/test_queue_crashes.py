@@ -1,4 +1,4 @@
-"""What was put is there, and what was done is done: after power cuts and kills at any operation of a queue's life."""
+"""Put items are there, and done items stay done, after power cuts and kills at any operation of a queue's life."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_many_power_cuts_lose_no_item_and_bring_none_back(
 
 
 def end(life: QueueLife, numbers: Collection[int] | None, left: Choice) -> int:
-    """Ends the life after each of these changes of the disk (None: all); returns how many these were.
+    """Ends the life after each of these changes of the disk (None: all); returns how many there were.
 
-    ``everything`` is left by a process that was killed, ``nothing`` of what was not synced by the harshest power cut.
+    A killed process leaves ``everything``; the harshest power cut leaves ``nothing`` that was not synced.
     """
     disk = Disk(ROOT, image=life.before)
     count = 0

@@ -1,4 +1,4 @@
-"""Every file operation of a queue's life fails once: nothing that was put is lost, nothing done comes back."""
+"""Every file operation of a queue's life fails once: no item that was put is lost, none that is done comes back."""
 
 from __future__ import annotations
 

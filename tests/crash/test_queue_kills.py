@@ -1,8 +1,7 @@
-"""Producers and workers of one queue, each a process, are killed at any instant: nothing is lost, nothing comes back.
+"""Producers and workers of one queue, each a process, are killed at any instant: nothing is lost or comes back.
 
-Every item whose put had returned is processed: it was acked, somebody was killed in its ack, or it is still there. None
-whose ack had returned is delivered to a get that began behind that. ``KSTORE_SOAK_QUEUE_SECONDS`` says how long a soak
-test goes on.
+An item whose put returned was acked, its worker was killed in the ack, or it is still there. An item whose ack returned
+is not delivered to a later get. ``KSTORE_SOAK_QUEUE_SECONDS`` says how long a soak test runs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SECONDS = tries(8, quick=1)
 SOAK_SECONDS = float(os.environ.get("KSTORE_SOAK_QUEUE_SECONDS", 600))
 PROCESS_COUNT = 4
 ACKS_MIN = 200
-# Without any progress for so long they hang, however busy the machine is.
+# They hang if they make no progress for this long, even on a busy machine.
 STALL_SECONDS = 300.0
 
 Tried = Callable[[str, int], None]
@@ -42,7 +41,7 @@ Tried = Callable[[str, int], None]
 class Heard:
     """What the processes reported: which items were put, when a delivered one was requested, when an ack returned.
 
-    ``doubtful``: the acking worker was killed on the way, and the queue may know of the ack.
+    ``doubtful``: the worker was killed in the ack, and the queue may have recorded it.
     """
 
     put: set[int] = field(default_factory=set)
@@ -65,7 +64,7 @@ class Heard:
             else:
                 acking = None
                 if word == "acked":
-                    # The first: what is delivered after it is wrong.
+                    # The first ack: any later delivery is wrong.
                     self.acked[number] = min(when, self.acked.get(number, when))
         if acking is not None:
             self.doubtful.add(acking)
@@ -101,7 +100,7 @@ def _end(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 class Progress:
-    """Raises: Hung after a long time without a report."""
+    """Raises: Hung after a long time without reports."""
 
     def __init__(self) -> None:
         self._size, self._since = -1, time.monotonic()
@@ -131,7 +130,7 @@ def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed:
         for what in ("produce", "work"):
             for _ in range(PROCESS_COUNT):
                 begin(what)
-        # On a busy machine it takes a while until they are at work, and until something is done.
+        # On a busy machine they start late, and so does the first ack.
         progress = Progress()
         while not any(one.is_up for one in running if one.what == "work"):
             progress.see(outs)
@@ -142,7 +141,7 @@ def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed:
             time.sleep(generator.uniform(0.1, 0.8))
             killed = generator.choice(running)
             if not killed.is_up and generator.random() < 0.75:
-                continue  # some are killed before they are at work, but not so many that nothing is done
+                continue  # some are killed before they start work, but not so many that nothing is done
             running.remove(killed)
             _end(killed.process, signal.SIGKILL)
             tried("kills", 1)
@@ -162,7 +161,7 @@ def _run(seconds: float, root: Path, durability: Durability, tried: Tried, seed:
 
 def _hold(path: Path, heard: Heard) -> None:
     if again := [number for number, when in heard.acked.items() if heard.got.get(number, 0) > when]:
-        raise Wrong(f"{len(again)} of {len(heard.acked)} items were delivered behind their ack")
+        raise Wrong(f"{len(again)} of {len(heard.acked)} items were delivered after their ack")
     left: set[int] = set()
     with kstore.open(path, durability="os") as store:
         queue = store.queue("jobs", **{**SETTINGS, "lease_seconds": 600})
@@ -176,7 +175,7 @@ def _hold(path: Path, heard: Heard) -> None:
             queue.ack_many(jobs)
     if acked := left & heard.acked.keys():
         raise Wrong(f"{len(acked)} of {len(heard.acked)} acked items were still there")
-    # A worker killed in its ack has got the item, and may have told the queue.
+    # A worker killed in its ack had the item, and the queue may have the ack.
     if lost := heard.put - left - heard.acked.keys() - heard.doubtful:
         raise Lost(f"{len(lost)} of {len(heard.put)} items that were put were never processed")
     counts = len(heard.put), len(heard.acked), len(left), len(heard.doubtful)

@@ -1,5 +1,5 @@
-"""A replicator's target has a whole store, of the last round that returned or a later one: after kills, power cuts, and
-failures of the disk at any operation of a round."""
+"""A replicator's target holds a whole store, of the last round that returned or a later one, after kills, power cuts
+and disk failures at any operation of a round."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def machine() -> Iterator[Machine]:
 
 
 class ReplicatedLife(BackupLife):
-    """A life with a replicator, which removes what is an hour old before it ends."""
+    """A life with a replicator, which at the end removes what is an hour old."""
 
     _replicator: Replicator | None = None
 
@@ -69,7 +69,7 @@ class ReplicatedLife(BackupLife):
                     self.clock.advance(HOUR_MS)
                 self._backup(store)
             assert self._replicator is not None
-            # Nothing is new, so nothing but the removal itself has put the removal of manifests on disk.
+            # Nothing is new, so only the removal itself has put the removal of manifests on disk.
             self.clock.advance(HOUR_MS)
             self._replicator.flush()
             self._replicator.close()
@@ -80,7 +80,7 @@ class ReplicatedLife(BackupLife):
             contents = contents_of(store)
         super()._kill_a_backup()
         for time_ms in BackupTarget(BACKUPS, fs=self.fs).names():
-            # It came so far, and did not say so.
+            # It was complete, but had not returned.
             self.backups.append(Backup(0, sys.maxsize, time_ms, contents))
 
     def _back_up(self, store: Store) -> int:
@@ -93,7 +93,7 @@ class ReplicatedLife(BackupLife):
         super().survive(fs, begun, done)
 
     def _kept(self, backups: list[Backup]) -> list[Backup]:
-        # The round after them may have dropped one, without having returned.
+        # The next round may have dropped one without having returned.
         return backups[1 - KEEP :]
 
 
@@ -136,7 +136,7 @@ def test_a_power_cut_leaves_the_last_round_whole(
 
 
 def replicated() -> BackedUp:
-    """A store with two rounds, and with records that came after them."""
+    """A store with two rounds and later records."""
     memory, clock = MemoryFs(ROOT, prepared()), ManualClock()
     with opened(memory, clock) as store:
         with store.replicator(BACKUPS, keep=1) as replicator:
@@ -149,7 +149,7 @@ def replicated() -> BackedUp:
 
 
 def fail_rounds(kinds: frozenset[str], code: int, raising: type[BaseException] | None, sticky: bool, seed: int) -> int:
-    """Lets operations of two rounds fail; returns how many did."""
+    """Fails operations of two rounds; returns how many."""
     before, clock = replicated(), ManualClock()
     clock.advance(STEP_MS)
 
@@ -169,7 +169,7 @@ def fail_rounds(kinds: frozenset[str], code: int, raising: type[BaseException] |
 
 
 def rounds(store: Store, clock: ManualClock) -> None:
-    """Two, and what was replaced or dropped before the second is removed."""
+    """Two rounds; what was replaced or dropped before the second is removed."""
     with store.replicator(BACKUPS, keep=1) as replicator:
         replicator.flush()
         clock.advance(HOUR_MS)

@@ -1,4 +1,4 @@
-"""Two threads that take turns as a seed says, line by line: a reader, and the writer that changes its log meanwhile.
+"""Two threads take turns line by line, as a seed says: a reader, and the writer that changes its log.
 
 Readers beside free threads (``test_concurrency``) meet a wrong order of steps once in millions of reads. Here each seed
 is another order, and the same seed is the same order.
@@ -24,7 +24,7 @@ from tests.evidence import Hung
 from tests.selection import tries
 
 PACKAGE = str(Path(sys.modules[Log.__module__].__file__ or "").parent)
-# A thread that waits for a lock that the other one holds does not give its turn away: the other takes it.
+# A thread that waits for the other's lock does not pass its turn on: the other takes it.
 STOLEN_AFTER_SECONDS = 0.004
 HANG_SECONDS = 300
 
@@ -32,7 +32,7 @@ Tracer = Callable[[FrameType, str, Any], Any]
 
 
 class Turns:
-    """Which of two threads continues. Each line of kstore is a point at which the turn may change."""
+    """Which of two threads continues. The turn may change at each line of kstore."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator

@@ -1,4 +1,4 @@
-"""Eight processes create the same log, topic, queue or group at the same instant, and some are killed on the way."""
+"""Eight processes create the same log, topic, queue or group at the same instant, and some are killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of two writers of a log meets a fault at each file operation, an interrupt at each line: the other goes on."""
+"""One of two writers of a log meets a fault at each file operation or an interrupt at each line: the other goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CASES = pytest.mark.parametrize(
 
 
 def fail_all(directory: Path, durability: Durability, name: str, first: int, stride: int) -> int:
-    """Lets every ``stride``-th operation of the step fail, from ``first`` on; returns how many did."""
+    """Fails every ``stride``-th operation of the step from ``first`` on; returns how many."""
     number = first
     while True:
         path = directory / str(number)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
 
-# An idle machine takes some seconds, and some minutes.
+# On an idle machine: a few seconds, and a few minutes.
 KILLS, KILLS_LONG = tries(100, quick=25), 3_000
 
 WRITER = """
@@ -86,7 +86,7 @@ def write_together(path: Path, durability: Durability, count: int) -> None:
             writer.stdin.write(b"\n")
             writer.stdin.flush()
         seen: Counter[bytes] = Counter()
-        # A batch that was half there would be damage, which raises.
+        # Half a batch would be damage, which raises.
         for offset, record in enumerate(view.read(stop=2 * count, follow=True, timeout=300)):
             value = record.value or b""
             mark = value[:1]

@@ -1,4 +1,4 @@
-"""Power cuts in the life of a log that two writers share: what was acknowledged is there, at each later open."""
+"""Power cuts in the life of a log that two writers share: acknowledged records are there at each later open."""
 
 from __future__ import annotations
 

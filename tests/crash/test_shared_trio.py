@@ -1,5 +1,5 @@
-"""Three writers and a reader of one log: whatever operation a writer is killed at, the reader sees all that the others
-append, and every index is the one that is built from its segment alone."""
+"""Three writers and a reader of one log: at whatever operation a writer is killed, the reader sees all that the others
+append, and every index equals one built from its segment alone."""
 
 from __future__ import annotations
 

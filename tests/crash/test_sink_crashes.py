@@ -59,7 +59,7 @@ def test_a_kill_after_any_operation_leaves_each_batch_of_a_stream_once(tried: Ca
 
 
 def survive_fault(image: Image, fault: Fault) -> bool:
-    """Whether the fault struck: a batch that fails is repeated, as Spark does it, on a disk that works again."""
+    """Whether the fault struck: a failed batch is repeated, as Spark does, on a disk that works again."""
     memory = MemoryFs(ROOT, image)
     failing = FailingFs(memory)
     clock = ManualClock()
@@ -73,7 +73,7 @@ def survive_fault(image: Image, fault: Fault) -> bool:
 
             def check(batch_id: int = batch_id) -> None:
                 if committed_batches(memory, clock) not in (batch_id, batch_id + 1):
-                    raise Wrong("a batch is neither there nor not")
+                    raise Wrong("a batch is neither whole nor absent")
                 sink.run(batch_id)
 
             typed(check)
@@ -96,7 +96,7 @@ def fail(code: int, seed: int, count: int) -> int:
         image = prepared_image()
         struck = 0
         for number in shuffled(range(1, fault_count(image) + 1), seed, count):
-            # A write that syncs has failed to write, or to sync.
+            # A write that syncs fails in its write, or in its sync.
             for written in (0, None):
                 try:
                     struck += survive_fault(image, Fault(number, code, written=written))

@@ -21,7 +21,7 @@ from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 from tests.overflowing import FAR, overflowing_log
 from tests.selection import tries
 
-# A log that could not be closed in order is just dropped.
+# A log whose close failed is just dropped.
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
@@ -62,7 +62,7 @@ class SplitLife:
                     raise Lost(f"{log.recovery}")
                 left = [name for name in fs.list(self.path) if name.endswith((".cleaned", ".swap", ".deleted"))]
                 if left:
-                    raise Wrong(f"left behind: {left}")
+                    raise Wrong(f"left over: {left}")
                 log.check()
                 log.append(b"goes on")
             with Log(self.path, fs=fs) as log:
@@ -102,7 +102,7 @@ def test_a_split_that_fails_at_any_operation_loses_nothing(
         path = tmp_path / f"{number}" / "log"
         shutil.copytree(tmp_path / "log", path)
         if last:
-            # A copy is another file than the one that was marked as closed: marked again, it is split.
+            # The clean mark is not the copy's: this close marks it again, so that the next open splits it.
             Log(path).close()
         fault = Fault(number, kinds=CHANGES, raising=KeyboardInterrupt() if interrupted else None)
         fs = FailingFs(SYSTEM_FS, fault)

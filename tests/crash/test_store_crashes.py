@@ -1,6 +1,6 @@
-"""Power cuts in a store's life: topics are made, grown, altered and deleted wholly or not at all, records stay.
+"""Power cuts in a store's life: topics are created, grown, altered and deleted wholly or not at all, records stay.
 
-The steps and their model are those of ``store_life``; here the disk after each operation of them is looked at.
+The steps and their model are those of ``store_life``; here the disk is examined after each of their operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
 from tests.selection import tries
 
 PATH = ROOT / "store"
-# Long enough for a deleted topic's files to go at the next removal.
+# Long enough that the next removal deletes a deleted topic's files.
 STEP_MS = 70_000
 
 
@@ -35,7 +35,7 @@ class StoreLife:
         self.fs = MemoryRecording(MemoryFs(ROOT))
         self.before: Image = {}
         self.clock = ManualClock()
-        # Before how many operations each step began, and after how many it was done; what was certain before it.
+        # How many operations had been done when each step began and ended; what was certain before it.
         self.steps: list[tuple[int, int, Model]] = []
         self.model = Model()
 
@@ -47,7 +47,7 @@ class StoreLife:
         return Store(PATH, background=False, fs=fs, clock=self.clock, **SETTINGS)
 
     def step(self, pending: Step | None, act: Callable[[], object]) -> None:
-        """``pending`` says what may exist once it has begun; None if nothing that is kept changes."""
+        """``pending`` says what may exist once the step has begun; None if it changes no kept data."""
         began, before = len(self.operations), deepcopy(self.model)
         before.pending = self.model.pending = pending
         act()
@@ -65,7 +65,7 @@ class StoreLife:
             opened.append(self.open(self.fs))
 
         self.step(None, reopen)
-        # One that no checkpoint knows of.
+        # A topic that no checkpoint lists.
         for step in (("create", "a.b", 0, 2), ("append", "a.b", 1, 7), ("delete", "a.b", 0, 0)):
             self.step(step, lambda step=step: do(opened[0], step))  # type: ignore[misc]
         for number, step in enumerate(scripted()):
@@ -84,7 +84,7 @@ class StoreLife:
         self.step(None, lambda: opened[0].run_task("removal"))
         self.step(None, opened[0].close)
 
-    # --- what is left of it -----------------------------------------------------------------------------------------
+    # --- after the crash --------------------------------------------------------------------------------------------
 
     def promise(self, done: int) -> int:
         """The number of finished steps."""
@@ -107,7 +107,7 @@ class StoreLife:
                         log = store.log(name, partition)
                         log.check()
                         if log.recovery.corrupt or not log.recovery.clean:
-                            raise Lost(f"{name}-{partition}: {log.recovery} behind a close in order")
+                            raise Lost(f"{name}-{partition}: {log.recovery} after a clean close")
         except KstoreError as error:
             raise Lost(f"cannot be opened or read: {error!r}") from error
         except (OSError, LookupError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Every file operation of a store's life fails, once and always: what is certain stays, and nothing is half there."""
+"""Every file operation of a store's life fails, once or from then on: what is certain stays, nothing is half there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.selection import tries
 
 EVERYTHING = CHANGES | READS
 NEED_ROOM = WRITES | {"create", "mkdir"}
-# How many operations fail in one case of ``make test``; all of them do in ``make soak``.
+# How many operations fail in one case of ``make test``; in ``make soak`` all do.
 SAMPLE = tries(25, quick=6)
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 def live(path: Path, fs: FailingFs) -> Model:
-    """A life in which operations fail: the next step is done nevertheless. Raises: Untyped, and as ``check_store``."""
+    """A life in which operations fail and the next step is done anyway. Raises: Untyped, and as ``check_store``."""
     model = Model()
     clock = ManualClock()
     store: Store | None = None
@@ -63,7 +63,7 @@ def _give_up(store: Store | None) -> None:
 
 
 def go_on(path: Path, fs: FailingFs) -> Model:
-    """A life in which one operation finds no space: the same store does the step when it is repeated."""
+    """A life in which one operation finds no space: the same store does the step when repeated."""
     model = Model()
     clock = ManualClock()
     with Store(path, background=False, fs=fs, clock=clock, **SETTINGS) as store:
@@ -78,7 +78,7 @@ def go_on(path: Path, fs: FailingFs) -> Model:
                 except TopicNotFoundError:
                     if step[0] != "delete":
                         raise
-                    # The first call has decided it.
+                    # The first call decided the deletion.
                     store.run_task("removal")
             model.done()
     return model
@@ -120,7 +120,7 @@ def _go_on_after_all(directory: Path, sample: int | None, tried: Callable[[str, 
             model = go_on(path, fs)
         except DiskFullError:
             assert fs.failures[0].path.endswith((CLEAN_SHUTDOWN + ".tmp", KSTORE_STATE, "-checkpoint.tmp", ".snapshot"))
-            model = Model()  # at the close, which tells so
+            model = Model()  # at the close, which raises
         else:
             check_store(path, model)
         tried("faults", 1)

@@ -1,4 +1,4 @@
-"""A store is killed at any instant, while topics come and go and its tasks are at work: nothing is half there."""
+"""A store is killed at any instant while topics come and go and its tasks work: nothing is half there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.selection import tries
 KILLS = tries(12, quick=6)
 KILLS_LONG = 600
 ROUNDS = 6  # kills in one directory
-# From the start of the process: it is killed while it opens, or after some ten steps.
+# From the start of the process: it is killed while it opens, or after about ten steps.
 SECONDS_TO_LIVE = (0.0005, 0.15)
 
 Tried = Callable[[str, int], None]

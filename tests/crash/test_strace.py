@@ -1,12 +1,12 @@
-"""Nothing bypasses ``kstore/files/fs.py``: what ``strace`` sees a log do is what the recording file system saw.
+"""Nothing bypasses ``kstore/files/fs.py``: ``strace`` sees a log do exactly what the recording file system saw.
 
-The crash tests cut the power at, and fail, every operation that a recording ``FileSystem`` sees. They prove nothing of
-an operation that it does not see. So a log's life is run under strace, and every system call that opens, creates,
-changes, syncs, maps, renames or removes a file below its directory, or that directory's own name, is held against the
-operations that were recorded.
+The crash tests cut the power at, and fail, every operation that a recording ``FileSystem`` sees. They prove nothing
+about one that it does not see. So this test runs a log's life under strace, and compares every system call that opens,
+creates, changes, syncs, maps, renames or removes a file below its directory, or that directory's own name, with the
+recorded operations.
 
-Two things are left out. ``.lock`` is not opened through the file system: what it says is for people, and it is never
-read back. A store into a mapping is no system call; that the file was mapped is one, and is compared.
+Two things are left out. ``.lock`` is not opened through the file system: its text is for people, and is never read
+back. A store into a mapping is not a system call; the map itself is one, and is compared.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kstore.files.paths import LOCK
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# One operation: what it is, the file's path, and what says which one it was.
+# One operation: its kind, the file's path, and details that identify it.
 Call = tuple[object, ...]
 
-# A question mark: not every machine has all of them.
+# A question mark marks calls that some machines lack.
 TRACED = (
     "?open,openat,?openat2,?creat,write,pwrite64,writev,pwritev,pwritev2,fsync,fdatasync,?sync_file_range,msync,"
     "?truncate,ftruncate,fallocate,?rename,renameat,renameat2,?link,linkat,?symlink,symlinkat,?unlink,unlinkat,?rmdir,"
@@ -43,7 +43,7 @@ NUMBER = re.compile(r"(?<![\w<])(\d+)(?![\w>])")
 
 
 def traced(directory: Path, work: Path) -> tuple[list[str], list[list[object]]]:
-    """The lines of strace, of all threads, and the operations that were recorded, of one run of ``strace_life``."""
+    """One run of ``strace_life``: strace's lines for all threads, and the recorded operations."""
     command = ["strace", "-ff", "-y", "-x", "-s", "0", "-e", f"trace={TRACED}", "-o", str(work / "trace")]
     command += [sys.executable, "-m", "tests.crash.strace_life", str(directory)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
@@ -85,12 +85,12 @@ def recorded_calls(kind: str, path: str, position: int, size: int, written: int,
 
 
 def seen_calls(line: str) -> Iterator[tuple[str, Call]]:
-    """The operation and path in a line of strace; nothing if it failed or only read."""
+    """The operation and path in a line of strace; nothing for a failure or a read."""
     match = LINE.match(line)
     if match is None:
         return
     name, text, result = match.groups()
-    # Best effort: that there was no space to reserve is an answer, not a failure.
+    # Best effort: having no space to reserve is an answer, not a failure.
     if result.startswith("-") and name != "fallocate":
         return
     # Written bytes are shown as an empty string.
@@ -132,7 +132,7 @@ def _allocated(text: str, paths: list[str], result: str) -> list[Call]:
 
 
 def _mapped(text: str, paths: list[str], result: str) -> list[Call]:
-    # Before the descriptor come address and size, and how it is mapped.
+    # Address, size and the kind of mapping come before the descriptor.
     size, access = re.findall(r"\w+", text)[1:3]
     return [("map", int(size))] if "PROT_WRITE" in text and "MAP_SHARED" in text else [("map to read", access)]
 
@@ -157,7 +157,7 @@ SEEN: dict[str, Callable[[str, list[str], str], list[Call]]] = {
     "mkdirat": lambda text, paths, result: [("mkdir",)],
     "utimensat": lambda text, paths, result: [("set_mtime",)],
     "mmap": _mapped,
-    "ioctl": lambda text, paths, result: [],  # what Python asks of every file that it opens itself
+    "ioctl": lambda text, paths, result: [],  # Python does this for every file that it opens itself
 }
 
 
@@ -171,7 +171,7 @@ def test_no_file_operation_bypasses_the_file_system(tmp_path: Path) -> None:
     seen: Counter[Call] = Counter()
     for line in lines:
         for path, call in seen_calls(line):
-            # A log makes its own name durable, and that of the directory it lies in, which is a name in the parent.
+            # A log syncs its own name, and its directory's name, which is in the parent.
             is_watched = Path(path).is_relative_to(directory) or Path(path) == directory.parent
             if is_watched and not path.endswith(f"/{LOCK}"):
                 seen[call] += 1
@@ -180,8 +180,8 @@ def test_no_file_operation_bypasses_the_file_system(tmp_path: Path) -> None:
         for operation in operations
         for call in recorded_calls(*operation)  # type: ignore[arg-type]
     )
-    assert seen - recorded == Counter(), "done, and not through the file system"
-    assert recorded - seen == Counter(), "asked of the file system, and not seen"
+    assert seen - recorded == Counter(), "done, but not through the file system"
+    assert recorded - seen == Counter(), "requested of the file system, but not seen"
     kinds = {call[0] for call in seen}
     assert kinds >= {"open", "create", "write", "write and sync", "fdatasync", "fsync", "truncate", "reserve"}
     assert kinds >= {"fill", "map", "rename", "unlink", "mkdir"}

@@ -58,15 +58,15 @@ def test_a_kill_after_any_operation_leaves_a_transaction_whole_or_absent(tried: 
 
 
 class Outcome:
-    """The producer's knowledge of its transaction: True or False once an end has returned, None before."""
+    """What the producer knows of its transaction: True or False once an end has returned, None before."""
 
     committed: bool | None = None
-    # It has asked for a commit, and may have got it.
+    # It requested a commit, which may have happened.
     asked = False
 
 
 def transact(session: Session, outcome: Outcome, *, abort_instead: bool) -> None:
-    """One transaction; each step that fails is repeated, a commit that fails is aborted instead if that is allowed."""
+    """One transaction; failed steps are repeated; a failed commit may be followed by an abort instead."""
 
     def twice(step: Callable[[], object]) -> None:
         try:
@@ -89,7 +89,7 @@ def transact(session: Session, outcome: Outcome, *, abort_instead: bool) -> None
                 outcome.committed = False
                 return
             except InvalidTransactionStateError:
-                pass  # it was decided
+                pass  # the commit was decided
         session.end(commit=True)
     outcome.committed = True
 
@@ -105,11 +105,11 @@ def survive_fault(image: Image, fault: Fault, *, abort_instead: bool) -> bool:
     try:
         transact(Session(store, "first", clock), outcome, abort_instead=abort_instead)
     except ProducerFencedError as error:
-        raise Wrong(f"fenced by nobody: {error}") from error
+        raise Wrong(f"fenced, but by no other producer: {error}") from error
     except KstoreError as error:
-        # Twice in a row only where nothing can be written any more until the log is reopened.
+        # A step fails twice only if nothing can be written until the log is reopened.
         if not isinstance(error, PoisonedError):
-            raise Wrong(f"the second attempt fails with {error!r}, and the disk is well") from error
+            raise Wrong(f"the second attempt fails with {error!r}, but the disk works") from error
     except (OSError, LookupError, ValueError) as error:
         raise Untyped(repr(error)) from error
     failing.faults.clear()
@@ -117,7 +117,7 @@ def survive_fault(image: Image, fault: Fault, *, abort_instead: bool) -> bool:
         store.close()
     except KstoreError:
         pass  # a poisoned log
-    # What a reopened log syncs again does not matter here: it reads first.
+    # A reopened log may sync again: it reads first.
     if any(operation.path == str(PATH) for operation in failing.second_syncs):
         raise Wrong("a second sync of the store's directory")
 
@@ -125,7 +125,7 @@ def survive_fault(image: Image, fault: Fault, *, abort_instead: bool) -> bool:
         with opened(memory, clock) as store:
             found = hold(store, {1} if outcome.asked else set(), {1})
             if outcome.committed is not None and (1 in found) != outcome.committed:
-                raise Wrong(f"said to be {'committed' if outcome.committed else 'aborted'}, and found: {found}")
+                raise Wrong(f"reported as {'committed' if outcome.committed else 'aborted'}, but found: {found}")
             session = Session(store, "first", clock)
             session.init()
             session.begin(2, offsets=True)
@@ -167,13 +167,13 @@ def test_any_operation_that_fails_leaves_a_transaction_whole_or_absent(
 
 
 def fail(code: int, seed: int, count: int, *, abort_instead: bool) -> int:
-    """Lets this many operations of a transaction fail, each in a store of its own; returns how many did."""
+    """Fails this many operations of a transaction, each in its own store; returns how many did."""
     with in_memory():
         image = prepared_image()
         numbers = shuffled(range(1, fault_count(image) + 1), seed, count)
         struck = 0
         for number in numbers:
-            # A write that syncs has failed to write, or to sync.
+            # A write that syncs fails in its write, or in its sync.
             for written in (0, None):
                 try:
                     struck += survive_fault(image, Fault(number, code, written=written), abort_instead=abort_instead)

@@ -1,8 +1,8 @@
-"""Lost transaction indexes are noticed after any stop, and no crash of kstore's own makes one look lost.
+"""Lost transaction indexes are noticed after any stop, and no crash of kstore makes one look lost.
 
 A log with aborted transactions in every segment is truncated, compacted, deleted from, rolled, flushed and closed. It
 is killed, and its power is cut, at each file operation. What is left opens without rebuilding a transaction index below
-the recovery point; and if one of them is deleted then, committed readers still get no aborted record.
+the recovery point; if one of them is then deleted, committed readers still get no aborted record.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PATH = ROOT / "log"
 ABORTS, COMMITS = 1, 2
 KEYS = 5
 NOTE = "a transaction index is lost or damaged"
-# Of a life's states, how many of the many random ones a run of ``make test`` tries, for each kind of disk.
+# How many of a life's many random states ``make test`` tries, for each kind of disk.
 SAMPLE = tries(60, quick=2)
-# A kill takes nothing from the files: at how many moments.
+# At how many moments the process is killed, which takes nothing from the files.
 KILLED = tries(100_000, quick=100)
 
 
@@ -115,7 +115,7 @@ class Life:
         self.log.append_batches(data, assign_offsets=False)
 
     def moments(self, choose: Choice | None, seed: int) -> Iterator[tuple[int, Image]]:
-        """What each operation leaves on the disk; random disks without ``choose``."""
+        """The disk after each operation; random disks without ``choose``."""
         generator = random.Random(seed)
         disk = Disk(ROOT)
         for number, operation in enumerate(self.fs.operations):
@@ -125,7 +125,7 @@ class Life:
 
 
 def look(log: Log) -> None:
-    """No committed reader gets an aborted record, and each gets all others."""
+    """Committed readers get no aborted record, and all others."""
     stable = log.last_stable_offset
     found = [record.value for record in log.read(stop=stable)]
     committed = [record.value for record in log.read(isolation_level="read_committed")]
@@ -156,7 +156,7 @@ def hold_without(life: Life, image: Image, generator: random.Random) -> bool:
         look(log)
         was_noticed = any(NOTE in note for note in log.recovery.notes)
     with life.open(fs) as log:
-        # Whose every record was deleted, and which ends below its start, is looked at until something is appended.
+        # A log whose records are all deleted and which ends below its start is scanned until the next append.
         if not log.recovery.clean and log.start_offset < log.end_offset:
             raise Wrong(f"after a close: {log.recovery}")
         look(log)
@@ -164,7 +164,7 @@ def hold_without(life: Life, image: Image, generator: random.Random) -> bool:
 
 
 def hold_again(life: Life, image: Image, generator: random.Random) -> int:
-    """Opens it where a crash has cut a swap, and kills that open too; returns how often."""
+    """Opens it where a crash interrupted a swap, and kills that open too; returns how many states this gave."""
     if not any(str(path).endswith(".log.swap") for path in image):
         return 0
     fs = MemoryRecording(MemoryFs(ROOT, image))
@@ -186,7 +186,7 @@ def lived(durability: Durability) -> Life:
 
 
 def crash(durability: Durability, seed: int, sample: int | None) -> tuple[int, int]:
-    """Kills and cuts the power of one life; returns how many states were opened, and how many losses noticed."""
+    """Ends one life by kills and power cuts; returns how many states were opened, and how many losses noticed."""
     states = noticed = 0
     generator = random.Random(seed)
     with in_memory() as machine:

@@ -1,6 +1,6 @@
-"""A truncation makes a damaged batch the last one, and the process is killed, or the power fails, at each of its steps.
+"""A truncation makes a damaged batch the last one; the process is killed, or the power fails, at each of its steps.
 
-What was flushed and not truncated is never taken for a torn write: its offsets are not given out again.
+What was flushed and not truncated never counts as a torn write: its offsets are not assigned again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCHES = 10
 
 
 class Case(NamedTuple):
-    """Batches of three records at 0, 3, 6 and so on: which are damaged, and the offset that is truncated to.
+    """Which of the batches of three records (at 0, 3, 6, ...) are damaged, and the offset to truncate to.
 
     ``end`` is the offset below which nothing may be assigned again.
     """
@@ -95,7 +95,7 @@ def test_flushed_offsets_below_a_truncation_are_not_given_out_again(
 
 
 def kill(fs: MemoryRecording, begun: int, look: Callable[[Log], None], choose: Choice, settings: dict[str, Any]) -> int:
-    """Opens what ``choose`` leaves after each change from the operation ``begun`` on; returns how often."""
+    """Opens what ``choose`` leaves after each change from the operation ``begun`` on; returns how many it opened."""
     disk = Disk(ROOT)
     states = 0
     for number, operation in enumerate(fs.operations):
@@ -111,11 +111,11 @@ def hold(log: Log, case: Case) -> None:
     if log.recovery.cut and any(cut.saved_as for cut in log.recovery.cut):
         raise Lost(f"cut: {log.recovery.cut}")
     if log.append(b"next") < case.end:
-        raise Wrong(f"an offset below {case.end} was given out again")
+        raise Wrong(f"an offset below {case.end} was assigned again")
     served = [record.offset for record in log.read(stop=case.end, on_corrupt="skip")]
     spoilt = {first + at for first in case.damaged for at in range(BATCH_COUNT)}
     if served != [offset for offset in range(case.end) if offset not in spoilt]:
-        raise Lost(f"offsets {served} are served")
+        raise Lost(f"only offsets {served} are served")
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
@@ -137,7 +137,7 @@ def test_an_emptied_segment_goes_after_the_next_offset_is_durable(offset: int, d
         machine.restart()
         for found in (killed, nexts_after(fs, begun, offset, nothing, settings)):
             emptied = offset // 9 * 9
-            # Until then the log ends at the emptied segment, or the truncation has not come that far.
+            # Until then the log ends at the emptied segment, or the truncation is not that far.
             assert {after for is_there, after in found if is_there} <= {emptied, offset, 9, 18, 27, 30}
             assert {after for is_there, after in found if not is_there} == {offset}
             assert found[-1] == (False, offset)
@@ -146,7 +146,7 @@ def test_an_emptied_segment_goes_after_the_next_offset_is_durable(offset: int, d
 def nexts_after(
     fs: MemoryRecording, begun: int, offset: int, choose: Choice, settings: dict[str, Any]
 ) -> list[tuple[bool, int]]:
-    """After each change: whether the segment that is emptied is there, and which offset the next record gets."""
+    """After each change: whether the emptied segment is there, and which offset the next record gets."""
     disk, found = Disk(ROOT), []
     kept = list(range(offset - offset % BATCH_COUNT))
     for number, operation in enumerate(fs.operations):
@@ -159,7 +159,7 @@ def nexts_after(
                 if log.recovery.cut or log.recovery.corrupt:
                     raise Lost(f"{log.recovery}")
                 if [record.offset for record in log.read(stop=offset)][: len(kept)] != kept:
-                    raise Lost(f"a record below {offset}")
+                    raise Lost(f"a record below {offset} is missing")
                 found.append((is_there, log.append(b"next")))
     return found
 

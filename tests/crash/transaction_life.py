@@ -25,7 +25,7 @@ PATH = ROOT / "store"
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 GROUP = "billing"
 RECORD_COUNT = 2
-# One thread, and no work besides the life's.
+# One thread, and no background work.
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 1024, "flush_ms": 10**9}
 
 
@@ -34,7 +34,7 @@ def opened(fs: FileSystem, clock: ManualClock) -> Store:
 
 
 def prepared_image() -> Image:
-    """A store with its topics, closed in order. Two partitions of offsets are enough, and quick to make."""
+    """A cleanly closed store with its topics. Two partitions of offsets are enough, and quick to make."""
     fs = MemoryRecording(MemoryFs(ROOT))
     with opened(fs, ManualClock()) as store:
         store.create_topic("orders", len(PARTITIONS))
@@ -114,7 +114,7 @@ class TransactionLife:
         self.clock = ManualClock()
         # Each with the number of preceding operations.
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
-        # By number: when the commit, or abort, of a transaction started, and whether it has offsets.
+        # By transaction: when its commit or abort started, and whether it has offsets.
         self.commits: dict[int, int] = {}
         self.with_offsets: set[int] = set()
 
@@ -165,11 +165,11 @@ class TransactionLife:
             self._end(second, 4, commit=True)
             self._begin(first, 5)
             before = self.promises[-1][1]
-            # Fences it, and aborts its transaction.
+            # Fences the producer, and aborts its transaction.
             self._init(first)
             self._promises_now(aborted=(*before.aborted, 5))
             self._begin(first, 6, offsets=True)
-        # It ended with the store.
+        # Transaction 6 was aborted when the store closed.
         with opened(self.fs, self.clock) as store:
             second = Session(store, "second", self.clock)
             self._init(second)
@@ -192,9 +192,9 @@ class TransactionLife:
             with opened(fs, self.clock) as store:
                 found = hold(store, may_commit, self.with_offsets)
                 if missing := set(promised.committed) - found:
-                    raise Lost(f"committed, and not there: {missing}; there are {found}")
+                    raise Lost(f"committed, but not there: {missing}; there are {found}")
                 if wrong := set(promised.aborted) & found:
-                    raise Wrong(f"aborted, and there: {wrong}")
+                    raise Wrong(f"aborted, but there: {wrong}")
                 self._go_on(store, promised)
             with opened(fs, self.clock) as store:
                 hold(store, may_commit | {99}, self.with_offsets | {99}, found | {99})
@@ -205,7 +205,7 @@ class TransactionLife:
         """Producers replace the earlier ones, and continue."""
         made, _ = coordinator_of(store).init_producer_id(None)
         if made <= promised.last_id:
-            raise Wrong(f"producer id {made} is given out, after {promised.last_id}")
+            raise Wrong(f"producer id {made} was assigned after {promised.last_id}")
         session = Session(store, "first", self.clock)
         session.init()
         session.begin(99, offsets=True)
@@ -217,13 +217,13 @@ def typed(action: Callable[[], None]) -> None:
     try:
         action()
     except KstoreError as error:
-        raise Lost(f"cannot be opened, read or gone on with: {error!r}") from error
+        raise Lost(f"cannot be opened, read or continued: {error!r}") from error
     except (OSError, LookupError, ValueError) as error:
         raise Untyped(repr(error)) from error
 
 
 def hold(store: Store, may_commit: set[int], with_offsets: set[int], expected: set[int] | None = None) -> set[int]:
-    """The transactions that committed readers see: each whole, in every partition, and no other open."""
+    """The transactions that committed readers see: each whole, in every partition, and none open."""
     seen: dict[int, int] = {}
     for owner in PARTITIONS:
         log = store.log(*owner)
