@@ -1,7 +1,7 @@
 """Prints, for each test that failed, the command that runs it again with the same seeds.
 
-Everything that a test draws comes from ``--evidence-seed``; hypothesis draws from ``--hypothesis-seed``, which each run
-chooses itself unless it is a run of `make test` or `make test-all`: these use the same one each time.
+Everything that a test draws comes from ``--evidence-seed``; hypothesis draws from ``--hypothesis-seed``. `make test`
+and `make test-all` always use the same one; any other run chooses its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["choose_seed", "commands"]
 
 
 def choose_seed(config: pytest.Config) -> None:
-    """Makes hypothesis draw from a known seed; before its own plugin looks for one. Workers get it with the options."""
+    """Gives hypothesis a known seed before its own plugin looks for one. Workers get it with the options."""
     if config.getoption("hypothesis_seed", None) is None:
         is_fixed = "not soak" in config.option.markexpr
         config.option.hypothesis_seed = str(config.option.evidence_seed if is_fixed else random.randrange(1 << 32))

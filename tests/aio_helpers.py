@@ -29,7 +29,7 @@ __all__ = [
 
 Result = TypeVar("Result")
 
-# Only a hang takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 WAIT_SECONDS = 300
 # A task is cancelled after each of this many turns of its loop.
 STEPS = 60
@@ -83,14 +83,14 @@ async def stepped(task: asyncio.Task[Any], steps: int) -> None:
 
 # --- cancels at every point -------------------------------------------------------------------------------------------
 
-# While what is awaited there is not done; when it is done but the task has not continued yet; and again wherever it
+# While the awaited call is not done; when it is done but the task has not continued yet; and again wherever it
 # waits from then on.
 Cancel = Literal["waiting", "done", "again and again"]
 CANCELS = get_args(Cancel)
 
 
 class Ended(NamedTuple):
-    """How something ended that was cancelled, or was done before: with ``error``, or with ``result``."""
+    """How a call ended that was cancelled, or finished first: with ``error`` or with ``result``."""
 
     result: Any
     error: BaseException | None

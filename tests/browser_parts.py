@@ -1,4 +1,4 @@
-"""Opens pages in a real browser, where the machine has one, and returns what came of it."""
+"""Opens pages in a real browser, if the machine has one, and returns the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["SCHEMES", "Opened", "opened"]
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 SCHEMES = ("light", "dark")
-# How grave axe-core finds a fault of a page.
+# axe-core's names for grave faults.
 GRAVE = ("serious", "critical")
 
 
@@ -31,12 +31,12 @@ class Opened:
     dangling: list[str]
     # The grave faults that axe-core finds, for each scheme of colours.
     faults: list[str]
-    # The addresses of this machine that the browser asked for, whether or not anything answered.
+    # The addresses on this machine that the browser requested, answered or not.
     asked: list[str] = field(default_factory=list)
 
 
 def opened(address: str, tmp_path: Path, *, audited: bool = False) -> Opened:
-    """What becomes of the page in a browser. Without one, or without playwright, the test is skipped.
+    """The page as a browser shows it. Without a browser, or without playwright, the test is skipped.
 
     ``audited``: look for faults with axe-core, which is slow on a long page.
     """

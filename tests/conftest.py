@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before ``-m`` is applied: marks what samples omit; the tests that share a Spark session come first."""
+    """Before ``-m`` is applied: marks what samples omit, and puts the tests that share a Spark session first."""
     selection.leave_out(items, config.getoption("--evidence-seed"))
     items.sort(key=lambda item: not shares_session(item.nodeid))
     config.stash[COLLECTED] = []
@@ -73,7 +73,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    # Thousands of tests are made, none of which goes: looking for garbage among them would take a fifth of the time.
+    # Collection makes thousands of tests and frees none: garbage collection would take a fifth of the time.
     gc.disable()
     try:
         if _is_whole(session.config):
@@ -138,7 +138,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def abandons_logs() -> Iterator[None]:
-    """For tests that leave logs open, as a crash does: no later module's tests receive the warnings of that."""
+    """For tests that leave logs open, as a crash does: no later module's tests get the warnings."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -154,7 +154,7 @@ def _promises(request: pytest.FixtureRequest, record_property: Callable[[str, ob
 
 
 class _Collector:
-    """Receives every test's end in the process that the user sees, wherever the test ran."""
+    """Receives every test's result in the process that the user sees, wherever the test ran."""
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -198,7 +198,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     target = config.getoption("--promises")
     if target and not hasattr(config, "workerinput"):
-        # A run may have some of the tests only, or be ended by hand: what others have tried stays on the page.
+        # A run may cover only some tests, or be interrupted: the page keeps the rows of other runs.
         file = Path(target)
         rows = rows_of(file.read_text(encoding="utf-8")) if file.exists() else {}
         rows |= tried_rows(config.stash[EVIDENCE], commit())

@@ -36,7 +36,7 @@ def offsets(found: dict[TopicPartition, list[Any]]) -> dict[TopicPartition, list
 
 
 def polled_or(reading: Consumer, error: type[Exception]) -> dict[TopicPartition, list[Any]]:
-    """What a poll returns, {} if it raises ``error``, which it must do at the end."""
+    """What a poll returns, which is not empty; {} if it raises ``error``."""
     try:
         found = reading.poll()
     except error:

@@ -3,13 +3,13 @@
     disk = Disk(root)                              # as it is before the run
     for operation in recording.operations[:k]:
         disk.apply(operation)
-    disk.image(choose)                             # the run died there; ``choose`` says what of the unsynced persisted
+    disk.image(choose)                             # the run died here; ``choose`` says which unsynced parts persisted
 
 The model is strict. A sync of a file makes its bytes and its size certain, not its name. A sync of a directory makes
-the names in it certain. Of everything else any part may persist: each write in any of its 512-byte sectors, a sector up
+the names in it certain. Any part of the rest may persist: each write in any of its 512-byte sectors, a sector up
 to any byte, the size with or without the bytes, then with zeros or with garbage; each change of a name, in any order
-(``names_in_order``: in theirs, as journals do it). A store to a mapping is an unsynced write. After a failed sync
-nothing that it should have saved is ever certain.
+(``names_in_order``: in the order of the changes, as in a journal). A store to a mapping is an unsynced write. Nothing
+that a failed sync should have saved is ever certain.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ NOISE = random.Random(512).randbytes(SECTOR_SIZE)
 
 
 class Torn(NamedTuple):
-    """A sector that persisted in its first ``share``. ``filler`` is what the file's size grew with anyway.
+    """A sector whose first ``share`` persisted. ``filler`` is what the file grew by anyway.
 
-    "": it did not; "zeros"; "noise"; "stale": what is at the beginning of the file, so whole batches in a wrong place.
+    "": it did not grow; "zeros"; "noise"; "stale": the file's beginning again, so whole batches in a wrong place.
     """
 
     share: float
@@ -80,12 +80,12 @@ def all_but(number: int) -> Choice:
 
 
 def only(number: int) -> Choice:
-    """Of everything unsynced one unit persisted: the ``number``-th that is requested."""
+    """Only one unsynced unit persisted: the ``number``-th that is requested."""
     return one_is(number, True, others=False)
 
 
 def one_is(number: int, fate: Fate, *, others: bool) -> Choice:
-    """The ``number``-th requested unit has this fate; the others persisted or, all of them, did not."""
+    """The ``number``-th requested unit has this fate; all others persisted, or none did."""
     asked = 0
 
     def choose(count: int) -> list[Fate]:
@@ -97,7 +97,7 @@ def one_is(number: int, fate: Fate, *, others: bool) -> Choice:
 
 
 def subset(bits: int) -> Choice:
-    """Those units persisted whose bit is set, in the order of request."""
+    """The units whose bits are set persisted; bits follow the order of requests."""
     asked = 0
 
     def choose(count: int) -> list[bool]:
@@ -109,7 +109,7 @@ def subset(bits: int) -> Choice:
 
 
 def some(generator: random.Random, *, torn: bool = False) -> Choice:
-    """A disk that wrote back some of it, in no order; with ``torn`` also parts of sectors."""
+    """A disk that wrote back some units, in no order; with ``torn`` also parts of sectors."""
 
     def choose(count: int) -> list[Fate]:
         likely = generator.choice((0.1, 0.5, 0.9))
@@ -159,7 +159,7 @@ def _units(position: int, data: bytes) -> Iterator[_Unit]:
 
 
 def _outside(lost: _Unit, later: _Unit) -> Iterator[_Unit]:
-    """The parts of ``lost`` that ``later``, written over it, leaves."""
+    """The parts of ``lost`` that ``later`` does not overwrite."""
     if lost.data is None or later.data is None:
         yield lost
         return
@@ -218,7 +218,7 @@ class _File:
             else:
                 assert unit.data is not None, "the sizes are synced"
                 self.change([unit])
-                # What was lost before it does not come back over it.
+                # A write lost earlier does not come back over it.
                 self.pending = [rest for lost in self.pending for rest in _outside(lost, unit)]
 
     def sync_sizes(self) -> None:
@@ -251,7 +251,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Directory:
-    """``seen`` is what the running process sees; ``pending`` are changes, each of all its names or of none."""
+    """``seen`` is what the running process sees; ``pending`` are changes; each changes all its names or none."""
 
     durable: dict[str, _Node] = field(default_factory=dict)
     seen: dict[str, _Node] = field(default_factory=dict)
@@ -398,7 +398,7 @@ class Disk:
         self._files[number].change([_Unit(at, bytes([byte]))])
 
     def drop_lost(self, choose: Choice, number: int | None = None) -> dict[int, bytes]:
-        """The page cache drops what failed syncs left in it: of that, only what ``choose`` selects was written.
+        """The page cache drops what failed syncs left in it: only the part that ``choose`` selects was written.
 
         ``number``: only for this inode. Returns the contents of these files by inode, as every process sees them from
         now on.

@@ -35,7 +35,7 @@ class Wrong(AssertionError):
 
 
 class Hung(AssertionError):
-    """Something did not come to an end."""
+    """Something made no progress."""
 
 
 class Crashed(AssertionError):

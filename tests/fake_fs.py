@@ -250,7 +250,7 @@ class Fault:
 class FailingFs(WatchedFs):
     """Fails according to its ``faults``; ``failures`` are the failed operations. Faults may be added at any time.
 
-    ``second_syncs`` are the requested syncs of a file, or of a directory, after one of it had failed.
+    ``second_syncs`` are the syncs of a file or directory that were requested after one of it had failed.
     """
 
     def __init__(self, inner: FileSystem = SYSTEM_FS, *faults: Fault) -> None:

@@ -1,4 +1,4 @@
-"""Stores to hand over, and what a look at them finds."""
+"""Stores to hand over, and what is in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of whole logs share: batches with offsets and producers of our choice, and copies of logs as a kill leaves
+"""Shared by the tests of whole logs: batches with chosen offsets and producers, and copies of logs as a kill leaves
 them."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def offsets(log: Log, start: int | None = None, **options: Any) -> list[int]:
 
 
 def data(*wanted: int, timestamp: int = TIME, size: int = 10, **fields: Any) -> bytes:
-    """One batch with a record at each of the offsets ``wanted``; the times are those of the offsets."""
+    """One batch with a record at each of the offsets ``wanted``; its time follows from the offset."""
     return build_batch([Record(at, timestamp + at, value=b"%d" % at + b"." * size) for at in wanted], **fields)
 
 

@@ -16,8 +16,7 @@ Result = TypeVar("Result")
 
 
 class LoopFs(WatchedFs):
-    """``on_loop``: what was done where tasks wait for it; ``sync_count``: how many times anything waited for the
-    disk."""
+    """``on_loop``: what was done on the loop's thread; ``sync_count``: how many times anything waited for the disk."""
 
     def __init__(self, inner: FileSystem = SYSTEM_FS) -> None:
         super().__init__(inner)

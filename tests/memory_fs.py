@@ -50,7 +50,7 @@ TICK_NS = 1_000
 
 
 class _Inode:
-    """A file: ``data`` is bytes until it is first changed, so that a disk costs only what is read of it."""
+    """A file: ``data`` is bytes until it is first changed, so that a disk costs only the files that are changed."""
 
     __slots__ = ("data", "mtime_ns", "number")
 
@@ -100,7 +100,7 @@ class MemoryMapping:
         return self[position : position + size]
 
     def store(self, position: int, data: bytes) -> None:
-        assert position + len(data) <= self.size, "a store behind the mapping"
+        assert position + len(data) <= self.size, "a store past the mapping"
         self._mapped().write(data, position)
 
     def sync(self) -> None:
@@ -314,10 +314,10 @@ class MemoryRecording(RecordingFs):
 
 
 class _FreeLock:
-    """Replaces ``DirectoryLock``: what is in memory has one user."""
+    """Replaces ``DirectoryLock``: a disk in memory has one user."""
 
     def __init__(self, directory: PathLike, *, kind: str = "log", mode: int = 0o600, shared: bool = False) -> None:
-        assert not shared, "what is in memory has one user"
+        assert not shared, "a disk in memory has one user"
         self.directory = directory
         self.held = True
 
@@ -335,7 +335,7 @@ class _FreeLock:
 
 
 class _FreeSharedLock(_FreeLock):
-    """Replaces a shared one: its turn is always free, since one thread does everything; it knows its users."""
+    """Replaces a shared lock: its turn is always free, since one thread does everything; it knows its users."""
 
     live: ClassVar[list[tuple[str, int]]] = []
 
@@ -369,7 +369,7 @@ def _free_lock(directory: PathLike, *, kind: str = "log", mode: int = 0o600, sha
 
 
 def _in_turn(work: Callable[[Item], object], items: Iterable[Item], *, count: int, name: str) -> None:
-    """Replaces ``side_by_side``: one after another, so that the order is the same each time."""
+    """Replaces ``side_by_side``: one item after another, in the same order each time."""
     for item in items:
         work(item)
 
@@ -418,7 +418,7 @@ def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
         ):
             stack.enter_context(mock.patch.object(module, name, fake))
         boot.boot_id.cache_clear()
-        # Each of thousands of recoveries would log itself.
+        # Otherwise each of thousands of recoveries would log itself.
         package.setLevel(logging.CRITICAL)
         try:
             yield machine

@@ -17,8 +17,8 @@ FAR = range(2**31 + 7, 2**31 + 27)
 
 
 def overflowing_log(path: Path, fs: FileSystem, *, last: bool = False, size: int = 10) -> list[int]:
-    """A log, closed in order, of which segment 0 holds ``NEAR`` and ``FAR``; the next one, unless that is the ``last``,
-    one record more. Returns all offsets."""
+    """A cleanly closed log: segment 0 holds ``NEAR`` and ``FAR``; unless it is the ``last``, the next one holds one
+    record. Returns all offsets."""
     with Log(path, fs=fs, index_interval_bytes=0) as log:
         for offset in [*NEAR, *FAR]:
             log.append_batches(data(offset, timestamp=TIME + offset % 1000, size=size), assign_offsets=False)
@@ -36,6 +36,6 @@ def overflowing_log(path: Path, fs: FileSystem, *, last: bool = False, size: int
             # The empty segment after it.
             fs.unlink(path / segment_name(FAR[-1] + 1, suffix))
     if last:
-        # The mark of its close belongs to another segment: a recovery leaves the log open, and unsplit.
+        # The clean mark belongs to the deleted segment: a recovery opens the log and does not split it.
         Log(path, fs=fs).close()
     return wanted

@@ -82,13 +82,13 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 
 
 def producer_of(store: Store, **settings: Any) -> Producer:
-    """A producer that the store does not know of; ``is_threaded=False``: one without a thread."""
+    """A producer that the store does not know; ``is_threaded=False``: without a thread."""
     parts = parts_of(store)
     return Producer(producer_parts(parts.topics, parts.coordinator, **settings))
 
 
 class Unthreaded:
-    """A store's producer without threads, on a clock and a file system of the test's."""
+    """A store's producer without threads, on the test's clock and file system."""
 
     def __init__(
         self, path: Path, *, partitions: int = 1, topic: dict[str, Any] | None = None, **settings: Any

@@ -52,7 +52,7 @@ def marked(tests: Iterable[Listed]) -> set[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the last run of a test says: how much it tried, whether it held, and the commit that was tried."""
+    """The last run of a test: how much it tried, whether the promise held, and the commit."""
 
     counts: dict[str, int]
     holds: bool

@@ -1,4 +1,4 @@
-"""Reports on data that strangers wrote to do harm, and what may be in a page about it."""
+"""Reports on hostile data, and what a page about it may contain."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def hostile_text(choose: random.Random) -> str:
 
 
 def hostile_report(path: Path, choose: random.Random, count: int) -> Report:
-    """A report, with all it can show, on about ``count`` hostile payloads, keys, headers, and names of groups.
+    """A full report on about ``count`` hostile payloads, keys, headers, and names of groups.
 
     The names of the directories and of some files are hostile too, and every third log is damaged.
     """
@@ -90,7 +90,7 @@ def _file_name(text: str) -> bytes:
 
 
 def hidden_characters(page: str) -> set[str]:
-    """Those in ``page`` that have no shape, and could hide or turn what is beside them."""
+    """The invisible characters in ``page``, which could hide or reverse the text beside them."""
     return {char for char in set(page) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")} - {
         "\n"
     }

@@ -1,7 +1,7 @@
 """How pytest-xdist distributes the tests to its workers (``--dist loadscope``).
 
-The tests that share one Spark session are one unit, with which one worker starts. Spark waits for its own processes
-much of the time, so there is one worker more than cores. Crash tests go one by one, unit tests a file at a time.
+The tests that share one Spark session are one unit; one worker starts with it. Spark waits for its own processes much
+of the time, so there is one worker more than cores. Crash tests go one by one, unit tests a file at a time.
 """
 
 from __future__ import annotations

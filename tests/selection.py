@@ -1,4 +1,4 @@
-"""What ``make test`` omits, and what it tries less; ``make test-all`` runs every test with its full counts.
+"""What ``make test`` omits or tries less often; ``make test-all`` runs every test with its full counts.
 
 Three tools, the first that fits::
 
@@ -38,7 +38,7 @@ def tries(full: int, *, quick: int) -> int:
 
 
 def leave_out(items: Iterable[pytest.Item], seed: int) -> None:
-    """Marks as long what each ``sampled`` omits: all but N cases of its test, and ``keep``, which always stay."""
+    """Marks as long what each ``sampled`` omits: all cases of its test but N and those of ``keep``."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker(SAMPLED) is not None and item.get_closest_marker("soak") is None:

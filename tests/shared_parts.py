@@ -32,7 +32,7 @@ def turn_of(log: Log) -> SharedTurn:
 
 
 def drop_tail(log: Log) -> None:
-    """As a process does that has too many files open; the next append opens them again."""
+    """Closes the tail's files, as a process with too many open files does; the next append opens them again."""
     with turn_of(log).lock:
         writer_of(log).files.drop_tail()
 

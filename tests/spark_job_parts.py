@@ -24,7 +24,7 @@ def here(spark: Any, groups: Sequence[Sequence[Any]], work: Callable[[Any], Any]
 
 
 def filled(path: Path, count: int = 400, *, partitions: int = 2, start: int = 0, step_ms: int = DAY_MS // 100) -> Path:
-    """A store with a topic ``orders`` of small segments, or more records in it; values are their numbers."""
+    """Fills the topic ``orders`` of a store, new or not, in small segments; the values are the records' numbers."""
     with kstore.open(path, segment_bytes=2000, durability="os") as store:
         if "orders" not in store.topics():
             store.create_topic("orders", partitions)

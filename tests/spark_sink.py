@@ -77,7 +77,7 @@ class _Context(TaskContext):
 
 @contextmanager
 def as_task(partition: int = 0, attempt: int = 0, *, query: str = QUERY, batch_id: int | None = None) -> Iterator[None]:
-    """Code in the block believes to be a Spark task."""
+    """Code in the block believes that it is a Spark task."""
     properties = {} if batch_id is None else {QUERY_ID: query, BATCH_ID: str(batch_id)}
     before = TaskContext._taskContext
     TaskContext._taskContext = _Context(partition, attempt, properties)

@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal: what it sends there, as a person would see it."""
+"""A command in a pseudo-terminal: its output, as a person would see it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def in_terminal(
 
 
 def screen(sent: bytes) -> list[str]:
-    """The lines of a wide terminal that got ``sent``: what stays visible after all of it."""
+    """The lines that a wide terminal shows after ``sent``."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[\??[0-9;]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", sent.decode()):
         if part == "\n":

@@ -39,7 +39,7 @@ class Answer:
 
 
 class Site:
-    """An application, and a browser that was let in."""
+    """An application, and a browser that may use it."""
 
     def __init__(self, app: Guard, survey: Survey) -> None:
         self.app = app
@@ -51,7 +51,7 @@ class Site:
         return self.ask(url, headers={"cookie": self.cookie})
 
     def page(self, url: str) -> str:
-        """The text of a page that is there."""
+        """The text of a page that exists."""
         answer = self.get(url)
         assert answer.status == 200, (url, answer.text)
         return answer.text
@@ -70,7 +70,7 @@ class Site:
         events: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
 
         async def receive() -> MutableMapping[str, Any]:
-            await asyncio.Event().wait()  # the browser stays
+            await asyncio.Event().wait()  # the browser stays connected
             raise AssertionError
 
         await self.app(scope(url, method=method, host=host, headers=headers), receive, events.put)
@@ -82,7 +82,7 @@ class Site:
 
 
 def scope(url: str, *, method: str = "GET", host: str | None = HOST, headers: dict[str, str]) -> dict[str, Any]:
-    """What a server makes of a request; its path may hold any bytes, and is decoded as uvicorn does."""
+    """A request as a server passes it on; its path may hold any bytes, and is decoded as in uvicorn."""
     parts = urlsplit(url, allow_fragments=False) if url.startswith("/") and not url.startswith("//") else None
     path, query = (parts.path, parts.query) if parts else (url, "")
     lines = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]

@@ -47,7 +47,7 @@ def version_one_file(*states: LogState) -> bytes:
 
 
 def restamp(directory: Path) -> bool:
-    """Makes the clean mark of a copied log fit the copy's inode and time; whether the log has such a mark."""
+    """Makes the clean mark of a copied log fit the copy's inode and time; returns whether the log has one."""
     path = directory / "kstore.state"
     data = bytearray(path.read_bytes())
     slots = {at: LogState.decode_old(bytes(data[at : at + SLOT_SIZE])) for at in (0, SLOT_SIZE)}

@@ -1,7 +1,6 @@
 """Readers that read a log repeatedly while others change it: in a thread of the writer, or in another process.
 
-They may meet a typed error about missing records; they must not meet a wrong record, another error, or an end of the
-process.
+They may meet a typed error about missing records, but no wrong record, no other error, and no death of the process.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["ReadOnce", "ReadingProcess", "watched_by_threads"]
 EXPECTED = (ClosedError, OffsetOutOfRangeError)
 # A reader in another process may come before the directory exists, or between two of its files.
 EXPECTED_ELSEWHERE = (*EXPECTED, LogNotFoundError, NotALogError)
-# Only a hang takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 
 # One read of one kind, from a random place; returns the number of records.
@@ -52,7 +51,7 @@ def read_once(log: Log, generator: random.Random) -> int:
         case 1:
             return hold_against(log.read(first, isolation_level="read_committed"), first)
         case 2:
-            # A slice is bytes of a file: a truncation under it cannot be distinguished from damage.
+            # A slice is bytes of a file: a truncation under it looks like damage.
             with contextlib.suppress(CorruptBatchError):
                 return hold_against(log.fetch(first).records(), first)
             return 0
@@ -82,7 +81,7 @@ def watched_by_threads(
                     return
             except CorruptBatchError as error:
                 if not corrupt:
-                    found.append(Wrong(f"damage that is none: {error!r}"))
+                    found.append(Wrong(f"damage in a sound log: {error!r}"))
                     return
             except BaseException as error:
                 found.append(error if isinstance(error, AssertionError) else Untyped(traceback.format_exc()))
@@ -128,7 +127,7 @@ def _serve(connection: Connection) -> None:
             log = None
         except CorruptBatchError as error:
             if not corrupt:
-                verdict = f"Wrong: damage that is none: {error!r}"
+                verdict = f"Wrong: damage in a sound log: {error!r}"
         except AssertionError as error:
             verdict = f"{type(error).__name__}: {error}"
         except StorageError as error:
