@@ -1,4 +1,4 @@
-"""Writes a log through kstore, and keeps, in plain Python, what the log must then hold."""
+"""Writes a log through kstore, and keeps in plain Python what the log must then hold."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Author:
 
     def __init__(self, directory: Path, rows: Sequence[Row] = (), *, leader_epoch: int = 0, **settings: Any) -> None:
         """Opens or creates the log. ``rows`` are its existing ones, ``leader_epoch`` that of its next ones."""
-        # The page cache is enough here: nothing is killed but processes.
+        # The page cache is enough here: only processes are killed.
         self.log = kstore.Log(directory, **{"durability": "os", **settings})
         self.rows = list(rows)
         self._leader_epoch = leader_epoch
@@ -89,7 +89,7 @@ class Author:
         self.log.close()
 
     def append(self, records: Content, *, batch_count: int = 1) -> None:
-        """Append ``records`` in as many batches, or one more."""
+        """Appends ``records`` in this many batches, or one more."""
         step = max(1, len(records.values) // batch_count)
         for start in range(0, len(records.values), step):
             part = records.part(start, start + step)
@@ -99,11 +99,11 @@ class Author:
             self._expect(part, info)
 
     def append_batches(self, buffer: bytes, records: Content, *, assign_offsets: bool = True) -> None:
-        """Append foreign batches in ``buffer``, which hold ``records``."""
+        """Appends the foreign batches in ``buffer``, which hold ``records``."""
         self._expect(records, self.log.append_batches(buffer, assign_offsets=assign_offsets))
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts the log, which keeps only whole batches below ``offset`` and continues at ``offset``."""
+        """Truncates the log, which keeps only whole batches below ``offset`` and continues at ``offset``."""
         self.log.truncate_to(offset)
         assert self.log.end_offset == offset
         kept = min([offset, *(first for first, last in self._batches if first < offset <= last)])
@@ -111,7 +111,7 @@ class Author:
         self._batches = [(first, last) for first, last in self._batches if last < kept]
 
     def delete_records(self, before: int) -> None:
-        """Move the log's start."""
+        """Moves the log's start."""
         self.log.delete_records(before)
         self.rows = [row for row in self.rows if row.offset >= before]
 

@@ -15,7 +15,7 @@ CLEAN_SECONDS_MAX = 60
 
 
 def wait_until_clean(broker: Broker, stops: Mapping[str, int]) -> None:
-    """Until the broker says of each topic that it is clean up to this offset."""
+    """Waits until the broker says that each topic is clean up to this offset."""
     wanted = {f"{topic} 0 {stop}" for topic, stop in stops.items()}
     checkpoint = broker.data / "cleaner-offset-checkpoint"
     deadline = time.monotonic() + CLEAN_SECONDS_MAX
@@ -28,11 +28,11 @@ def wait_until_clean(broker: Broker, stops: Mapping[str, int]) -> None:
 
 
 def timeless(batches: list[Kept]) -> list[Kept]:
-    """The horizon is the time of the pass: here it only matters whether there is one."""
+    """The horizon is the time of the pass: only its existence matters here."""
     return [batch._replace(delete_horizon_ms=batch.delete_horizon_ms and 0) for batch in batches]
 
 
 def first_difference(theirs: list[Kept], ours: list[Kept]) -> str:
     both = zip(timeless(theirs), timeless(ours), strict=False)
     first = next((pair for pair in both if pair[0] != pair[1]), None)
-    return f"{len(theirs)} batches of the broker's, {len(ours)} of kstore's; the first that differ: {first}"
+    return f"the broker kept {len(theirs)} batches, kstore {len(ours)}; the first that differ: {first}"

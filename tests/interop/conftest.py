@@ -28,7 +28,7 @@ class Kafka(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A partition directory, closed, and the rows that it must hold."""
+    """A closed partition directory, and the rows that it must hold."""
 
     directory: Path
     rows: list[Row]
@@ -80,7 +80,7 @@ def dfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dfs]:
 
 @pytest.fixture(params=["hdfs", "webhdfs"])
 def at(request: pytest.FixtureRequest, dfs: Dfs) -> Location:
-    """A directory on HDFS, of the test's own and empty, by hdfs-native and over WebHDFS."""
+    """An empty directory on HDFS for this test, by hdfs-native and over WebHDFS."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     location = open_remote(f"{getattr(dfs, request.param)}/{name}")
     location.fs.make_dirs(location.path)

@@ -16,7 +16,7 @@ from tools.interop import java
 from tools.interop.broker import Broker
 from tools.interop.dump import Run, kafka_dumps
 
-# By log: the option of the tool.
+# By log: the tool's option.
 DECODERS = {
     "__consumer_offsets-0": "offsets-decoder",
     "__share_group_state-0": "share-group-state-decoder",

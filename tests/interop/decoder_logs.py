@@ -29,7 +29,7 @@ COORDINATORS = {
     "share": "--share-group-state-decoder",
 }
 FRAMED = {"metadata": "--cluster-metadata-decoder", "remote": "--remote-log-metadata-decoder"}
-# By schema: the option of the tool.
+# By schema: the tool's option.
 DECODERS = COORDINATORS | FRAMED
 BASE_TIMESTAMP = 1_700_000_000_000
 MESSAGE_COUNT = 6
@@ -41,7 +41,7 @@ SMALL = 12
 
 
 def write_log(schema: str, directory: Path, seed: int) -> Path:
-    """A log of one batch with messages of every type and version in a schema, whole ones and broken ones."""
+    """A log of one batch with messages of every type and version in a schema, whole and broken."""
     rng = random.Random(seed)
     messages = load_messages(schema)
     pairs = list(_coordinator_pairs(messages, rng) if schema in COORDINATORS else _framed_pairs(messages, rng))
@@ -137,7 +137,7 @@ def _framed_pairs(messages: dict[str, Message], rng: random.Random) -> Iterator[
 
 
 def encode_random(message: Message, version: int, rng: random.Random) -> bytes:
-    """A message of ``version`` with random fields, null if they may be, tagged ones sometimes omitted."""
+    """A message of ``version`` with random fields; nullable ones may be null, tagged ones are sometimes omitted."""
     is_flexible = version in message.flexible
     future = [(1000, b"from the future")] if is_flexible and rng.random() < 0.1 else []
     return _fields(message.fields, version, rng, is_flexible, future)
@@ -206,7 +206,7 @@ def _value(field: Field, version: int, rng: random.Random, is_flexible: bool, is
 
 
 def write_all(target: Path, seed: int) -> list[Run]:
-    """Writes all of it below ``target``; what to dump, with the options."""
+    """Writes all logs below ``target``; returns what to dump, with the options."""
     runs = []
     for schema, option in DECODERS.items():
         runs.append(Run(write_log(schema, target / f"{schema}-0", seed), (option,)))
@@ -225,7 +225,7 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
         for run, printed in kafka_dumps(java.find_java(), java.fetch_jars(), runs, Path(work)).items():
             assert not printed.threw, printed.threw
-            # As in the other trees: the option's name is in the file's.
+            # As in the other trees, the file's name contains the option's.
             kind = run.options[0].removeprefix("--")
             dumped = target / "decoded.dumped" / f"{run.path.relative_to(target)}.{kind}.txt"
             dumped.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A program that appends to a new log, reporting after each batch how many records are written, until killed.
+"""A program that appends to a new log until killed, and reports after each batch how many records are written.
 
 usage: python -m tests.interop.killed_writer DIRECTORY
 """

@@ -2,9 +2,9 @@
 
     python -m tests.interop.live_cleaner SECONDS
 
-The step between keys is prime to ``KEYS``, so any ``KEYS`` records that follow one another have all keys. Whatever the
-cleaner has removed, a reader must find the latest record of each key, or a later one: those written before it began
-are the last ``KEYS``.
+The step between keys is prime to ``KEYS``, so any ``KEYS`` consecutive records have all keys. Whatever the cleaner
+removed, a reader must find the latest record of each key that was written before it began, one of the last ``KEYS``, or
+a later one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOPIC_SETTINGS = {
     "delete.retention.ms": "100",
 }
 BROKER_SETTINGS = "log.cleaner.backoff.ms=100\nlog.initial.task.delay.ms=100\nlog.cleaner.threads=2\n"
-# What a broker and its client take to start and to end.
+# How long a broker and its client take to start and to end.
 MARGIN_SECONDS = 90
 FOLLOW_SECONDS_MAX = 5
 
@@ -57,7 +57,7 @@ def value_of(offset: int) -> bytes:
 
 
 class Seen:
-    """What one pass over a log has returned, in its order."""
+    """What one pass over a log returned, in order."""
 
     def __init__(self, reader: str) -> None:
         self._reader = reader
@@ -68,15 +68,15 @@ class Seen:
         if offset <= self._last:
             raise Wrong(f"{self._reader}: offset {offset} after {self._last}")
         if (key, value) != (key_of(offset), value_of(offset)):
-            raise Wrong(f"{self._reader}: at offset {offset} is {key!r}: {value!r}")
+            raise Wrong(f"{self._reader}: offset {offset} has {key!r}: {value!r}")
         self._latest[key_of(offset)] = self._last = offset
 
     def hold(self, end: int) -> None:
-        """``end``: that of the log when the pass began."""
+        """``end``: the log's end when the pass began."""
         for offset in range(max(end - KEYS, 0), end):
             found = self._latest.get(key_of(offset), -1)
             if found < offset:
-                raise Lost(f"{self._reader}: of key {key_of(offset)!r} offset {found}, and {offset} was written")
+                raise Lost(f"{self._reader}: key {key_of(offset)!r} has offset {found}, but {offset} was written")
 
 
 def records(log: kstore.Log, seen: Seen) -> None:
@@ -104,7 +104,7 @@ def followed(log: kstore.Log, seen: Seen) -> None:
 
 
 def lookups(log: kstore.Log, seen: Seen) -> None:
-    """Of each key the latest one: it may be gone by now, if a later one is there."""
+    """Gets each key's latest record, which may be gone by now if a later one exists."""
     end = log.end_offset
     for offset in range(max(end - KEYS, 0), end):
         record = log.get(offset)
@@ -132,7 +132,7 @@ def mirrored(log: kstore.Log, seen: Seen) -> None:
     with tempfile.TemporaryDirectory() as target:
         for done in mirror(log.path, Path(target) / "copy-0"):
             if isinstance(done.error, FileMissingError | DivergedError):
-                # The cleaner was faster, and it says so.
+                # The cleaner was faster, and the error says so.
                 return records(log, seen)
             if done.error is not None or done.damage:
                 raise Wrong(f"{done.error}, {done.damage}")
@@ -151,9 +151,9 @@ class Beside:
 
     def __init__(self, root: Path, topics: Iterable[str], passes: Sequence[Pass]) -> None:
         self.passes: Counter[str] = Counter()
-        # Warnings too: nothing is wrong with the logs.
+        # Warnings too: the logs are sound.
         self.failures: list[str] = []
-        # How often a file of some segment was another one than before.
+        # How many times a segment's file was replaced.
         self.rounds = 0
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._watch, args=(root, topics))]
@@ -207,12 +207,12 @@ class Beside:
 
 
 def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int, passes: Sequence[Pass] = PASSES) -> Beside:
-    """Reads for so long beside ``broker``, which is started for that."""
+    """Starts ``broker``, and reads beside it for this many seconds."""
     broker.extra_properties = BROKER_SETTINGS
     broker.life_seconds_max = seconds + 2 * MARGIN_SECONDS
     with broker.running():
         broker.create_topics(dict.fromkeys(TOPICS, TOPIC_SETTINGS))
-        # A topic's directory comes after the topic, at the latest when it is read.
+        # A topic's directory is created after the topic, at the latest when it is read.
         broker.consume(TOPICS, "read_uncommitted")
         beside = Beside(broker.data, TOPICS, passes)
         writers = [

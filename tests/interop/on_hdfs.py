@@ -1,4 +1,4 @@
-"""Puts on HDFS what a broker wrote."""
+"""Puts a broker's files on HDFS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARTITIONS = ("compacted-txn-0", "deleted-records-0", "headers-0", "lz4-0", "rol
 
 
 def put_broker_s(target: Location) -> Path:
-    """Copies PARTITIONS, with the checkpoints beside them, which say where a log starts; returns their place here."""
+    """Copies PARTITIONS, and the checkpoints beside them with the logs' starts; returns their local directory."""
     source = golden_root() / "clean"
     put_files(source, target)
     for partition in PARTITIONS:

@@ -1,4 +1,4 @@
-"""Logs of idempotent and transactional producers, written through kstore, and beside them what readers must find."""
+"""Logs of idempotent and transactional producers, written through kstore, and what readers must find in them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Producers:
         return build_batch(records, **fields), records
 
     def send(self, producer_id: int, count: int, *, transactional: bool = False) -> None:
-        """One batch, appended as its producer sends it; and now and then repeated, as a retry."""
+        """Appends one batch as its producer sends it, and sometimes again, as a retry."""
         data, records = self.batch(producer_id, count, transactional=transactional)
         info = self.log.append_batches(data)
         assert not info.is_duplicate
@@ -132,7 +132,7 @@ class Producers:
                 self.end(producer_id, commit=generator.random() < 0.5, bump=generator.random() < 0.3)
 
     def repeat(self) -> None:
-        """Every producer repeats its last batch; the log has it, and reports where."""
+        """Every producer repeats its last batch; the log has it, and returns its offset."""
         for info in self.log.producers():
             last = next((each for each in reversed(self.sent) if each.producer_id == info.producer_id), None)
             if last is None or info.last_offset != last.rows[-1].offset:

@@ -25,7 +25,7 @@ from tools.interop.records import Row, read_consumed
 __all__ = ["SCENARIOS", "Scenario"]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# What Kafka calls them as a topic's setting, and their numbers in a batch.
+# Their names in a topic's settings, and their numbers in a batch.
 COMPRESSION_TYPES = {codec: codec for codec in CODECS} | {"none": "uncompressed"}
 CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 SMALL_SEGMENT_BYTES = 16 * 1024
@@ -35,7 +35,7 @@ ROOMY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Scenario:
-    """``write`` makes a log in a directory that does not exist yet, and returns the rows that are in it."""
+    """``write`` makes a log in a directory that does not exist yet, and returns its rows."""
 
     name: str
     write: Callable[[Path], list[Row]]
@@ -46,7 +46,7 @@ class Scenario:
     # Kafka's dump tool reports such a log as faulty even with its own broker's indexes: for entries of batches of the
     # old formats, and for a batch that compaction emptied, whose header keeps a time.
     has_known_faults: bool = False
-    # Transactions were decided in it: offsets without a record.
+    # It has transaction markers: offsets without a record.
     has_markers: bool = False
     # Some of its indexes are a broker's, with another interval between their entries.
     has_foreign_indexes: bool = False
@@ -176,7 +176,7 @@ def truncated(directory: Path) -> list[Row]:
 
 
 def truncated_inside_a_batch(directory: Path) -> list[Row]:
-    """As in Kafka the whole batch is removed, and the log's end is the requested one: a gap."""
+    """As in Kafka, the whole batch is removed and the log ends at the requested offset: a gap."""
     with Author(directory, segment_bytes=SMALL_SEGMENT_BYTES, index_interval_bytes=DENSE_INDEX_BYTES) as author:
         author.append(content(600, "truncated inside"), batch_count=100)
         author.truncate_to(400)
@@ -214,9 +214,9 @@ def reopened_twice(directory: Path) -> list[Row]:
 
 
 def killed(directory: Path) -> list[Row]:
-    """SIGKILL in mid-append, and nothing after it: the directory as the process left it."""
+    """SIGKILL in mid-append: the directory as the process left it."""
     acknowledged = _run_and_kill(directory)
-    # A copy is opened to learn how far the writer came: every record in it must be as intended.
+    # Open a copy to learn how far the writer came: every record in it must be as intended.
     copy = directory.with_name(f"{directory.name}.copy")
     shutil.copytree(directory, copy)
     with Author(copy) as author:
@@ -237,7 +237,7 @@ def killed_then_reopened(directory: Path) -> list[Row]:
 
 
 def torn_then_reopened(directory: Path) -> list[Row]:
-    """A kill that left half of a batch, which cannot be forced with a process."""
+    """A kill that left half a batch, which a real process cannot be made to do."""
     _run_and_kill(directory)
     active = max(directory.glob("*.log"))
     with active.open("ab") as file:
@@ -250,7 +250,7 @@ def torn_then_reopened(directory: Path) -> list[Row]:
 
 
 def _run_and_kill(directory: Path) -> int:
-    """Makes a process append to a new log until it is killed; returns its number of written records."""
+    """Makes a process append to a new log until it is killed; returns how many records it wrote."""
     program = [sys.executable, "-m", "tests.interop.killed_writer", str(directory)]
     writer = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
@@ -337,7 +337,7 @@ def _v2_batch(records: Content, codec: str) -> bytes:
 def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Callable[[Path], list[Row]]:
     """A partition that a broker wrote, which kstore opens for writing and continues.
 
-    ``is_believed``: in its place among the broker's checkpoints and its mark of a clean stop; else alone.
+    ``is_believed``: with the broker's checkpoints and its mark of a clean stop; else alone.
     """
 
     def write(directory: Path) -> list[Row]:
@@ -365,7 +365,7 @@ def taken_over(folder: str, partition: str, *, is_believed: bool = False) -> Cal
 
 
 def replicated(folder: str, partition: str) -> Callable[[Path], list[Row]]:
-    """A broker's batches, of all its segments, appended to a new log with their own offsets.
+    """The batches of all of a broker's segments, appended to a new log with their own offsets.
 
     Every file is then kstore's: the segments, the transaction indexes, the producer snapshots.
     """

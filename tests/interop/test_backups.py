@@ -28,7 +28,7 @@ def create(store: kstore.Store) -> None:
 
 
 def fill(store: kstore.Store, word: str) -> None:
-    """Transactions that are committed and aborted, in two topics, and records without one."""
+    """Committed and aborted transactions in two topics, and records without one."""
     with store.producer(transactional_id="t") as producer:
         producer.init_transactions()
         for number in range(20):

@@ -19,13 +19,13 @@ from tools.interop.records import Consumed, Row, rows_of
 pytestmark = pytest.mark.interop
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-# What a broker finds in its root when it starts: the mark of an orderly stop, or none.
+# What a broker finds in its root at its start: the mark of a clean stop, or none.
 CLEAN, CRASH = "clean", "crash"
 STARTED_AS = {
     CLEAN: "since clean shutdown file was found",
     CRASH: "since no clean shutdown file was found",
 }
-# How many records of a log are looked up by offset, and by time.
+# How many of a log's records are looked up by offset and by time.
 PROBE_COUNT = 8
 CASES = [
     pytest.param(how, name, id=f"{how}-{name}")
@@ -33,18 +33,18 @@ CASES = [
     for name, scenario in SCENARIOS.items()
     if scenario.is_closed or how == CRASH
 ]
-# Their topics index as densely as the log did, and a writer trimmed the indexes when it closed.
+# Their topics' indexes are as dense as the log's, and a writer trimmed the indexes in its close.
 INDEXED_ALIKE = [name for name, s in SCENARIOS.items() if s.is_closed and not s.has_foreign_indexes]
-# A broker says these of any log that came from elsewhere: its own epochs are behind those in the log,
-# and a start offset inside a segment is above the high watermark that it begins with.
+# A broker logs these about any log from elsewhere: its own epochs are older than those in the log, and a start offset
+# inside a segment is above its initial high watermark.
 FOREIGN_LOG_REMARKS = ("LeaderEpochFileCache", "Non-monotonic update of high watermark")
 
 
 class Served(NamedTuple):
     """What a broker made of the directories it was given.
 
-    By isolation level and topic what a consumer read; by topic what it found for SEEKS and for the times of the same
-    records; the partition directories after an orderly stop (file name to bytes), and what the broker said.
+    By isolation level and topic, what a consumer read; by topic, what it found for SEEKS and for the times of the same
+    records; the partition directories after a clean stop (file name to bytes), and the broker's log.
     """
 
     consumed: dict[str, dict[str, Consumed]]
@@ -56,7 +56,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Served]:
-    """Both openings, by how the broker found its root, of one broker: it is started three times in all."""
+    """What one broker served, by the state of its root at its start; it is started three times in all."""
     broker = kafka.broker(tmp_path_factory.mktemp("broker"))
     with broker.running():
         broker.create_topics({name: SCENARIOS[name].topic_settings for name in library.directories()})

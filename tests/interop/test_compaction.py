@@ -1,6 +1,6 @@
 """A broker's own cleaner and kstore's, over the same dirty logs: they keep the same batches with the same records.
 
-And Kafka's dump tool finds nothing wrong with what kstore has made, nor does a broker that serves it.
+Neither Kafka's dump tool nor a broker that serves kstore's result finds anything wrong with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPIC_SETTINGS = {
 
 
 class Cleaned(NamedTuple):
-    """By topic: the dirty log, what the broker has made of it, and what kstore has made."""
+    """By topic: the dirty log, the broker's result, and kstore's."""
 
     dirty: dict[str, Path]
     by_broker: dict[str, Path]
@@ -105,7 +105,7 @@ def test_segments_and_indexes_of_transactions_are_alike(topic: str, cleaned: Cle
 def test_kafka_s_dump_tool_finds_no_mismatch_that_it_does_not_find_in_the_broker_s_own(
     topic: str, cleaned: Cleaned, kafka: Kafka, tmp_path: Path
 ) -> None:
-    """It counts an emptied batch as one without a time, and so reports the time index entry that leads there."""
+    """The tool finds no time in an emptied batch, and so reports the time index entry that leads to it."""
     theirs = reports(cleaned.by_broker[topic], kafka, tmp_path / "theirs")
     ours = reports(cleaned.by_kstore[topic], kafka, tmp_path / "ours")
     assert {run: said for run, said in ours.items() if said and said != theirs.get(run)} == {}
@@ -113,7 +113,7 @@ def test_kafka_s_dump_tool_finds_no_mismatch_that_it_does_not_find_in_the_broker
 
 
 def reports(directory: Path, kafka: Kafka, root: Path) -> dict[str, list[str]]:
-    """By file and options, what Kafka's dump tool reports of a log, without the paths."""
+    """Kafka's dump tool's reports on a log by file and options, without the paths."""
     copy, work = root / "copy", root / "work"
     shutil.copytree(directory, copy)
     work.mkdir()

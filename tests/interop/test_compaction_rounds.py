@@ -1,7 +1,7 @@
-"""A broker's cleaner and kstore's over the same log, round after round as it grows, with time to expire between.
+"""A broker's cleaner and kstore's over the same log, round after round as it grows; horizons expire in between.
 
-What a transaction's end and a tombstone need is several passes: the first takes the data, the next sets the time to
-live, one behind that time takes the marker. Producers are live here, so their last batches stay as empty ones.
+A transaction's end and a tombstone take several passes: the first removes the data, the next sets the horizon, one
+after that horizon removes the marker. Producers are live here, so their last batches stay, empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interop
 
 
 class Shape(NamedTuple):
-    """The number of batches a round, and of keys."""
+    """The number of batches in a round, and of keys."""
 
     seed: int
     batches: int
@@ -36,7 +36,7 @@ class Shape(NamedTuple):
     segment_bytes: int = 16 << 10
 
 
-# Of small segments many stay as they are, alone. Those of "left-open" are open between the rounds.
+# Many small segments stay unmerged. Transactions of "left-open" are open between the rounds.
 LOGS = {
     "few-keys": Shape(1, 150, 4),
     "many-keys": Shape(2, 150, 60),
@@ -46,7 +46,7 @@ LOGS = {
 }
 LEFT_OPEN = "left-open"
 ROUNDS = 5
-# After these all transactions have ended: the next passes complete what a pass left for open ones.
+# From this round on all transactions end: later passes complete what earlier ones left for open transactions.
 ENDED_FROM = 1
 # Far less than a broker takes to start.
 RETENTION_MS = 500
@@ -61,7 +61,7 @@ TOPIC_SETTINGS = {
 
 
 class Pass(NamedTuple):
-    """A log after a round: its batches, segments, indexes of transactions, and what a committed reader gets."""
+    """A log after a round: its batches, segments, transaction indexes, and what a committed reader gets."""
 
     batches: list[Kept]
     segments: list[str]
@@ -70,14 +70,14 @@ class Pass(NamedTuple):
 
 
 class Story(NamedTuple):
-    """By topic, what each round made of the log, the broker's and kstore's."""
+    """By topic, the log after each round, the broker's and kstore's."""
 
     by_broker: dict[str, list[Pass]]
     by_kstore: dict[str, list[Pass]]
 
 
 def parts(topic: str, now_ms: int) -> list[list[bytes]]:
-    """What each round appends; its records are an hour old at the first."""
+    """What each round appends; at the first round the records are an hour old."""
     shape = LOGS[topic]
     batches = Batches(random.Random(shape.seed), now_ms - 3_600_000)
     made = []
@@ -112,7 +112,7 @@ def append(data: Path, topic: str, part: list[bytes], clock: ManualClock) -> Non
 
 
 def compacted(data: Path, topic: str, clock: ManualClock) -> int:
-    """Where a broker stops: it leaves the whole segment in which a transaction is open."""
+    """Compacts; returns where a broker stops, which leaves the whole segment of an open transaction."""
     bases = [int(path.stem) for path in (data / f"{topic}-0").glob("*.log")]
     with opened(data, topic, clock) as log:
         report = log.compact()
@@ -126,7 +126,7 @@ def compacted(data: Path, topic: str, clock: ManualClock) -> int:
 def seen(directory: Path, committed: list[Row]) -> Pass:
     segments = sorted(path.name for path in directory.glob("*.log"))
     aborted = {path.name: path.read_bytes() for path in directory.glob("*.txnindex")}
-    # The leader's epoch is the broker's own.
+    # The broker sets its own leader epoch.
     committed = [row._replace(leader_epoch=0) for row in committed]
     return Pass(batches_in(directory), segments, {name: data for name, data in aborted.items() if data}, committed)
 
@@ -215,7 +215,7 @@ def latest(rows: list[Row]) -> dict[bytes, Row]:
 
 
 def test_all_that_takes_several_passes_came_to_pass(story: Story) -> None:
-    """Markers and tombstones lived for their time, and then went; producers' last batches stayed without data."""
+    """Markers and tombstones went after their horizon, and not before; producers' last batches stayed, empty."""
     passes = story.by_kstore["few-keys"]
     for kind in (is_marker, is_tombstone):
         waiting = [{one.base_offset for one in each.batches if kind(one) and one.delete_horizon_ms} for each in passes]

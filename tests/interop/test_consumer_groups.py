@@ -1,8 +1,8 @@
 """Groups and a queue move with their store to a broker and back: no member reads a record twice, or misses one.
 
 One story. A store's groups commit: as members that share a topic, by a reset on the command line, and in a producer's
-transaction. The store becomes a broker's, whose tools show these offsets and whose consumer goes on at them. Then it is
-kstore's again, and its groups go on where Kafka's consumer, and Kafka's tools, have left them.
+transaction. A broker takes the store; its tools show these offsets, and its consumer continues at them. Then kstore
+takes it back, and its groups continue where Kafka's consumer and tools left them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tools.interop.broker import Broker
 pytestmark = pytest.mark.interop
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
-# With as many partitions as kstore has made.
+# With as many partitions as in kstore.
 TOPICS = {
     "orders": {"partitions": "3"},
     "invoices": {},
@@ -50,7 +50,7 @@ READ_BY_MEMBERS_MIN = 10  # of each partition
 SECONDS_MAX = 30
 READ_BY_KAFKA = 40  # of all, half of them by each protocol of Kafka's groups
 PROTOCOLS = ("classic", "consumer")
-# After what all have read, so that there is more to come.
+# Appended after all reads, so that more records follow.
 APPENDED_LAST = 5
 ACKED = [b"job 0", b"job 1", b"job 4"]
 JOBS = [b"job %d" % number for number in range(10)]
@@ -94,7 +94,7 @@ def take(consumer: Consumer, into: Read, count: int) -> None:
 
 
 def live(path: Path) -> Read:
-    """The store's first part: what the members of the group "billing" have read."""
+    """Fills the store; returns what the members of the group "billing" read."""
     read: Read = defaultdict(list)
     with kstore.open(path, durability="os") as store:
         store.create_topic("orders", partitions=3)
@@ -105,7 +105,7 @@ def live(path: Path) -> Read:
         for job in jobs.get_many(6):
             if job.value in ACKED:
                 job.ack()  # the others are leased when the store is closed
-    # Two members in two stores, as in two processes, so that they meet in files.
+    # Two members in two stores, as in two processes: they coordinate through files.
     with kstore.open(path, durability="os", shared=True) as one, kstore.open(path, durability="os", shared=True) as two:
         members = [store.consumer("orders", group="billing", max_poll_records=4) for store in (one, two)]
         deadline = time.monotonic() + SECONDS_MAX
@@ -130,7 +130,7 @@ def live(path: Path) -> Read:
 
 
 def in_transactions(store: Store) -> None:
-    """The group "invoicing" commits 3 of each partition with a transaction; 9 and 10 are aborted, or left open."""
+    """The group "invoicing" commits 3 in each partition with a transaction; 9 and 10 are aborted or left open."""
     with store.producer(transactional_id="invoices") as producer:
         with producer.transaction():
             producer.send("invoices", b"three of each")
@@ -149,7 +149,7 @@ def committed(path: Path) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
 
 
 def give(store: Path, broker: Broker) -> None:
-    """Replaces the broker's empty partitions with the store's, and with what kstore knows about them."""
+    """Replaces the broker's empty partitions with the store's, kstore's own files included."""
     ids = {topic: read_topic_id(SYSTEM_FS, broker.data / f"{topic}-0" / PARTITION_METADATA) for topic in TOPICS}
     for path in store.iterdir():
         if path.is_dir():
@@ -162,7 +162,7 @@ def give(store: Path, broker: Broker) -> None:
 
 
 def described(path: Path) -> dict[str, dict[TopicPartition, tuple[int, int, int]]]:
-    """By group and partition the committed offset, the log's end and the lag, of what ``--describe`` has printed."""
+    """The committed offset, the log's end and the lag by group and partition, from the output of ``--describe``."""
     found: dict[str, dict[TopicPartition, tuple[int, int, int]]] = defaultdict(dict)
     for row in re.findall(r"^(\S+) +(\S+) +(\d+) +(\d+) +(\d+) +(\d+) ", path.read_text("utf-8"), re.MULTILINE):
         group, topic, *numbers = row

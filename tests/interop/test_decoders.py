@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).resolve().parents[2]
 ERROR = re.compile(rb"(Error at (?:offset )?\d+, skipping\.).*")
-# Others than those that tests/golden holds.
+# Not the ones in tests/golden.
 SEEDS = (2, 3)
 
 

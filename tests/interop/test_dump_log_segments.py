@@ -16,13 +16,13 @@ from tools.interop.dump import GAPS_HEADING, Printed, Run, kafka_dumps, runs_ove
 pytestmark = pytest.mark.interop
 
 DEEP = ("--deep-iteration",)
-# What a writer that was killed left is for recovery, not for a dump.
+# A killed writer's log is for recovery, not for a dump.
 CLOSED = [name for name, scenario in SCENARIOS.items() if scenario.is_closed]
 
 
 @pytest.fixture(scope="module")
 def dumps(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Run, Printed]]:
-    """By scenario, what Kafka's tool prints; on copies, because it may change what it dumps."""
+    """What Kafka's tool prints, by scenario; on copies, because it may change what it dumps."""
     copies = tmp_path_factory.mktemp("dumped")
     runs = {
         name: runs_over(Path(shutil.copytree(directory, copies / directory.name)))
@@ -63,7 +63,7 @@ def test_kafkas_tool_prints_every_record(scenario: str, scenario_dumps: dict[Run
     ).splitlines()
     offsets = [int(line.split()[2]) for line in lines if line.startswith(b"| offset: ") and b"endTxnMarker" not in line]
     wanted = [row.offset for row in library[scenario].rows]
-    # Records before a log's start offset are in its first segment still.
+    # The first segment still has records from before the log's start offset.
     assert offsets[len(offsets) - len(wanted) :] == wanted
     assert len(offsets) == len(wanted) or scenario.endswith("deleted-records")
 
@@ -79,7 +79,7 @@ def test_kstore_prints_the_same_lines(
         assert out.splitlines() == printed.out.splitlines(), str(run)
         assert out == printed.out, str(run)
         assert without_the_defect(err.decode()) == without_the_defect(printed.err.decode()), str(run)
-        # Kafka's tool ends with 0 whatever it finds. A gap, which compaction and truncation leave, is no damage.
+        # Kafka's tool always exits with 0. A gap, which compaction and truncation leave, is no damage.
         assert status == (DAMAGED if unexpected_reports(err, offsets) else OK), str(run)
 
 

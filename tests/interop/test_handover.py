@@ -1,4 +1,4 @@
-"""kstore's logs are handed to a real broker, taken back from it, and handed over again; no reader misses a record."""
+"""kstore's logs are handed to a real broker, taken back, and handed over again; no reader misses a record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLEAN_START = "since clean shutdown file was found"
 
 
 class Round(NamedTuple):
-    """By topic (begin, end, rows): what a broker served, and what kstore had to serve; and what the broker said."""
+    """By topic (begin, end, rows): what a broker served, and what kstore had to serve; and the broker's log."""
 
     served: dict[str, tuple[int, int, list[Row]]]
     expected: dict[str, tuple[int, int, list[Row]]]
@@ -35,7 +35,7 @@ class Round(NamedTuple):
 
 
 class Story(NamedTuple):
-    """Two rounds with a broker, and what kstore read of the logs after each."""
+    """Two rounds with a broker, and what kstore read in the logs after each."""
 
     broker: Broker
     rounds: list[Round]
@@ -119,7 +119,7 @@ def test_after_kstore_has_gone_on_the_broker_serves_all_of_it(story: Story, topi
     second = story.rounds[1]
     begin, end, rows = second.served[topic]
     assert (begin, end, rows) == second.expected[topic]
-    # The broker's own of the first round, and kstore's after them.
+    # The broker's, from the first round, and kstore's after them.
     assert rows[: len(story.rounds[0].served[topic][2])] == story.rounds[0].served[topic][2]
     assert end > 180 + PRODUCED
 

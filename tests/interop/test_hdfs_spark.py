@@ -61,7 +61,7 @@ def test_a_broker_s_logs_are_the_same_rows_there_as_here(spark: SparkSession, at
     levels: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
     for level in levels:
         assert rows_of(load(spark, at, isolationLevel=level)) == rows_here(source, level)
-    # By a glob, in splits of a few KiB, and only some of it.
+    # Through a glob, in splits of a few KiB, and filtered.
     frame = load(spark, at / "*-0", maxPartitionBytes="16k", isolationLevel="read_uncommitted")
     assert frame.rdd.getNumPartitions() > len(PARTITIONS)
     kept = [row for row in rows_here(source, "read_uncommitted") if row[0] == "rolled" and 50 <= row[2] < 90]

@@ -1,4 +1,4 @@
-"""kstore's directory lock and Java's, which is a broker's, exclude each other."""
+"""kstore's directory lock and Java's, which a broker uses, exclude each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCE = Path(__file__).parents[2] / "tools" / "interop" / "HoldLock.java"
 
 
 class JavaLocker:
-    """A Java program that tries the lock on request."""
+    """A Java program that tries to take the lock on request."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -66,7 +66,7 @@ def test_java_and_kstore_keep_each_other_out(tmp_path: Path, java: JavaLocker) -
         for shared in (False, True):
             with pytest.raises(LockedError, match=rf"process {java.pid} \(a broker or another program\)"):
                 use(tmp_path, shared=shared)
-    # Java gives the lock up to try again, so kstore's attempts must have disturbed nothing.
+    # Java releases the lock and tries again, so kstore's attempts must not have disturbed it.
     assert java.try_again() == "locked"
     java.stop()
     with DirectoryLock(tmp_path) as lock:

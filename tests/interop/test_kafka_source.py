@@ -1,4 +1,4 @@
-"""Queries that change only their format: Spark's own Kafka source over a live broker, and kstore over its directory."""
+"""Queries of which only the format changes: Spark's Kafka source over a live broker, and kstore over its directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = list[tuple[Any, ...]]
 
 TOPIC_SETTINGS = {"internal.segment.bytes": "8192", "index.interval.bytes": "256"}
 EVENTS, MONEY = 300, 200
-# Some forty queries of each source.
+# About forty queries of each source.
 LIFE_SECONDS_MAX = 900
 # As a time, after every record.
 LATE = "4102444800000"
@@ -40,7 +40,7 @@ class Both(NamedTuple):
         return reader.format("kafka").option("kafka.bootstrap.servers", self.server).options(**options).load()
 
     def kstore(self, options: Options, *, stream: bool = False) -> DataFrame:
-        # The same options, also those for a client of the broker: only the format and the path are new.
+        # The same options, even those for a broker's client: only the format and the path are new.
         reader = self.spark.readStream if stream else self.spark.read
         given = {"kafka.bootstrap.servers": self.server, **options}
         return reader.format("kstore").options(**given).load(str(self.directory))
@@ -70,7 +70,7 @@ def both(kafka: Kafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
             "concat('k', id) as key",
             "repeat('v', 20) as value",
         )
-        # A slow machine would fill a batch of the usual 16 KiB, which a segment of 8 KiB refuses.
+        # On a slow machine batches would grow to the default 16 KiB, which a segment of 8 KiB refuses.
         kafka_options = {"kafka.bootstrap.servers": broker.server, "kafka.batch.size": "1000"}
         rows.write.format("kafka").options(**kafka_options).save()
         yield Both(spark, broker.server, broker.data)

@@ -1,4 +1,4 @@
-"""A kstore log in the directory of a broker that runs: reading it is safe and exact, writing it is refused."""
+"""A kstore log in the directory of a running broker: reading it is safe and exact, writing it is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tools.interop.records import Consumed, rows_of
 pytestmark = pytest.mark.interop
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-# By topic: how many records, in which codec, in how many transactions.
+# By topic: the number of records, the codec, the number of transactions.
 TOPICS = {"live": (500, "none", 0), "live-zstd": (300, "zstd", 0), "live-txn": (200, "lz4", 8)}
 # Small segments, so that the broker rolls.
 TOPIC_SETTINGS = {"internal.segment.bytes": "8192", "index.interval.bytes": "256"}
@@ -95,7 +95,7 @@ def test_a_broker_does_not_start_on_a_store_that_is_shared(
         with pytest.raises(BrokerError), broker.running():
             pass
         assert "Failed to acquire lock on file .lock" in broker.log
-        # Neither of them has noticed.
+        # Neither of them noticed.
         assert one.log("live", 0).append(b"one") == before
         assert two.log("live", 0).append(b"two") == before + 1
     with broker.running():

@@ -27,7 +27,7 @@ def test_every_reader_finds_all_records_and_no_damage_beside_a_brokers_cleaner(k
 
 
 def test_spark_finds_no_damage_beside_a_brokers_cleaner(kafka: Kafka, spark: SparkSession, directory: Path) -> None:
-    """It reads up to the end that it planned, and of a record that was replaced after that it sees neither version."""
+    """A read up to a planned end sees neither version of a record that was replaced after the plan."""
 
     def by_spark(log: kstore.Log, seen: Seen) -> None:
         planned = Seen("Spark")

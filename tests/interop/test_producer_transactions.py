@@ -1,4 +1,4 @@
-"""What ``store.producer(transactional_id=...)`` left, at a real broker: its committed reader gets exactly that.
+"""What ``store.producer(transactional_id=...)`` wrote is exactly what a real broker's committed reader gets.
 
 Transactions over several partitions, committed and aborted, fenced and left open, of several batches each, compressed
 and not; offsets sent with them; and between them an idempotent producer in the same partitions. Kafka's dump tool
@@ -29,7 +29,7 @@ from tools.interop.records import Consumed, rows_of
 pytestmark = pytest.mark.interop
 
 ROOT = Path(__file__).resolve().parents[2]
-# The second one stores its batches in a codec of its own, the third stamps them.
+# The second topic stores its batches in its own codec, the third stamps them.
 TOPICS: dict[str, dict[str, Any]] = {
     "a": {},
     "b": {"compression_type": "zstd"},
@@ -44,7 +44,7 @@ SECONDS_MAX = 60.0
 
 @dataclass
 class Model:
-    """What readers must find, by topic, and the offsets that are committed."""
+    """What readers must find by topic, and the committed offsets."""
 
     everything: dict[str, set[bytes]] = field(default_factory=lambda: {topic: set() for topic in TOPICS})
     committed: dict[str, list[bytes]] = field(default_factory=lambda: {topic: [] for topic in TOPICS})
@@ -52,7 +52,7 @@ class Model:
 
 
 def send(producer: Producer, model: Model, word: str, generator: random.Random) -> dict[str, list[bytes]]:
-    """Records of one transaction to all topics; what it sent."""
+    """Sends one transaction's records to all topics; returns what it sent."""
     sent: dict[str, list[bytes]] = {}
     for topic in TOPICS:
         count = generator.choice([1, 2, 60])
@@ -70,7 +70,7 @@ def live(path: Path, seed: int) -> Model:
     with Store(path, background=False, segment_bytes=16_384, durability="os") as store:
         for topic, settings in TOPICS.items():
             store.create_topic(topic, 1, **settings)
-        # As many as the broker's own has.
+        # As many as the broker's own topic has.
         store.create_topic("__consumer_offsets", 1, cleanup_policy="compact")
         plain = store.producer(batch_size=500)
         movers = [
@@ -103,7 +103,7 @@ def live(path: Path, seed: int) -> Model:
 
 
 def _fence(store: Store, old: Producer, model: Model, generator: random.Random) -> None:
-    """A second producer with the id of one that is in a transaction; its own is left open when it is closed."""
+    """A second producer with the id of one in a transaction; it is closed with its own transaction open."""
     old.init_transactions()
     old.begin_transaction()
     send(old, model, "fenced", generator)
@@ -120,7 +120,7 @@ def _fence(store: Store, old: Producer, model: Model, generator: random.Random) 
 
 
 class Story(NamedTuple):
-    """What kstore meant, the store as it left it, what the broker served, and its directory when it had stopped."""
+    """What kstore wrote, its store, what the broker served, and the broker's directory after its stop."""
 
     model: Model
     given: Path

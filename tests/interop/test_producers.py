@@ -1,8 +1,8 @@
-"""Idempotent and transactional batches that kstore wrote, at a real broker, and back: both see the same.
+"""Idempotent and transactional batches go from kstore to a real broker and back: both see the same.
 
-Twice each log is given to a broker, which serves exactly its records in both isolation levels, and knows the producers
-that kstore knows. Between, kstore goes on with what the broker has left: repetitions are recognised, sequences go on,
-open transactions end. The first time the broker trusts the files, the second time it recovers them.
+A broker gets each log twice, serves exactly its records in both isolation levels, and knows the producers that kstore
+knows. In between, kstore continues the broker's log: it recognises repetitions, sequences go on, open transactions end.
+The first time the broker trusts the files, the second time it recovers them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ LOGS: dict[str, Callable[[Producers], None]] = {
 
 
 class Round(NamedTuple):
-    """By topic: the model as it is, the directory as kstore closed it and as the broker left it, what was served."""
+    """By topic: the model, the directory as kstore closed it and as the broker left it, and what was served."""
 
     producers: dict[str, Producers]
     given: dict[str, Path]
@@ -131,14 +131,14 @@ def rounds(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> list[Round
         live(models[topic])
         models[topic].close()
     first = serve(broker, root / "first", models, clean=True)
-    # Without what kstore knew of the files before the broker had them.
+    # Without kstore's own files, which are from before the broker's round.
     shutil.copytree(root / "left-first", root / "second", ignore=shutil.ignore_patterns("kstore.*"))
     models = {topic: go_on(model, root / "second" / f"{topic}-0") for topic, model in models.items()}
     return [first, serve(broker, root / "second", models, clean=False)]
 
 
 def go_on(model: Producers, directory: Path) -> Producers:
-    """The same producers, later, with what the broker has left of their log."""
+    """The same producers later, with their log as the broker left it."""
     later = replace(
         model,
         log=kstore.Log(directory, **SETTINGS),
@@ -223,7 +223,7 @@ def in_order(entries: Iterable[ProducerEntry]) -> list[ProducerEntry]:
 def test_the_broker_leaves_segments_and_transaction_indexes_as_they_were(
     topic: str, number: int, rounds: list[Round]
 ) -> None:
-    # A broker that recovers leaves out of an index what compaction, or a deletion, has left no data of.
+    # A recovering broker omits index entries whose data compaction or a deletion removed.
     is_told_by_data = number == 0 or not ("compacted" in topic or "deleted" in topic)
     for suffix in (".log", ".txnindex") if is_told_by_data else (".log",):
         before, after = (

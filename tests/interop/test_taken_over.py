@@ -1,4 +1,4 @@
-"""Kafka's dump tool finds no fault with what kstore has made of every partition that a real broker wrote."""
+"""Kafka's dump tool finds no fault in any partition of a real broker after kstore took it over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
 def dumps(
     kafka: Kafka, lives: dict[str, Life], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[Run, Printed]]:
-    """By partition what Kafka's tool prints; on copies, because it may change what it dumps."""
+    """What Kafka's tool prints, by partition; on copies, because it may change what it dumps."""
     root = tmp_path_factory.mktemp("dumps")
     runs = {
         name: runs_over(shutil.copytree(life.directory, root / name / life.directory.name))

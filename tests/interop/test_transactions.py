@@ -1,6 +1,6 @@
-"""Transactions over several partitions, and committed offsets, of kstore's coordinator: at Kafka's tool and a broker.
+"""Transactions over several partitions and committed offsets of kstore's coordinator, in Kafka's tool and a broker.
 
-One transaction was decided and not carried out when the broker took over: it finishes it, as kstore does with a
+One transaction was decided but not carried out when the broker took over: the broker finishes it, as kstore finishes a
 broker's.
 """
 
@@ -55,7 +55,7 @@ def live(path: Path) -> None:
     store = Store(path, background=False, fs=fs)
     for topic in TOPICS:
         store.create_topic(topic)
-    # As many as the broker's own has.
+    # As many as the broker's own topic has.
     store.create_topic("__consumer_offsets", 1, cleanup_policy="compact")
     coordinator = coordinator_of(store)
     producer = coordinator.init_producer_id("first")
@@ -72,7 +72,7 @@ def live(path: Path) -> None:
     write(store, "second", fenced, b"second-lost")
     second = coordinator.init_producer_id("second")
     write(store, "second", second, b"second-decided")
-    # The decision is written, no marker is.
+    # The decision is written, but no marker.
     fs.faults.append(Fault(2, errno.ENOSPC, kinds=frozenset({"write_and_sync"}), sticky=True))
     with pytest.raises(DiskFullError):
         coordinator.end("second", *second, commit=True)
@@ -85,7 +85,7 @@ OFFSETS = ["a\t0\t4\tgröße", "b\t0\t4\t", "c\t0\t7\t"]
 
 
 class Story(NamedTuple):
-    """The store as kstore left it, what the broker served, and its directory when it had stopped."""
+    """The store as kstore left it, what the broker served, and the broker's directory after its stop."""
 
     given: Path
     consumed: dict[str, list[bytes | None]]
@@ -113,7 +113,7 @@ def story(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def consume(broker: Broker) -> dict[str, list[bytes | None]]:
-    """What a committed reader gets, after the broker has finished what was left over."""
+    """What a committed reader gets after the broker has finished the open transaction."""
     deadline = time.monotonic() + SECONDS_MAX
     while True:
         found = {
