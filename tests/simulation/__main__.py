@@ -45,9 +45,9 @@ def main() -> int:
     parser.add_argument("--lives", type=int, default=1, help="how many lives, each with the next seed")
     parser.add_argument("--keep", type=numbers_of, help="the steps to do, as 3,17,20-25; default: all")
     parser.add_argument("--durability", choices=DURABILITIES, help="default: the seed says")
-    parser.add_argument("--judged", choices=DURABILITIES, help="hold it against the promises of this durability")
+    parser.add_argument("--judged", choices=DURABILITIES, help="check it against the promises of this durability")
     parser.add_argument("--first", action="store_true", help="end with the first life that fails")
-    parser.add_argument("--no-shrink", action="store_true", help="print a failing life as it is")
+    parser.add_argument("--no-shrink", action="store_true", help="print a failing life without shortening it")
     given = parser.parse_args()
     crash_count = failed_count = 0
     for seed in range(given.seed, given.seed + given.lives):
@@ -88,7 +88,7 @@ def run(life: Life) -> Outcome | tuple[Life, AssertionError]:
 
 
 def kind_of(error: AssertionError) -> str:
-    """What two failures of the same kind share: the verdict, and its message except for numbers."""
+    """What failures of the same kind share: the verdict, and its message without numbers."""
     return f"{type(error).__name__}: {re.sub('[0-9]+', '', str(error))[:60]}"
 
 

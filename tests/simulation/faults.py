@@ -1,7 +1,7 @@
 """The machine of a simulated life: a file system in memory whose disk keeps only what was synced, and its faults.
 
-A fault is armed with a number of future changes. After that many requests the fault strikes: the power goes, the
-process is killed, or one operation fails. ``perform`` applies every change to the memory, which the process sees, and
+A fault is armed with a number of changes to wait for. Then it strikes: the power fails, the process is killed, or one
+operation fails. ``perform`` applies every change to the memory, which the process sees, and
 to the disk, which a power cut may leave.
 """
 
@@ -88,7 +88,7 @@ class SimulatedFs(WatchedFs):
         return self._trace.hexdigest()
 
     def next_process(self) -> SimulatedFs:
-        """The file system for the process after a killed one: the machine runs on."""
+        """The file system for the process after a killed one: the machine keeps running."""
         following = SimulatedFs.__new__(SimulatedFs)
         WatchedFs.__init__(following, self.memory)
         following.memory, following.disk = self.memory, self.disk
@@ -111,7 +111,7 @@ class SimulatedFs(WatchedFs):
                 return action()
             raise Ended(self.ended)
         if operation.kind == "advise" and self.failed_sync:
-            # A later request succeeds: pages that a failed sync left are marked clean.
+            # A later sync succeeds: the pages of the failed one are marked clean.
             self.drop_lost(everything if self.change_count % 2 else nothing, operation.inode)
         if operation.kind not in SEEN:
             return action()
@@ -137,7 +137,7 @@ class SimulatedFs(WatchedFs):
             self.memory.put_back(inode, data)
 
     def rot(self, number: int, data: bytes, at: int) -> None:
-        """Byte ``at`` of a file has changed on disk, and no cache has the old one: its content is ``data``."""
+        """Byte ``at`` of a file has changed on disk, and no cache has the old byte: the content is ``data``."""
         self.memory.put_back(number, data)
         self.disk.rot(number, at, data[at])
         self._trace.update(f"rot {number} {at}\n".encode())
@@ -211,7 +211,7 @@ def any_choice(disk: Disk, generator: random.Random) -> Choice:
 
 
 def flip_bit(data: bytes, generator: random.Random) -> tuple[bytes, int]:
-    """``data`` with another bit somewhere, and the byte that it is in."""
+    """``data`` with one flipped bit, and the position of its byte."""
     at = generator.randrange(len(data))
     changed = bytearray(data)
     changed[at] ^= 1 << generator.randrange(8)

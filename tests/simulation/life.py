@@ -1,7 +1,7 @@
-"""A simulated life: one store, from its creation through dozens of crashes, each over the remains of the last.
+"""A simulated life: one store, from its creation through dozens of crashes, each over what the last one left.
 
     Life(seed).run()                 # all steps
-    Life(seed, kept=[3, 4, 17]).run()    # these only: the rest of a failing life after shrinking
+    Life(seed, kept=[3, 4, 17]).run()    # only these: what shrinking left of a failing life
 
 Everything follows from the seed; see tests/README.md.
 """
@@ -52,10 +52,10 @@ SETTINGS: dict[str, Any] = {
     "min_cleanable_dirty_ratio": 0.1,
     "initial_delay_ms": 0,
 }
-# What rots: where it is checked, and where it is rebuilt.
+# The files that rot: those that are checked and those that are rebuilt.
 ROTTING = (".log", ".index", ".timeindex")
 BATCH_HEADER_SIZE = 61
-# More than a few at a time are not ended by a crash.
+# A crash ends at most a few transactions.
 MARKERS_MAX = 8
 FIRST_TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
     "orders": (2, {}),
@@ -80,8 +80,7 @@ class Outcome:
 
 @dataclass
 class Life:
-    """One life. ``judged``: check it against the promises of another durability, to see that this distinguishes
-    them."""
+    """One life. ``judged``: check it against the promises of another durability, to see that the check notices."""
 
     seed: int
     kept: Iterable[int] | None = None
@@ -104,7 +103,7 @@ class Life:
         self.topics: dict[str, TopicModel] = {}
         self.serial = self.write_count = self.crash_count = self.failure_count = 0
         self.power_cut = False
-        # Transactions and queues make promises that this can check only if everything is synced.
+        # This life can check the promises of transactions and queues only if everything is synced.
         self.has_all = self.durability == "sync"
         self.transactions = Transactions()
         self.items = Items()
@@ -203,7 +202,7 @@ class Life:
                 self._go_on(generator)
 
     def _go_on(self, generator: random.Random) -> None:
-        """An operation has failed. After a failed sync, and sometimes without one, the process ends."""
+        """An operation failed. After a failed sync, and sometimes without one, the process ends."""
         self.failure_count += 1
         self.fs.is_full = False
         if self._store is None or self.fs.failed_sync or generator.random() < 0.3:
@@ -220,13 +219,13 @@ class Life:
         failures = self.fs.failure_count
         self._store = self._opened()
         if self.fs.failure_count > failures:
-            # It is open, and may have left something for later: the next process does it.
+            # The store is open, but work may be left: the next process does it.
             self.fs.ended = "kill"
             raise Ended("kill")
         self._hold_all()
 
     def close(self) -> None:
-        """Closes the store cleanly: then all that was acknowledged is on disk."""
+        """Closes the store cleanly: then everything acknowledged is on disk."""
         store, self._store = self.store, None
         try:
             store.close()
@@ -241,11 +240,11 @@ class Life:
             parts_of(self._store).topics.life.closed = True
             self._store = None
         self.items.process_ended()
-        # The tails of an ended process are not open in the next one.
+        # The next process does not have the last one's open tails.
         OPEN_TAILS._tails.clear()
 
     def arm(self, kind: FaultKind, generator: random.Random) -> None:
-        """A fault is armed; it strikes at once if no wait is drawn."""
+        """Arms a fault, which strikes at once if the drawn wait is 0."""
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
         self.fs.fault = Fault(kind, countdown, generator.random(), generator.random() < 0.5)
         if kind in ("power", "kill") and countdown == 0:
@@ -253,7 +252,7 @@ class Life:
             raise Ended(kind)
 
     def _crash(self, generator: random.Random) -> None:
-        """The process ends, and others open the store until one succeeds; some of these end as well."""
+        """The process ends, and others open the store until one succeeds; some of them end as well."""
         for attempt in range(OPENS_MAX):
             self._end(generator)
             if attempt < OPENS_MAX - 1 and generator.random() < 0.3:
@@ -280,7 +279,7 @@ class Life:
         raise AssertionError("the last process is not disturbed")
 
     def _end(self, generator: random.Random) -> None:
-        """This process ends, by the fault, or by a kill or a power cut now."""
+        """Ends this process, by the fault or by a kill or a power cut now."""
         self._forget_store()
         self.crash_count += 1
         lossy = any(not model.lossless for topic in self.topics.values() for model in topic.logs)
@@ -306,8 +305,8 @@ class Life:
     # --- what must hold -----------------------------------------------------------------------------------------------
 
     def _hold_all(self, *, settled: bool = True) -> None:
-        """Compares the store, just opened, with what must exist; what exists is certain from now on, or after the next
-        open unless ``settled``."""
+        """Compares the store, just opened, with what must exist. What exists is certain from now on or, unless
+        ``settled``, after the next open."""
         there = [name for name in self.store.topics() if not name.startswith(NAME)]
         for name in list(self.topics):
             topic = self.topics[name]
@@ -325,7 +324,7 @@ class Life:
                 topic.logs = [model for model in known[:count] if model is not None]
                 topic.growing, topic.may_be_missing = None, False
         if unknown := set(there) - set(self.topics):
-            raise Wrong(f"topics {sorted(unknown)} are there")
+            raise Wrong(f"topics {sorted(unknown)} are there unexpectedly")
         for name in there:
             topic = self.topics[name]
             for number, model in enumerate(topic.logs):
@@ -350,7 +349,7 @@ class Life:
                     readable = log.high_watermark
                     # On a full disk the writer may be unable to publish how far others may read.
                     if readable < model.durable and not self.fs.failure_count:
-                        raise Lost(f"{model.name}: reads end at {readable}, and {model.durable} is durable")
+                        raise Lost(f"{model.name}: reads end at {readable}, but {model.durable} is durable")
                     model.hold(Found.of(log), power_cut=True, readable=readable)
         if self.fs.change_count != changes:
             raise Wrong("a reader changed files")
@@ -389,9 +388,9 @@ class Life:
     def expect_retention(self) -> None:
         """Records older than the retention time may be deleted from now on.
 
-        Records dated to the future are as old as their file, of which the model knows nothing: then all of them may go.
+        Records with a future time are as old as their file, which the model does not know: then all of them may go.
         """
-        # A clock that jumps ahead is not believed, but for a minute, by the process that sees it.
+        # A process that sees the clock jump ahead believes only a minute of it.
         now = min(self.clock.now_ms(), self._trusted_ms + self._passed_ms() + ALLOWANCE_MS)
         for model in self.topics["events"].logs:
             batches = sorted([*model.certain, *model.doubtful], key=lambda batch: batch.first)
@@ -404,7 +403,7 @@ class Life:
 
 
 def before_rot(data: bytes, flips: Mapping[int, tuple[int, int]]) -> bytes:
-    """``data`` without its ``flips``: what rotted before says neither where a batch ends, nor which offsets it has."""
+    """``data`` without its ``flips``: rotted bytes do not tell where a batch ends or which offsets it has."""
     whole = bytearray(data)
     for at, (now, before) in flips.items():
         if at < len(whole) and whole[at] == now:
@@ -438,7 +437,7 @@ def _seeded(seed: int) -> Iterator[Machine]:
         return uuid.UUID(int=generator.getrandbits(128), version=4)
 
     with ExitStack() as stack:
-        # Objects that an ended process left open are expected; the last to hold them is the machine.
+        # An ended process leaves objects open, as expected; the machine holds them last.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", ResourceWarning)
         stack.callback(gc.collect)

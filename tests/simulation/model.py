@@ -18,7 +18,7 @@ __all__ = ["Batch", "Entry", "Found", "LogModel", "TopicModel"]
 
 
 class Entry(NamedTuple):
-    """The contents of a record; no two values of a life are the same."""
+    """The contents of a record; a life has no two equal values."""
 
     key: bytes | None
     value: bytes | None
@@ -78,14 +78,14 @@ class LogModel:
     doubtful: list[Batch] = field(default_factory=list)
     gone: set[Entry] = field(default_factory=set)
     rotten: set[int] = field(default_factory=set)
-    # By file and position: what rotted bytes are now, and what they were before.
+    # By file and position: rotted bytes as they are, and as they were.
     flips: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     start_min: int = 0
     start_max: int = 0
     end: int = 0
     durable: int = 0
     compacted_to: int = 0
-    # At most this many offsets may have gone to unreported markers of transactions.
+    # Unreported transaction markers may have taken up to this many offsets.
     slack: int = 0
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -94,14 +94,14 @@ class LogModel:
         self.doubtful += batches
 
     def done(self, batches: Sequence[Batch], first: int) -> None:
-        """The append has returned, with a start at ``first``. Raises: Wrong."""
+        """The append returned the offset ``first``. Raises: Wrong."""
         if not self.end <= first <= max([self.end, *(batch.stop for batch in self.doubtful)]) + self.slack:
-            raise Wrong(f"{self.name}: an append got offset {first}, and the log ended at {self.end}")
+            raise Wrong(f"{self.name}: an append got offset {first}, but the log ended at {self.end}")
         shift = first - batches[0].first
         self.doubtful = [batch for batch in self.doubtful if batch not in batches]
         self.certain += [Batch(one.first + shift, one.entries, one.time_ms, one.write) for one in batches]
         self.end = self.certain[-1].stop
-        # A failed append took no offset: this one has it now. Tombstones of a key are all alike.
+        # A failed append took no offset: this one has it now. All tombstones of a key are equal.
         taken = [batch for batch in self.doubtful if batch.first < self.end and batch.stop > first]
         self.doubtful = [batch for batch in self.doubtful if batch not in taken]
         self.gone.update(entry for batch in taken for entry in batch.entries if entry.value is not None)
@@ -121,7 +121,7 @@ class LogModel:
         self.gone.update(entry for batch in self.doubtful for entry in batch.entries)
         self.doubtful = []
         self.end = offset
-        # What goes is gone durably; what stays is as durable as before.
+        # The removal is durable; the rest is as durable as before.
         if self.lossless:
             self.durable = offset
 
@@ -135,7 +135,7 @@ class LogModel:
     def hold(self, found: Found, *, power_cut: bool = False, readable: int | None = None) -> None:
         """Compares what was found with what must exist. Raises: Lost, Wrong.
 
-        ``power_cut``: unsynced records may be lost. ``readable``: only what is below this offset was read.
+        ``power_cut``: unsynced records may be lost. ``readable``: only offsets below this were read.
         """
         if not self.start_min <= found.start <= self.start_max:
             raise Wrong(f"{self.name} starts at {found.start}, expected {self.start_min} to {self.start_max}")
@@ -157,7 +157,7 @@ class LogModel:
                 and not all(there)
                 and not (self.compacted and batch.first < self.compacted_to)
             ):
-                raise Wrong(f"{self.name}: a part of the batch of offset {batch.first}: {there}")
+                raise Wrong(f"{self.name}: part of the batch at offset {batch.first}: {there}")
         if self.compacted and readable is None:
             self._hold_table(found)
 
@@ -169,7 +169,7 @@ class LogModel:
                     continue
                 if found.entries.get(offset) == entry:
                     if lost_from is not None and not found.reports(lost_from):
-                        raise Lost(f"{self.name}: offset {offset} is there, and {lost_from} before it is lost")
+                        raise Lost(f"{self.name}: offset {offset} is there, but the earlier {lost_from} is lost")
                 elif offset in self.rotten:
                     if offset < found.end and not found.reports(offset) and entry not in found.entries.values():
                         raise Lost(f"{self.name}: offset {offset} rotted, and is missing without a report")
@@ -188,8 +188,8 @@ class LogModel:
         expected: dict[bytes | None, tuple[int, bytes | None]] = {}
         for batch in self.certain:
             for offset, entry in batch.items():
-                # A power cut removes an end of the log, and what it may remove was above its last flush. What is below
-                # the found end exists, or a compaction, which flushes first, has removed it.
+                # A power cut removes only a part of the log's end above the last flush. Below the found end a record
+                # exists, or a compaction, which flushes first, has removed it.
                 if self.lossless or offset < max(self.durable, found.end):
                     expected[entry.key] = (offset, entry.value)
         table: dict[bytes | None, tuple[int, bytes | None]] = {}
@@ -201,7 +201,7 @@ class LogModel:
                 raise Lost(f"{self.name}: key {key!r} is {_shown(Entry(key, seen))}, expected what offset {offset} has")
 
     def _is_lost(self, batch: Batch, found: Found) -> bool:
-        """Whether a power cut has taken the batch, which ``hold`` has accepted: it was not durable."""
+        """Whether a power cut took the batch, as ``hold`` accepted: it was not durable."""
         return (
             not self.lossless
             and not self.compacted
@@ -222,7 +222,7 @@ class LogModel:
                 missing.append(batch)
             elif batch.stop > found.start:
                 kept.append(batch)
-        # Tombstones of a key are all alike.
+        # All tombstones of a key are equal.
         self.gone.update(entry for batch in missing for entry in batch.entries if entry.value is not None)
         self.certain = sorted([*kept, *there], key=lambda batch: batch.first)
         self.doubtful = []

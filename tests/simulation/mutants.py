@@ -1,8 +1,8 @@
-"""Plants one bug after the other in a copy of the package, and says how many lives the simulation needs to find it.
+"""Plants bugs, one by one, in a copy of the package, and says how many lives the simulation needs to find each.
 
 usage: python -m tests.simulation.mutants [--lives 1000] [NAME-PART...]
 
-Each bug needs two parts of the store, or two crashes: one that a short test with a single power cut may well pass by.
+Each bug needs two parts of the store, or two crashes: a short test with a single power cut may well miss it.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ MUTANTS = (
 
 
 def lives_needed(mutant: Mutant, root: Path, lives: int) -> int | None:
-    """How many lives it takes until one fails in the copy at ``root``; None where none of them does.
+    """How many lives it takes until one fails in the copy at ``root``; None if none fails.
 
-    Raises: ValueError where the bug does not fit the code, or the lives could not be lived.
+    Raises: ValueError if the bug does not fit the code, or the lives could not be lived.
     """
     path = root / mutant.file
     source = path.read_text(encoding="utf-8")
@@ -135,8 +135,8 @@ def lives_needed(mutant: Mutant, root: Path, lives: int) -> int | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description="Planted bugs.")
-    parser.add_argument("--lives", type=int, default=1000, help="how many lives a bug gets")
-    parser.add_argument("parts", nargs="*", metavar="NAME-PART", help="only the bugs whose names have these parts")
+    parser.add_argument("--lives", type=int, default=1000, help="how many lives to try for each bug")
+    parser.add_argument("parts", nargs="*", metavar="NAME-PART", help="only the bugs whose names contain these")
     given = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if all(part in mutant.name for part in given.parts)]
     found_count = 0

@@ -1,4 +1,4 @@
-"""The queue of a simulated life: an item comes until it is done, and never again after that."""
+"""The queue of a simulated life: an item comes until it is done, and never again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Items:
     may_be_done: set[int] = field(default_factory=set)
     held: list[Job] = field(default_factory=list)
     count: int = 0
-    # When the last delay is over, by the wall clock.
+    # When the last delay ends, by the wall clock.
     due_ms: int = 0
 
     def _queue(self, life: Life) -> Queue:
@@ -86,9 +86,9 @@ class Items:
         self.held = []
 
     def drain(self, life: Life, generator: random.Random) -> None:
-        """Everything is taken, once every lease has expired."""
+        """Takes everything, once every lease has expired."""
         queue = self._queue(life)
-        # The clock may have been set back since an item was put aside for a time.
+        # The clock may have been set back since an item was delayed.
         life.clock.advance(max(self.due_ms - life.clock.now_ms(), 0) + LONG_MS)
         found: list[int] = []
         while jobs := self._get(queue, 5):
@@ -98,7 +98,7 @@ class Items:
             raise Wrong(f"items came twice: {sorted(found)}")
         if missing := self.put - self.done - self.may_be_done:
             raise Lost(f"items {sorted(missing)} were put, and did not come")
-        # Items that may have been put, or done, and did not come, never come any more.
+        # Items that may have been put, or done, and did not come, never come.
         self.done |= self.may_be_done | self.may_be_put
         self.may_be_done.clear()
         self.may_be_put.clear()

@@ -157,11 +157,11 @@ def read(life: Life, generator: random.Random) -> None:
 
 
 def look(life: Life, generator: random.Random) -> None:
-    """A reader in another process: it writes nothing, and finds what is acknowledged."""
+    """A reader in another process: it writes nothing, and finds everything acknowledged."""
     life.look_from_outside()
 
 
-# --- transactions, offsets, a queue: what promises nothing of its own where the store does not sync ------------------
+# --- transactions, offsets, a queue: no promises of their own if the store does not sync ------------------------------
 
 
 def transact(life: Life, generator: random.Random) -> None:
@@ -233,7 +233,7 @@ def retain(life: Life, generator: random.Random) -> None:
 
 
 def tasks(life: Life, generator: random.Random) -> None:
-    """Everything that is due by the clock."""
+    """Runs everything that is due by the clock."""
     for topic in life.topics.values():
         for model in topic.logs:
             if model.compacted:
@@ -284,7 +284,7 @@ def fail(life: Life, generator: random.Random) -> None:
 
 
 def full(life: Life, generator: random.Random) -> None:
-    """The disk is full soon, until a step has failed because of it."""
+    """The disk will be full soon, until a step has failed because of it."""
     life.arm("full", generator)
 
 

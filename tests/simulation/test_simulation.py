@@ -1,4 +1,4 @@
-"""Long lives of a store: dozens of crashes, each over the debris of the last. See ``life.py``."""
+"""Long lives of a store: dozens of crashes, each over what the last one left. See ``life.py``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnin
 
 Tried = Callable[[str, int], None]
 
-# The same each time; those after the first twelve have found something once.
+# The same each time; those after the first twelve each found a bug once.
 SEEDS = [*range(1, tries(13, quick=6)), 31106, 1795454579]
 SOAK_CRASHES = int(os.environ.get("KSTORE_SOAK_CRASHES", 10_000))
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ def test_a_long_life_loses_nothing_that_was_promised(seed: int, tried: Tried) ->
 @pytest.mark.soak
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "killed: sync", "clock")
 def test_long_lives_with_new_seeds(tried: Tried) -> None:
-    # Other seeds each time: what fails names its own.
+    # New seeds each time: a failure names its seed.
     first = int(time.time())
     crash_count, seed = 0, first
     while crash_count < SOAK_CRASHES:

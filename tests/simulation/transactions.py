@@ -26,7 +26,7 @@ IDS = ("alpha", "beta")
 TIMEOUT_SECONDS = 60
 FENCED = (ProducerFencedError, InvalidTransactionStateError, InvalidProducerIdMappingError)
 
-# "asked": its commit, or abort, was requested and has not returned.
+# "asked": the commit or abort was requested and has not returned.
 State = Literal["open", "asked to commit", "asked to abort", "committed", "aborted"]
 
 
@@ -43,14 +43,14 @@ class _Session:
 
 @dataclass
 class Transactions:
-    """The fate of each transaction, by its number. Records carry their transaction's number."""
+    """The fate of each transaction, by number. ``number_of`` has each record's transaction."""
 
     states: dict[int, State] = field(default_factory=dict)
     number_of: dict[Entry, int] = field(default_factory=dict)
-    # What the group has committed, and what it may have: the offset of each transaction.
+    # Each transaction's offset, which the group may have committed, and the one that it has committed.
     offsets: dict[int, int] = field(default_factory=dict)
     committed_offset: int | None = None
-    # Plain commits: by partition what is certain (None: nothing), and what may be there as well.
+    # Plain commits by partition: the certain offset (None: nothing), and others that may be there.
     certain: dict[int, int | None] = field(default_factory=dict)
     doubtful: dict[int, set[int]] = field(default_factory=dict)
     sessions: dict[str, _Session] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Transactions:
             else:
                 self._end(life, name, session, commit=generator.random() < 0.7)
         except FENCED as error:
-            # An id without an open transaction is forgotten after a week by the clock, which jumps.
+            # After a week by the clock, which jumps, the store forgets an id without an open transaction.
             is_forgotten = isinstance(error, InvalidProducerIdMappingError) and session and not session.sequences
             is_old = session and life.clock.monotonic() - session.began >= TIMEOUT_SECONDS
             if session is None or not (is_forgotten or is_old):
                 raise Wrong(f"transaction {session and session.number} of {name}: {error!r}") from error
-            # The store has aborted it for its age, or it held nothing.
+            # The store aborted it because of its age, or it held nothing.
             self.states[session.number] = "aborted"
 
     def _begun(self, life: Life, name: str) -> _Session:
@@ -89,7 +89,7 @@ class Transactions:
     def _write(self, life: Life, name: str, session: _Session, generator: random.Random) -> None:
         coordinator = coordinator_of(life.store)
         model_of = life.topics[TOPIC].logs
-        # Each time: the store may have aborted it for its age, and the logs may have forgotten the producer.
+        # Each time, because the store may have aborted it for its age, and the logs may have forgotten the producer.
         owners = [TopicPartition(TOPIC, number) for number in range(len(model_of))]
         coordinator.add_partitions(name, *session.producer, owners)
         for number, model in enumerate(model_of):
@@ -129,8 +129,8 @@ class Transactions:
             self._commit_offset(session.offset)
 
     def _commit_offset(self, offset: int) -> None:
-        """Of two commits the one that was written later counts (Kafka), whichever transaction ended later. The offsets
-        are ends of one log, and the later one is the higher one."""
+        """Of two commits the one written later counts, as in Kafka, whichever transaction ended later. The offsets are
+        ends of one log, so the later one is the higher one."""
         self.committed_offset = max(offset, self.committed_offset or 0)
 
     def commit_offset(self, life: Life, generator: random.Random) -> None:
@@ -200,7 +200,7 @@ class Transactions:
             there = found.get(TopicPartition("orders", number))
             offset = there and there.offset
             allowed = {self.certain.get(number), *self.doubtful.get(number, ())}
-            # Where the end of the log was cut, the offset was set back to it.
+            # A truncation sets the offset back to the log's new end.
             if any(one is not None and one > model.end for one in allowed):
                 allowed.add(model.end)
             if offset not in allowed:
