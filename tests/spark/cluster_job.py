@@ -25,7 +25,7 @@ LOGS, TARGET, SETTINGS = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 
 
 class KilledOnceReader(DataSourceReader):
-    """kstore's reader; the first task that has yielded half of its records is killed with its process."""
+    """kstore's reader; the first task to yield half of its records is killed with its process."""
 
     def __init__(self, reader: DataSourceReader, marker: str) -> None:
         self._reader = reader
@@ -68,7 +68,7 @@ class KilledOnceWhileWriting(KilledOnce):
 
 
 def where(_: int) -> tuple[str, str, bool]:
-    """In an executor: where its kstore is, which Python it is, and whether that Python has kstore itself."""
+    """In an executor: where its kstore is, which Python runs, and whether that Python has its own kstore."""
     import kstore
 
     alone = subprocess.run([sys.executable, "-I", "-c", "import kstore"], capture_output=True)

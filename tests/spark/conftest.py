@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIXTURE = "spark"
-# A Java that lives for a minute spends most of its time compiling code that it will not run again.
+# A Java process that lives for a minute spends most of its time compiling code that it never runs again.
 SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 

@@ -40,7 +40,7 @@ def batches(reader: KStoreReader, splits: Sequence[Split] | None = None) -> Iter
 
 
 def table_of(reader: KStoreReader, splits: Sequence[Split] | None = None) -> pa.Table:
-    """Everything that it reads, in the order of the splits. Each batch must have exactly the schema that Spark
+    """Everything that ``reader`` reads, in the order of the splits. Each batch must have exactly the schema that Spark
     checks."""
     schema = arrow_schema(reader.spark_schema)
     found = list(batches(reader, splits))
@@ -56,7 +56,7 @@ def offsets_of(reader: KStoreReader, splits: Sequence[Split] | None = None) -> l
 
 
 def record_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as ``tests.golden.test_golden_reads`` has those of Kafka's consumer, except for the leader epoch."""
+    """The rows in the form of ``tests.golden.test_golden_reads``, without the leader epoch."""
     columns = {name: table.column(name).to_pylist() for name in ("offset", "key", "value", "headers", "timestampType")}
     columns["timestamp"] = table.column("timestamp").cast(pa.int64()).to_pylist()
     return [

@@ -1,4 +1,4 @@
-"""Runs a script with a Spark session of its own in another process, as users do, and returns its output."""
+"""Runs a script with its own Spark session in another process, as users do, and returns its output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 
 
 def run_script(script: str | Path, directory: Path, *arguments: object, env: Mapping[str, str]) -> Any:
-    """Runs a script, a text or a file, in ``directory``; its last line of output, which is JSON."""
+    """Runs a script, text or file, in ``directory``; returns its last line of output, which is JSON."""
     if isinstance(script, str):
         text, script = script, directory / "script.py"
         script.write_text(text, encoding="utf-8")
@@ -55,7 +55,7 @@ def run_script(script: str | Path, directory: Path, *arguments: object, env: Map
             process.wait()
             status = None
     lines = errors.read_text(encoding="utf-8", errors="replace").splitlines()
-    # Neither Spark's log nor the frames of Java.
+    # Without Spark's log and Java's stack frames.
     said = "\n".join(line for line in lines if not re.match(r"\s+at |\d\d/\d\d/\d\d |java\.lang\.Illegal", line))
     assert status == 0, f"exit status {status}\n{output.read_text()}\n{said[-10_000:]}"
     return json.loads(output.read_text(encoding="utf-8").splitlines()[-1])

@@ -1,4 +1,4 @@
-"""A driver that writes a directory's files to a store as a stream, a batch each, and is killed in between.
+"""A driver that streams a directory's files to a store, a batch for each, and is killed meanwhile.
 
 python -m tests.spark.sink_driver SOURCE STORE CHECKPOINT
 """
@@ -22,7 +22,7 @@ def main(source: Path, store: Path, checkpoint: Path) -> None:
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(local / "warehouse"),
             "spark.local.dir": str(local),
-            # It lives for some seconds only.
+            # It lives for only a few seconds.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )

@@ -86,7 +86,7 @@ def test_a_broker_directory_is_what_its_consumers_read(spark: SparkSession, tree
     options = {} if level == "read_committed" else {"isolationLevel": level}
     frame = load(spark, golden_root() / tree, includeHeaders=True, **options)
     found, expected = found_records(frame), consumed(tree, committed=level == "read_committed")
-    # Where no consumer was at work there is nothing to compare with.
+    # Without a consumer's output there is nothing to compare with.
     for name, records in expected.items():
         if found.get(name) != records:
             raise Wrong(f"{tree}, {name}")
@@ -113,7 +113,7 @@ def test_a_log_of_kstore_is_what_kstore_reads_while_its_writer_goes_on(spark: Sp
                     with Log(at / f"orders-{partition}", read_only=True) as log:
                         expected = [record.value for record in log.read(isolation_level=level)]
                     assert [row["value"] for row in found[f"orders-{partition}"]] == expected
-            # A frame stays what it was when it was planned.
+            # A frame stays as it was planned.
             before = load(spark, at)
             count = before.count()
             with producer.transaction():
@@ -218,7 +218,7 @@ QUERIES = {
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.sampled(1)
 def test_filters_give_the_same_with_pushdown_on_and_off(spark: SparkSession, events: Path, on: bool) -> None:
-    # Where nothing is pushed, one query is like another.
+    # If nothing is pushed down, one query is like another.
     queries = QUERIES if on else dict(list(QUERIES.items())[:4])
     with pushdown(spark, on):
         found = {where: load(spark, events, filterPushdown=True).where(where).count() for where in queries}

@@ -1,4 +1,4 @@
-"""What Spark is measured on: every way reads the same records."""
+"""The Spark benchmark: every way reads the same records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a cluster of two executors: kstore comes from the archive, and tasks that are killed are made good."""
+"""A cluster of two executors gets kstore from the archive, and makes up for killed tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark.sessions import QUIET, environment, run_script
 JOB = Path(__file__).with_name("cluster_job.py")
 PARTITIONS = 2
 RECORDS = 3000
-# What Spark's workers need and the archive does not hold.
+# What Spark's workers need beside the archive.
 OF_SPARK = ("pyarrow", "numpy", "numpy.libs", "pandas", "pandas.libs", "pytz", "dateutil", "six.py", "tzdata")
 
 
@@ -41,7 +41,7 @@ def python_without_kstore(directory: Path) -> Path:
 
 
 def spark_home(directory: Path) -> Path:
-    """Spark as it is installed, in a separate directory: a cluster in one process writes to ``work`` below it."""
+    """The installed Spark in a separate directory: a cluster in one process writes to ``work`` below it."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -77,7 +77,7 @@ def test_executors_run_kstore_from_the_archive_and_killed_tasks_double_nothing(
     python = python_without_kstore(tmp_path / "python")
     packed = pack(tmp_path / "kstore.tar.gz")
     settings = {**packed.settings, **QUIET}
-    # The driver's helpers run the same Python, in no executor's directory: there the archive is unpacked by hand.
+    # The driver's helpers run the same Python outside any executor's directory: for them, unpack the archive by hand.
     with tarfile.open(packed.path) as archive:
         archive.extractall(tmp_path / "driver", filter="data")
     env = environment(
@@ -92,7 +92,7 @@ def test_executors_run_kstore_from_the_archive_and_killed_tasks_double_nothing(
 
     assert len(found["executors"]) == 2
     for module, executable, has_kstore in found["executors"]:
-        assert Path(module).is_relative_to(tmp_path / "spark" / "work"), "kstore is not the one of the archive"
+        assert Path(module).is_relative_to(tmp_path / "spark" / "work"), "kstore is not the archive's"
         assert (executable, has_kstore) == (str(python), False)
     assert found["count"] == PARTITIONS * RECORDS
     assert found["killed"] == [True, True]

@@ -33,7 +33,7 @@ def test_the_guide_s_examples_print_what_it_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = code_blocks(GUIDE, "python")
-    # Spark's own directory is the one that it was started in, before this test.
+    # Spark keeps the directory in which it was started, before this test.
     text = PATHS.sub(rf'\1"{tmp_path}/\2"', "\n\n".join(blocks))
     (tmp_path / "guide.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -41,8 +41,8 @@ def test_the_guide_s_examples_print_what_it_says(
     said = re.findall(r"# -> (.*)", "\n".join(blocks))
     assert len(said) == sum(block.count("print(") for block in blocks)
     assert capsys.readouterr().out.splitlines() == said
-    shutil.rmtree(tmp_path / "wider")  # repartition wants a directory that does not exist
-    runpy.run_path("guide.py")  # again, with all else that it left: then there are more records
+    shutil.rmtree(tmp_path / "wider")  # repartition requires that the directory does not exist
+    runpy.run_path("guide.py")  # again, over the rest of its output: then there are more records
 
 
 def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: 
 def test_the_example_of_a_job_prints_the_same_each_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The session is the tests' own: another one cannot be started beside it.
+    # Use the tests' session: a second one cannot be started beside it.
     monkeypatch.setattr(kstore.spark, "session", lambda **settings: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     job = runpy.run_path(str(ROOT / "examples" / "spark_job.py"))

@@ -1,4 +1,4 @@
-"""The jobs with a session: on what a broker wrote, on a store of kstore's, and one by ``spark-submit``."""
+"""The jobs with a session: on a broker's logs, on a kstore store, and one by ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_store(path: Path, count: int = 3000) -> Path:
-    """A topic of three partitions with keys, without keys, with tombstones, and transactions that were aborted."""
+    """A topic of three partitions: records with and without keys, tombstones, and aborted transactions."""
     with kstore.open(path, segment_bytes=6_000, durability="os") as opened:
         opened.create_topic("orders", 3)
         with opened.producer(transactional_id="one", compression_type="lz4") as producer:
@@ -80,7 +80,7 @@ def read(store: Path) -> list[Row]:
 
 
 def consumed(tree: str) -> list[Row]:
-    """What Kafka's own consumer read, committed, of the topics that are not internal."""
+    """The committed records that Kafka's consumer read from topics that are not internal."""
     rows: list[Row] = []
     directory = golden_root() / f"{tree}.consumed"
     for name in golden_partitions(tree):
@@ -100,7 +100,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def table(spark: SparkSession, out: Path) -> list[Row]:
-    """What Spark reads of an export."""
+    """What Spark reads from an export."""
     found = spark.read.parquet(str(out)).select("topic", "partition", "offset", "key", "value").collect()
     return [
         (
@@ -219,7 +219,7 @@ def test_an_export_by_spark_submit_that_is_killed_half_way_goes_on(
     )
     state = out / STATE_DIRECTORY
     deadline = time.monotonic() + 240
-    # Nothing tells us from outside but the files themselves.
+    # From outside only the files show the progress.
     while job.poll() is None and time.monotonic() < deadline and not list(state.glob("000000.0*.json")):
         time.sleep(0.002)
     os.killpg(job.pid, signal.SIGKILL)
@@ -316,7 +316,7 @@ def test_repartition_keeps_every_record_and_the_order_of_each_key(
             records = list(opened.log("orders", partition).read())
             assert all(record.headers for record in records)
             times = [record.timestamp for record in records]
-            # The old partitions had rising times, so that mixing them by time gives rising times.
+            # Times rise in the old partitions, so merging by time keeps them rising.
             assert times == sorted(times)
     assert all(log.is_sound for log in kstore.upkeep.verify.verify(out))
 
@@ -351,7 +351,7 @@ def test_a_repartition_that_fails_leaves_no_store_and_can_be_run_again(
 
 @pytest.mark.long
 def test_rebuilt_indexes_have_the_bytes_that_appending_made(spark: SparkSession, tmp_path: Path) -> None:
-    # Not a copy: a copy is not known to be closed cleanly, and its last segments would be left alone.
+    # Not a copy: a copy does not count as cleanly closed, and its last segments would be left alone.
     copy = make_store(tmp_path / "store", 1500)
     expected = {path: path.read_bytes() for path in copy.glob("*/*index")}
     for number, path in enumerate(sorted(expected)):

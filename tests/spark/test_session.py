@@ -1,4 +1,4 @@
-"""Sessions: what ``kstore.spark.session`` sets, which Java it takes, and that the data source is known in them."""
+"""Sessions: what ``kstore.spark.session`` sets, which Java it uses, and that sessions know the data source."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Iterator[kstore.Store]:
 
 
 class Sink:
-    """A streaming query that keeps what each of its batches had, in this process."""
+    """A streaming query that keeps the rows of each of its batches in this process."""
 
     def __init__(self, spark: SparkSession, store: kstore.Store, checkpoint: Path) -> None:
         self._spark = spark
@@ -43,10 +43,10 @@ class Sink:
         self.failing: set[int] = set()
 
     def run(self, **options: str) -> StreamingQuery:
-        """Everything that is available now. Raises the error that ended the query.
+        """Reads everything available now. Raises the error that ended the query.
 
-        Spark gives the process of a source ten seconds to start, and has no setting for it; on a busy machine that is
-        too short. Nothing has been read then, and the query is started again, as its operator would.
+        Spark gives a source's process ten seconds to start and has no setting for it; on a busy machine that is too
+        short. Nothing has been read then, and the query is started again, as an operator would do.
         """
         from pyspark.errors import StreamingQueryException
 
@@ -70,7 +70,7 @@ class Sink:
     def _keep(self, batch: DataFrame, number: int) -> None:
         if number in self.failing:
             raise RuntimeError(f"batch {number} is to fail")
-        # One that is run again, after a failure, takes the place of the first try.
+        # A batch that runs again after a failure replaces the first try.
         self.batches[number] = [tuple(row) for row in batch.collect()]
 
     @property
@@ -90,7 +90,7 @@ def sink(spark: SparkSession, store: kstore.Store, tmp_path: Path) -> Sink:
 
 def finish(query: StreamingQuery) -> None:
     try:
-        assert query.awaitTermination(TIMEOUT_SECONDS), "the query does not come to an end"
+        assert query.awaitTermination(TIMEOUT_SECONDS), "the query does not end"
     finally:
         query.stop()
 
@@ -134,7 +134,7 @@ def test_limits_divide_it_and_a_checkpoint_goes_on(store: kstore.Store, sink: Si
     source = progress["sources"][0]
     assert json.loads(source["latestOffset"]) == {"t": {"0": 90, "1": 10}}
     assert json.loads(source["endOffset"]) == {"t": {"0": 90, "1": 10}}
-    # Started again it begins where it was; a new partition, with its first record.
+    # After a restart it continues where it was; a new partition starts with its first record.
     append(store, 5)
     store.add_partitions("t", 3)
     append(store, 7, partition=2)
@@ -203,13 +203,13 @@ def test_a_later_batch_that_fails_is_read_again(store: kstore.Store, sink: Sink)
 
 
 def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
-    """Lets the query work until it has read everything available; ends with it if it fails."""
+    """Runs the query until it has read everything available; raises its error if it fails."""
     for _ in range(TIMEOUT_SECONDS):
         query.processAllAvailable()
         if is_so():
             return
         query.awaitTermination(1)
-    raise AssertionError("the query does not get there")
+    raise AssertionError("the query does not reach the end")
 
 
 @pytest.mark.long

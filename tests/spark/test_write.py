@@ -1,4 +1,4 @@
-"""Writes with a real session: what was written is read back, errors have Spark's texts, a stream's rows come once."""
+"""Writes with a real session: written rows are read back, errors have Spark's texts, a stream's rows arrive once."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, path: Path, tmp_path
         (source / f"{number}.txt").write_text("".join(f"{number}-{row}\n" for row in range(100)))
     stream(spark, source, path, checkpoint)
     (source / "3.txt").write_text("".join(f"3-{row}\n" for row in range(100)))
-    # Spark died after the sink's commit, and before it noted that: the last batch comes again.
+    # Spark died after the sink's commit and before noting it: the last batch comes again.
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)

@@ -49,10 +49,10 @@ def staged_since(store: Path, before: set[str]) -> set[int]:
 
 
 def kill_around_a_commit(driver: subprocess.Popen[bytes], directory: Path, chance: random.Random, behind: bool) -> None:
-    """Waits until the driver has staged some batch or other of its own, and kills it a moment later; with ``behind``
-    when the sink has committed it, and Spark has not noted that yet."""
+    """Kills the driver a moment after it has staged some batch; with ``behind``, after the sink's commit of the batch
+    and before Spark notes it."""
     store, wanted = directory / "store", chance.randint(1, BATCHES_PER_KILL)
-    # What the driver before has left is staged too.
+    # The last driver's leftovers are staged too.
     before = {each.name for each in store.iterdir()}
     seen: set[int] = set()
 
@@ -97,7 +97,7 @@ def live(directory: Path, kills: int, seed: int, tried: Callable[[str, int], Non
         made.create_topic("orders", 2)
     for number in range(kills):
         kill_around_a_commit(start(directory), directory, chance, behind=number % 2 == 1)
-        # A reader sees whole batches only, and none twice, also before any cleanup.
+        # A reader sees only whole batches, and none twice, even before a cleanup.
         check(store, count, is_complete=False)
         tried("kills", 1)
     driver = start(directory)
@@ -110,13 +110,13 @@ def live(directory: Path, kills: int, seed: int, tried: Callable[[str, int], Non
         raise Wrong(f"the last driver ended with {driver.returncode}: {said(directory)}")
     check(store, count, is_complete=True)
     if left := staged_since(store, set()):
-        raise Wrong(f"staged files of the batches {left} stay behind")
+        raise Wrong(f"staged files of the batches {left} are left")
 
 
 def check(store: Path, count: int, *, is_complete: bool) -> None:
     found = [value for values in committed_values(store).values() for value in values]
     if len(set(found)) != len(found):
-        raise Wrong(f"{len(found)} rows, and only {len(set(found))} different ones")
+        raise Wrong(f"{len(found)} rows, but only {len(set(found))} different ones")
     rows = dict.fromkeys(range(count), 0)
     for value in found:
         rows[int((value or b"").split(b"-")[0])] += 1
