@@ -1,4 +1,4 @@
-"""The codec against three others: a plain one of the tests, aiokafka's record classes and kafka-python's."""
+"""The codec against three others: the tests' plain one, aiokafka's record classes and kafka-python's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.oracle_codec import OracleBatch, OracleError, OracleRecord, crc32c, d
 from tests.selection import tries
 
 with warnings.catch_warnings():
-    # kafka-python reads its schemas, when it is imported, with a function that Python has deprecated.
+    # When imported, kafka-python reads its schemas with a function that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.codec import has_snappy
     from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
@@ -176,7 +176,7 @@ def test_varints_have_the_plain_codecs_bytes(small: int, large: int) -> None:
 # --- other people's record classes ------------------------------------------------------------------------------------
 
 KAFKA_PYTHON_CODECS = [name for name in CODEC_NAMES if name != "snappy" or has_snappy()]
-# What the others' classes can hold: they know no -1 for "no timestamp".
+# What the others' classes can hold: they do not use -1 for "no timestamp".
 THEIR_ROWS = st.lists(
     st.tuples(st.integers(0, 2**60), FIELDS, FIELDS, HEADERS.map(list)),
     min_size=1,
@@ -231,7 +231,7 @@ def test_kstore_reads_what_others_built(
         assert theirs.append(offset, timestamp=timestamp, key=key, value=value, headers=headers) is not None
     batch = parse_v2(bytes(theirs.build()))
     batch.ensure_valid()
-    # They keep a payload plain that compression does not make smaller.
+    # They do not compress a payload that would not shrink.
     assert batch.codec in (codec, "none")
     found = [
         (record.offset, record.timestamp, record.key, record.value, list(record.headers)) for record in batch.records()
@@ -254,7 +254,7 @@ def test_others_read_a_large_batch_of_kstores(reader: Callable[[bytes], Any], bu
 
 
 def read_by_all(data: bytes) -> list[OracleRecord] | None:
-    """The records of a batch with a good CRC, or None if they are refused: all ways of reading agree."""
+    """The records of a batch with a good CRC, or None if refused: all ways of reading agree."""
     try:
         batch = parse_v2(data)
     except CorruptDataError:
@@ -307,7 +307,7 @@ def test_what_is_read_of_damaged_bytes_is_what_the_plain_codec_reads(
     if found is not None:
         assert found == wanted
     elif wanted is not None:
-        # The plain codec does not look at the order and the range of offsets.
+        # The plain codec does not check the order and the range of offsets.
         offsets = [record.offset for record in wanted]
         base_offset, last_offset_delta = struct.unpack_from(">q15xi", data)
         in_order = offsets == sorted(set(offsets))

@@ -1,9 +1,9 @@
 """A group of consumers against a plain model: members join, leave, fall silent and are killed, the store is reopened.
 
-The model knows how many records each partition has, what was committed of it, what each member has had since it got
-the partition, and whom the others have taken for dead. Nothing is lost: at the end every record was handed out. Order
-is kept: what a member gets of a partition goes on where it was, and begins at what was committed. What is committed is
-what a member was given, and by nobody else. That the model finds what it looks for is tested too, with faults put in.
+The model knows how many records each partition has, its committed offset, what each member has had since it got the
+partition, and which members the others take for dead. Nothing is lost: at the end every record was handed out. Order is
+kept: a member's records of a partition begin at the committed offset and have no gaps. Only a partition's owner
+commits, and only what it was given. Planted faults test that the model finds all this.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ COMMITS = st.sampled_from(["asked", "revoked", "seldom", "always"])
 
 
 class Member:
-    """A consumer, and where the model has it. It is its own listener for partitions that come and go."""
+    """A consumer and its state in the model. It is its own listener for partitions that come and go."""
 
     def __init__(self, model: GroupModel, *, commits: str, strategy: str) -> None:
         self.model = model
-        # When: "asked" alone; also when "revoked"; by itself at the end too, "seldom", or "always" at each poll.
+        # When it commits: if "asked"; also if "revoked"; by itself at the end too, "seldom"; or "always", at each poll.
         self.commits = commits
-        # By partition: the offset that comes next.
+        # By partition: the next offset.
         self.next: dict[int, int] = {}
         self.beat = model.clock.monotonic()
-        # The others have taken it for dead; what it has is theirs, and it does not know.
+        # The others take it for dead: they own its partitions, and it does not know.
         self.is_expelled = False
         self.consumer: Consumer = model.store.consumer(
             group="g",
@@ -116,7 +116,7 @@ class GroupModel(RuleBasedStateMachine):
         self.strategy = strategy
         self.open("0")
         self.store.create_topic("t", partitions=partitions)
-        # One partition in place of fifty.
+        # One partition instead of fifty.
         self.store.create_topic("__consumer_offsets", cleanup_policy="compact")
         self.ends = [0] * partitions
         self.seen = [set() for _ in range(partitions)]
@@ -142,7 +142,7 @@ class GroupModel(RuleBasedStateMachine):
         self.ends[number] += count
 
     def looks(self, member: Member) -> None:
-        """It asks for records, or joins: to it, a member that was silent for too long is dead."""
+        """It polls or joins, and takes members that were silent for too long for dead."""
         now = self.clock.monotonic()
         member.beat, member.is_expelled = now, False
         for other in self.members:
@@ -158,7 +158,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.members) < MEMBERS_MAX)
     @rule(commits=COMMITS, count=COUNT)
     def join_those_who_read(self, commits: str, count: int) -> None:
-        """They have read without committing, and give some of that up."""
+        """Members that have read without committing give up some partitions."""
         for number in range(len(self.ends)):
             self.append(number, count)
         for member in self.members:
@@ -196,7 +196,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(count=COUNT)
     def all_poll(self, count: int) -> None:
-        """Twice: then every member has its target."""
+        """All poll twice: then every member has its target."""
         for member in self.members * 2:
             self.polls(member, count)
 
@@ -213,7 +213,7 @@ class GroupModel(RuleBasedStateMachine):
             if not count:
                 break
         if member.commits == "always":
-            # How often it has looked for more on the way is its own affair.
+            # It may have polled, and committed, any number of times in between.
             for number, offset in self.found().items():
                 if self.committed.get(number, 0) <= offset <= member.next.get(number, 0):
                     self.committed[number] = offset
@@ -234,7 +234,7 @@ class GroupModel(RuleBasedStateMachine):
             if not member.is_expelled:
                 raise
         else:
-            # Where there was nothing new to commit it was not found out.
+            # An expelled member with nothing new to commit gets no error.
             if not member.is_expelled:
                 self.committed.update(positions)
 
@@ -258,7 +258,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) > 1)
     @rule(at=MEMBER, then=st.sampled_from(["commits", "leaves", "polls"]))
     def one_falls_silent(self, at: int, then: str) -> None:
-        """And raises an error if others have its partitions."""
+        """It raises an error if others have its partitions."""
         silent = self.picked(at)
         for _ in range(3):
             self.clock.advance(LIMIT_MS // 2)
@@ -277,10 +277,10 @@ class GroupModel(RuleBasedStateMachine):
             self.ends.append(0)
             self.seen.append(set())
             self.store.add_partitions("t", len(self.ends))
-            self.clock.advance(6000)  # where changes of topics are not reported they are looked for from time to time
+            self.clock.advance(6000)  # unless reported, topic changes are noticed from time to time
 
     def fall_silent(self) -> None:
-        """All members: the first that asks takes the others for dead."""
+        """All members fall silent: the first to poll takes the others for dead."""
         self.clock.advance(LIMIT_MS + 1)
 
     def reopen(self) -> None:
@@ -308,7 +308,7 @@ class GroupModel(RuleBasedStateMachine):
     @invariant()
     def committed_offsets_are_those_of_the_model(self) -> None:
         if self.ends:
-            # To commit the beginning is nothing.
+            # A commit of offset 0 counts as none.
             expected = {number: offset for number, offset in self.committed.items() if offset}
             if self.found() != expected:
                 raise Wrong(f"committed {self.found()}, expected {expected}")
@@ -320,7 +320,7 @@ class GroupModel(RuleBasedStateMachine):
             if not member.is_expelled:
                 mine = member.consumer.assignment()
                 if {number for _, number in mine} != member.next.keys():
-                    raise Wrong(f"a member has {sorted(mine)}, and was told of {sorted(member.next)}")
+                    raise Wrong(f"a member has {sorted(mine)}, but its listener got {sorted(member.next)}")
                 if both := owned & mine:
                     raise Wrong(f"{sorted(both)} have two owners")
                 owned |= mine

@@ -1,4 +1,4 @@
-"""Every single bit and every length of small logs: what is read was written, or is said to be lost."""
+"""Every single bit flip and every length of small logs: each record is read as written, or reported as lost."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SEGMENT = f"{BASE:020d}.log"
 SECONDS_MAX = 5
 # The distance between bytes in a quick run.
 ONE_IN = tries(1, quick=31)
-# max_batch_bytes_uncompressed, and what an open log of a few hundred bytes may take beside it.
+# max_batch_bytes_uncompressed, and what else an open log of a few hundred bytes may take.
 UNCOMPRESSED_BYTES_MAX = 4096
 MEMORY_SLACK_BYTES = 1 << 20
-# One flip in this many is held against the memory limit: it costs as much as ten others.
+# One flip in this many is checked against the memory limit, which costs as much as ten others.
 MEMORY_EVERY = 16
 CODECS_V2 = ("none", "gzip", "snappy", "lz4", "zstd")
 CODECS_LEGACY = ("none", "gzip", "snappy", "lz4")
@@ -72,7 +72,7 @@ def segment_bytes(magic: int, codec: str) -> bytes:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is such a file system: some thousand files are written into it."""
+    """A directory in memory, if possible: thousands of files are written into it."""
     shared = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="kstore-flips-", dir=shared if os.access(shared, os.W_OK) else tmp_path))
     yield made
@@ -114,7 +114,7 @@ def written_in(path: Path) -> dict[int, Record]:
 
 
 def alike(found: Record, written: Record) -> bool:
-    # What the CRC leaves out cannot be known to be damaged: the leader epoch is only ever reported.
+    # Damage outside the CRC cannot be detected: the leader epoch is only ever reported.
     return (
         found.offset == written.offset
         and found.timestamp == written.timestamp
@@ -126,20 +126,20 @@ def alike(found: Record, written: Record) -> bool:
 
 
 def assert_serves_only(log: Log, written: dict[int, Record], said: str) -> list[int]:
-    """What is read was written, in its order, and not what is reported as lost; returns the offsets."""
+    """Only written records are read, in order, and none that is reported as lost; returns the offsets."""
     reader = log.read(on_corrupt="skip")
     served: list[int] = []
     for record in reader:
         if record.offset not in written or not alike(record, written[record.offset]):
-            raise Wrong(f"{said}: offset {record.offset} was never written so")
+            raise Wrong(f"{said}: offset {record.offset} was never written like this")
         if served and record.offset <= served[-1]:
-            raise Wrong(f"{said}: offset {record.offset} behind {served[-1]}")
+            raise Wrong(f"{said}: offset {record.offset} after {served[-1]}")
         served.append(record.offset)
     if any(lost.first <= offset <= lost.last for lost in reader.corrupt for offset in served):
-        raise Wrong(f"{said}: served and said to be lost")
+        raise Wrong(f"{said}: served, but reported as lost")
     missing = {offset for offset in written if offset < log.high_watermark} - set(served)
     if not all(any(lost.first <= offset <= lost.last for lost in reader.corrupt) for offset in missing):
-        raise Wrong(f"{said}: {sorted(missing)} are passed over in silence")
+        raise Wrong(f"{said}: {sorted(missing)} are skipped silently")
     try:
         strict = [record.offset for record in log.read()]
     except CorruptDataError:
@@ -157,7 +157,7 @@ def read_each(
     *,
     read_only: bool = True,
 ) -> int:
-    """Opens the log with each variant of the file ``name``; returns how many there were.
+    """Opens the log with each variant of the file ``name``; returns their number.
 
     The file keeps its inode and times, so that a log that was closed cleanly still looks like one.
     """
@@ -196,7 +196,7 @@ def read_each(
 
 
 def clear(directory: Path, but: Iterable[str]) -> None:
-    """Removes what a writer has made."""
+    """Removes what a writer added."""
     for file in [file for file in directory.iterdir() if file.name not in but]:
         file.unlink()
 
@@ -210,7 +210,7 @@ def restore(directory: Path, files: dict[str, tuple[bytes, int]]) -> None:
 
 
 def make(directory: Path, magic: int, codec: str) -> tuple[bytes, dict[int, Record]]:
-    """A log of one segment that no writer has opened; its bytes and its records."""
+    """Makes a log of one segment that no writer has opened; returns its bytes and its records."""
     data = segment_bytes(magic, codec)
     (directory / SEGMENT).write_bytes(data)
     written = written_in(directory)
@@ -219,7 +219,7 @@ def make(directory: Path, magic: int, codec: str) -> tuple[bytes, dict[int, Reco
 
 
 def offset_field_of_last(data: bytes) -> range:
-    """The one field that neither a CRC covers nor anything after it confirms, while no writer closed the log."""
+    """The one field that no CRC covers and no later batch confirms, unless a writer closed the log."""
     at = 0
     while (size := 12 + int.from_bytes(data[at + 8 : at + 12], "big")) < len(data) - at:
         at += size
@@ -286,7 +286,7 @@ def test_no_flipped_bit_of_an_index_leads_to_a_wrong_record(suffix: str, directo
 def test_no_flipped_bit_of_the_state_makes_a_wrong_record(directory: Path, tried: Count) -> None:
     written = make_indexed(directory)
     whole = (directory / "kstore.state").read_bytes()
-    # The records stand at the start of the three slots; between them are zeros that are never read.
+    # The records are at the start of the three slots, with zeros between them that are never read.
     used = [position for position in range(len(whole)) if position % 512 < 96 and position < 1536][::ONE_IN]
     tried("flips", read_each(directory, "kstore.state", flips(whole, used), written))
     tried("truncations", read_each(directory, "kstore.state", ((f"{n}", whole[:n]) for n in used), written))

@@ -17,7 +17,7 @@ from tests.oracle_legacy import message, wrapper
 from tests.selection import tries
 
 with warnings.catch_warnings():
-    # kafka-python reads its schemas, when it is imported, with a function that Python has deprecated.
+    # When imported, kafka-python reads its schemas with a function that Python has deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.legacy_records import LegacyRecordBatch as KafkaBatch
     from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaBuilder
@@ -29,7 +29,7 @@ MAGICS = st.sampled_from([0, 1])
 
 
 def knows(other: Any, codec: str, magic: int) -> bool:
-    """Neither writes lz4 in version 0; kafka-python's snappy needs a library of its own."""
+    """Neither writes lz4 in version 0; kafka-python's snappy needs another library."""
     return not (codec == "lz4" and magic == 0) and not (codec == "snappy" and other in (KafkaBatch, KafkaBuilder))
 
 
@@ -40,7 +40,7 @@ def test_kstore_reads_what_others_write(builder: Any, records: list[Any], codec:
     assume(knows(builder, codec, magic))
     built = builder(magic=magic, compression_type=CODECS_BY_NAME[codec].id, batch_size=1 << 20)
     for offset, (key, value, timestamp) in enumerate(records):
-        # Their builders refuse a null value with a null key in compressed sets only by convention; bytes are given.
+        # Their builders refuse a null value with a null key in compressed sets, only by convention; so bytes are given.
         built.append(offset, timestamp=timestamp if magic else None, key=key, value=value)
     found = [record for batch in parse_batches(bytes(built.build())) for record in batch.records()]
     assert [(record.key, record.value) for record in found] == [(key, value) for key, value, _ in records]

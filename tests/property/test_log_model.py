@@ -1,4 +1,4 @@
-"""The log against a plain list: random steps of a whole life, read by threads and by another process all the while.
+"""The log against a plain list: random steps of a whole life, while threads and another process read.
 
 A kill leaves the directory as it is at that moment; a power cut leaves what was synced, and any part of the rest.
 """
@@ -46,7 +46,7 @@ DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 @dataclass(slots=True)
 class Batch:
-    """A batch as the model knows it: its offsets are ``first`` to ``last``; a marker has one, and no values."""
+    """A batch in the model: its offsets are ``first`` to ``last``; a marker has one, and no values."""
 
     first: int
     values: list[bytes]
@@ -72,7 +72,7 @@ class Model:
         self.start = 0
         self.end = 0
         self.durable = 0
-        # After the last batch: the files know an end that a truncation put higher once a batch stands there.
+        # After the last batch: the files show an end that a truncation set higher only once a batch is there.
         self.end_in_files = 0
 
     def add(self, batch: Batch) -> None:
@@ -89,12 +89,12 @@ class Model:
         """``base_offset`` is that of the segment that holds ``offset``; ``is_first`` if no segment begins below it."""
         self.batches = [batch for batch in self.batches if batch.last < offset]
         end_of_batches = self.batches[-1].last + 1 if self.batches else 0
-        # Offsets may be missing below ``offset``, from the truncations before: no batch tells that they were given out.
+        # Earlier truncations may leave offsets missing below ``offset``: no batch shows that they were assigned.
         self.end_in_files = min(offset, self.end_in_files, max(end_of_batches, base_offset))
         self.end = offset
         self.start = min(self.start, offset)
         if offset > base_offset and end_of_batches <= base_offset:
-            # The emptied segment goes, and the name of the next one tells where the log ends.
+            # The emptied segment goes, and the next one's name shows the log's end.
             self.end_in_files = offset
             if is_first:
                 self.start = offset
@@ -175,7 +175,7 @@ class LogMachine(RuleBasedStateMachine):
         self._note_operations()
         self.model.durable = self.model.end_in_files = self.model.end
         self._open()
-        # Whose every record was deleted, and whose tail a power cut took, is looked at until something is appended.
+        # A log whose records are all deleted and whose tail a power cut took is scanned until the next append.
         is_at_start = self.model.start == self.model.end
         if not self.has_damage and not self.log.recovery.clean and not is_at_start:
             raise Wrong(f"not clean after a close: {self.log.recovery}")
@@ -194,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
     def cut_power(self, seed: int) -> None:
         """The machine dies: in "sync" nothing is lost, otherwise a suffix of the unflushed part."""
         if self.has_damage and self.durability != "sync":
-            return  # what damage hides cannot be told from what was never written
+            return  # records that damage hides look like ones never written
         self._leave_for(lambda target: self.disk.write_to(target, some(random.Random(seed))))
         with another_boot(self.root):
             self._open()
@@ -203,16 +203,16 @@ class LogMachine(RuleBasedStateMachine):
             return
         end = self.log.end_offset
         if not self.model.durable <= end <= self.model.end:
-            raise Lost(f"the log ends at {end}, of {self.model.durable} durable and {self.model.end} written offsets")
+            raise Lost(f"the log ends at {end}; {self.model.durable} offsets were durable, {self.model.end} written")
         self._lose_from(end)
-        # Of a transaction whose every record is below the start nothing needs to be on the disk.
+        # A transaction whose records are all below the start needs nothing on disk.
         open_ids = {transaction.producer_id for transaction in self.log.transactions()}
         for batch in self.model.batches:
             if batch.last < self.model.start and batch.producer_id not in open_ids:
                 batch.is_open = False
 
     def _leave_for(self, write_to: Callable[[Path], None]) -> None:
-        """Continues in a directory with what the disk kept of this one."""
+        """Continues in a copy of what the disk kept."""
         self._stop_watching()
         self._note_operations()
         self.number += 1
@@ -330,7 +330,7 @@ class LogMachine(RuleBasedStateMachine):
     def truncate_to(self, back: int) -> None:
         offset = max(self.model.end - back, 0)
         if self.model.damaged(offset, self.model.end) or offset < self.model.start:
-            return  # where damage begins and ends, offsets alone do not tell
+            return  # offsets alone do not show where damage begins and ends
         self._lose_transactions_from(offset)
         bases = sorted(int(path.stem) for path in self.path.glob("*.log"))
         base_offset = max(base for base in bases if base <= offset)
@@ -402,13 +402,13 @@ class LogMachine(RuleBasedStateMachine):
         try:
             self._compare(expected, list(self.log.read(start, stop, isolation_level=isolation)))
             if damaged:
-                raise Wrong(f"damage was passed over in silence: {damaged}")
+                raise Wrong(f"damage was skipped silently: {damaged}")
         except CorruptBatchError as error:
             if not damaged:
-                raise Wrong(f"damage that is none: {error!r}") from error
+                raise Wrong(f"damage in a sound log: {error!r}") from error
 
     def _is_told(self, batch: Batch, lost: CorruptRange, start: int, stop: int) -> bool:
-        """Whether ``lost`` is ``batch``; with the offsets after it that a truncation took, which damage hides too."""
+        """Whether ``lost`` is ``batch``, with any offsets after it that a truncation took: damage hides them too."""
         following = min((other.first for other in self.model.batches if other.first > batch.last), default=stop)
         last_min, last_max = min(batch.last, stop - 1), min(max(following - 1, batch.last), stop - 1)
         return lost.first == max(batch.first, start) and last_min <= lost.last <= last_max
@@ -464,7 +464,7 @@ def run(examples: int, steps: int, tried: Callable[[str, int], None]) -> None:
                 stateful_step_count=steps,
                 deadline=None,
                 derandomize=True,
-                # Readers run beside it, so that a failure may not come again: shrinking would be for nothing, and long.
+                # Readers run beside it, so a failure may not repeat: shrinking would be slow and futile.
                 phases=[Phase.generate],
                 database=None,
                 suppress_health_check=list(HealthCheck),
@@ -503,7 +503,7 @@ def test_a_truncation_to_offsets_that_are_missing_loses_nothing(
                 state.close_and_reopen()
                 state.append_many(count=5)
                 state.close_and_reopen()
-                # Into the offsets that went with the second batch.
+                # Within the offsets that went with the second batch.
                 state.truncate_to(back=7)
                 state.is_what_the_list_says()
                 state.cut_power(seed=0)

@@ -1,4 +1,4 @@
-"""A queue against a plain model: random puts, gets, acks, nacks, times that pass, kills and reopenings."""
+"""A queue against a plain model: random puts, gets, acks, nacks, waits, kills and reopenings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JOURNAL_BYTES = 1500
 
 
 class Item:
-    """What is known of one item. ``is_sure`` ends with a kill, after which deliveries may be forgotten."""
+    """What is known of one item. A kill ends ``is_sure``: deliveries may then be forgotten."""
 
     def __init__(self, number: int, due_ms: int) -> None:
         self.number = number
@@ -66,7 +66,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.next = 0
         self.waiting: dict[int, Item] = {}
         self.dead: set[int] = set()
-        # Delivered too often, if that was not forgotten.
+        # Delivered too many times, if this was not forgotten.
         self.maybe_dead: dict[int, Item] = {}
 
     @initialize(durability=st.sampled_from(["sync", "os"]))
@@ -82,7 +82,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.last_fresh = -1
         return store
 
-    # --- what is done -----------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 12), delay=st.sampled_from([0, 0, 0, 5, 30]))
     def put(self, count: int, delay: int) -> None:
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
             jobs = self.queue.get_many(count, block=False)
         except Empty:
             if free:
-                raise Lost(f"items {sorted(free)} could be delivered, and were not") from None
+                raise Lost(f"items {sorted(free)} could be delivered, but were not") from None
             return
         if not min(count, len(free)) <= len(jobs) <= min(count, len(free) + len(self.maybe_dead)):
             raise Lost(f"{len(jobs)} items were delivered, expected {min(count, len(free))}")
@@ -138,7 +138,7 @@ class QueueMachine(RuleBasedStateMachine):
             item.lease_end_ms = self.clock.now_ms() + LEASE_MS
             if job.delivery_count == 1 and not item.was_delayed:
                 if number < self.last_fresh:
-                    raise Wrong(f"item {number} was delivered behind {self.last_fresh}")
+                    raise Wrong(f"item {number} was delivered after {self.last_fresh}")
                 self.last_fresh = number
 
     def _leased(self, data: st.DataObject) -> Item | None:
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         image = self.fs.image()
-        self.store.close()  # on a disk that is not used any more
+        self.store.close()  # on a disk that is no longer used
         self.fs = MemoryFs(ROOT, image)
         self._all_back()
         self.store = self._opened()
@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
     def count(self) -> None:
         self._expire()
         found = self.queue.stats()
-        # An item that was not put aside yet is pending.
+        # An item that is not a dead letter yet is pending.
         expected = len(self.waiting)
         if not expected <= found.pending <= expected + len(self.dead) + len(self.maybe_dead):
             raise Wrong(f"{found}, expected {expected} pending")
@@ -248,9 +248,9 @@ class QueueMachine(RuleBasedStateMachine):
         if len(found) != len(set(found)):
             raise Wrong(f"delivered twice: {found}")
         if missing := expected - set(found) - dead:
-            raise Lost(f"{missing} were not acked, and are gone")
+            raise Lost(f"{missing} were not acked, but are gone")
         if wrong := set(found) - expected - set(self.maybe_dead):
-            raise Wrong(f"{wrong} were acked or dead, and came again")
+            raise Wrong(f"{wrong} were acked or dead, but came again")
         if missing := (self.dead | set(self.maybe_dead)) - dead - set(found):
             raise Lost(f"dead letters {missing} are gone")
         assert self.queue.join(timeout=0)

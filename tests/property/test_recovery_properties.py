@@ -1,4 +1,4 @@
-"""Recovery over runs is held against recovery over single batches: the same files and reports, whatever the log."""
+"""Recovery over runs is compared with recovery over single batches: the same files and reports for any log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path("/recovered")
 LOGS = tries(600, quick=30)
 # Only one byte in this many is tried in a quick run.
 ONE_IN = tries(1, quick=23)
-# Of a transaction index, which an earlier life has left.
+# An entry of a transaction index, left by an earlier life.
 TXN_BYTES = bytes(6) + b"\0\x05" + bytes(26)
 
 
@@ -47,7 +47,7 @@ def one_batch_at_a_time(*arguments: Any, run_bytes: int, **bounds: Any) -> objec
 
 
 def recovered(image: Image, settings: dict[str, Any]) -> tuple[Image, RecoveryReport, Image]:
-    """Opens a log that must be recovered: its files after that, the report, and its files after the close."""
+    """Recovers a log; returns its files after the open, the report, and its files after the close."""
     fs = MemoryFs(ROOT, image)
     log = Log(ROOT / "log", fs=fs, **settings)
     report, opened = log.recovery, contents(fs)
@@ -214,7 +214,7 @@ def test_every_cut() -> None:
 
 
 def test_batches_of_one_fill_pages_of_the_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many entries are stored at a time, and both indexes grow several times."""
+    """Many entries are stored at once, and both indexes grow several times."""
     data = b"".join(small_batch(number, 1) for number in range(3_000))
     assert_alike({0: data}, index_interval_bytes=0)
     monkeypatch.setattr(recovery_scan, "CHUNK_BYTES", 5_000)

@@ -1,4 +1,4 @@
-"""The walk over runs is held against the walk over single batches: damaged, hostile and mixed bytes."""
+"""The walk over runs is compared with the walk over single batches: damaged, hostile and mixed bytes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_every_flipped_bit(bounds: dict[str, int]) -> None:
 
 
 def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
-    """Damage that the CRC would hide: fields of headers and records that no writer produces."""
+    """Damage with a corrected CRC: fields of headers and records that no writer produces."""
     parts = [small_batch(0, 1), small_batch(1, 3), small_batch(4, 1)]
     for position in range(21, len(parts[1]), ONE_IN):
         for bit in range(8):
@@ -106,7 +106,7 @@ def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
 
 
 def assert_alike_or_corrupt(data: bytes) -> None:
-    """As ``assert_alike``; a batch outside all runs is one that the walk returns and that cannot be read."""
+    """As ``assert_alike``; a batch outside all runs is one that the walk returns but that cannot be read."""
     source = BufferSource(data)
     for item in walk_runs(source, 0, len(data), next_offset=0):
         if isinstance(item, tuple) and not isinstance(item, Damage):
@@ -123,7 +123,7 @@ def test_every_cut() -> None:
 
 
 def mixed(generator: random.Random) -> bytes:
-    """Batches of every version, codec and producer, gaps, control batches, empty ones, offsets that are wrong."""
+    """Batches of every version, codec and producer, gaps, control batches, empty ones, wrong offsets."""
     parts, offset = [], generator.choice([0, 0, 3, 2**33])
     for _ in range(generator.randrange(1, 12)):
         kind = generator.randrange(12)
@@ -202,7 +202,7 @@ def looked_up(data: bytes, target: int, **bounds: int) -> Record | None:
         assert batch.is_valid()
         assert batch.last_offset < bounds.get("offset_stop", OFFSET_MAX)
         assert not batch.is_control
-        with suppress(CorruptDataError):  # the other records of the batch are not looked at
+        with suppress(CorruptDataError):  # the other records of the batch are not examined
             assert list(batch.records(target, target + 1)) == [record]
     return record
 

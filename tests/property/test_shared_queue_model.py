@@ -1,7 +1,7 @@
-"""A queue that several processes share against a plain model: what one does at any time, the others must see.
+"""A queue that several processes share, against a plain model: the others must see whatever one does.
 
-Each process is a store of its own, over the same files. All die at once now and then, and the machine may be started
-again. The journal is rewritten, and items are moved, all the time.
+Each process is a store over the same files. Now and then all die at once, and the machine may restart. The journal is
+rewritten, and items are moved, all the time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOOTS = (b"the first boot..", b"the second boot.")
 
 
 class Processes:
-    """``waiting`` has the unacked items, and from when they may be delivered."""
+    """``waiting`` has the unacked items, with the earliest time of their delivery."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -59,7 +59,7 @@ class Processes:
         self.stores, self.queues = [store for store, _ in opened], [queue for _, queue in opened]
         self.held = {number: [] for number in range(PROCESS_COUNT)}
 
-    # --- what one of them does --------------------------------------------------------------------------------------
+    # --- steps of one process ---------------------------------------------------------------------------------------
 
     def put(self, number: int) -> None:
         count = self.random.randint(1, 8)
@@ -80,9 +80,9 @@ class Processes:
         for job in jobs:
             item = item_of(job)
             if item in self.done:
-                raise Wrong(f"item {item} was acked, and is delivered")
+                raise Wrong(f"item {item} was acked, but is delivered")
             if job.value in leased:
-                raise Wrong(f"item {item} is leased, and is delivered")
+                raise Wrong(f"item {item} is leased, but is delivered")
             if self.waiting[item] > now_ms:
                 raise Wrong(f"item {item} is delivered {self.waiting[item] - now_ms} ms too early")
             self.waiting[item] = 0
@@ -143,7 +143,7 @@ class Processes:
         self.queues[number].check()
         assert self.queues[number].qsize() <= len(self.waiting)
 
-    # --- what happens to all ----------------------------------------------------------------------------------------
+    # --- events for all processes -----------------------------------------------------------------------------------
 
     def die(self) -> None:
         """All are killed; the machine may restart after that."""
@@ -153,7 +153,7 @@ class Processes:
         shutil.rmtree(before)
         if self.random.random() < 0.5:
             self.boot = BOOTS[self.boot == BOOTS[0]]
-            # Its clock stands anywhere.
+            # Its clock shows any time.
             self.clock._monotonic = self.random.choice([10.0, self.clock._monotonic, 10.0**6])
         self._open_all()
 
@@ -185,9 +185,9 @@ class Processes:
             found |= {item_of(job) for job in jobs}
             queue.ack_many(jobs)
         if lost := self.waiting.keys() - found:
-            raise Lost(f"items {sorted(lost)} were not acked, and are gone")
+            raise Lost(f"items {sorted(lost)} were not acked, but are gone")
         if again := found - self.waiting.keys():
-            raise Wrong(f"items {sorted(again)} were acked, and came again")
+            raise Wrong(f"items {sorted(again)} were acked, but came again")
         for queue in self.queues:
             assert queue.stats().pending == 0
             queue.check()
@@ -235,5 +235,5 @@ def test_processes_that_share_a_queue_do_what_a_plain_model_does_for_long(direct
 
 @pytest.mark.usefixtures("small")
 def test_what_another_process_has_finished_does_not_wait_again(directory: Path) -> None:
-    # A life in which an item that was taken, and could not be claimed, was finished meanwhile.
+    # A life in which an item was taken, could not be claimed, and was finished meanwhile.
     _live(directory, 20260261, 500)

@@ -25,7 +25,7 @@ from tests.selection import tries
 
 Result = TypeVar("Result")
 
-# The times of the batches of each segment; many are equal, and few segments rise.
+# The times of each segment's batches; many are equal, and in few segments they rise.
 BATCHES = st.lists(st.sampled_from(range(0, 31, 2)), min_size=1, max_size=4)
 SEGMENTS = st.lists(st.lists(BATCHES, min_size=1, max_size=3), max_size=6)
 ASKED = range(-1, 33, 2)
@@ -97,8 +97,7 @@ def test_a_first_search_reads_only_the_end_of_each_time_index(rising: Path) -> N
         assert log.offset_for_time(TIME + 150) == 150
         times = {segment_name(base, TIME_INDEX_SUFFIX) for base in segment_bases(rising)[:-2]}
         assert times <= set(read)
-        # The others are the view's look at the end of the log, the check of what was sealed last, and the search in one
-        # segment.
+        # The other reads: the view reads the log's end, checks the segment sealed last, and searches one segment.
         assert len(read) <= len(times) + 8
         read.clear()
         assert log.offset_for_time(TIME + 30) == 30
@@ -114,7 +113,7 @@ def spoil_last(path: Path, base: int, timestamp: int) -> None:
 
 @pytest.mark.parametrize("timestamp", [TIME - 5, TIME + 38, TIME + 500], ids=["lowest", "below the last", "too high"])
 def test_a_wrong_last_entry_that_can_be_noticed_changes_no_answer(timestamp: int, rising: Path) -> None:
-    """One that is below its predecessor, or below the segment before, or so high that a search finds nothing."""
+    """It is below its predecessor, or below the previous segment, or so high that a search finds nothing."""
     spoil_last(rising, 40, timestamp)
     with Log(rising, durability="os") as log:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""A verification by runs is held against one that looks at each batch: sound, damaged and hostile logs."""
+"""Verification by runs is compared with verification by batches: sound, damaged and hostile logs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def looked_at(path: Path) -> tuple[LogVerification | str, list[PieceVerification
 
 
 def assert_alike(path: Path) -> LogVerification | str:
-    """Verifies a log both ways; returns what was found."""
+    """Verifies a log both ways; returns the findings."""
     found, pieces = looked_at(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_files, "walk_runs", by_batches)
@@ -61,7 +61,7 @@ def assert_alike(path: Path) -> LogVerification | str:
 
 
 def written(path: Path, generator: random.Random) -> None:
-    """A log of small batches: producers, transactions of which some are aborted, gaps, codecs, leader epochs."""
+    """A log of small batches: producers, transactions, some of them aborted, gaps, codecs, leader epochs."""
     settings = {
         "segment_bytes": generator.choice([1024, 2000, 1 << 20]),
         "index_interval_bytes": generator.choice([0, 90, 300]),
