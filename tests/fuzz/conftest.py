@@ -1,4 +1,4 @@
-"""What a fuzz target changes for its whole process is undone after each test."""
+"""Undoes, after each test, what a fuzz target changes for its whole process."""
 
 from __future__ import annotations
 

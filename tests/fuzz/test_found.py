@@ -1,4 +1,4 @@
-"""What fuzzing has found, each as the smallest case of it."""
+"""What fuzzing found, each reduced to its smallest case."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_search_after_damage_may_meet_such_a_set() -> None:
 
 
 def test_messages_of_a_set_do_not_take_the_offsets_of_others(tmp_path: Path) -> None:
-    # Offset 0 is an old producer's: the offsets inside are believed.
+    # Old producers write offset 0: the inner offsets count.
     inner = [message(offset, b"inner") for offset in (0, 1, 2**40)]
     path = directory(tmp_path / "log", **{SEGMENT: wrapper(inner, offset=0, codec="gzip") + batch(1, 2)})
     with Log(path, read_only=True) as log:

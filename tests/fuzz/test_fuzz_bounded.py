@@ -1,4 +1,4 @@
-"""The fuzz targets with as many inputs as fit into every run of the tests, the same ones for the same seed."""
+"""The fuzz targets with as many inputs as fit into every test run, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.promise("hostile file")
 
 Count = Callable[[str, int], None]
 
-# Inputs a target; a whole directory costs a hundred times what a batch does.
+# Inputs for each target; a whole directory costs a hundred times as much as a batch.
 INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=200)) | {"directory": tries(250, quick=20)}
 SOAK_FACTOR = 100
 SHOWN_BYTES_MAX = 200
 
 
 def shown(data: bytes) -> str:
-    """A long input is left in a file."""
+    """Leaves a long input in a file."""
     if len(data) <= SHOWN_BYTES_MAX:
         return data.hex()
     with NamedTemporaryFile(prefix="kstore-fuzz-", delete=False) as file:
