@@ -1,9 +1,9 @@
-"""Writes the directories that a release of kstore leaves, for later releases to open.
+"""Writes directories with a release of kstore, for later releases to open.
 
     python -m tests.golden.own_directories TARGET
 
 It uses only the public interface, so that it runs with the checkout of any release. Below TARGET it makes a tree for
-each way in which a log or a store may have been left, and ``expected.json`` with what each must still hold.
+each way in which a log or a store may end, and ``expected.json`` with what each must still hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import kstore
 
 Expected = dict[str, Any]
-# Objects still open when the process is killed: no finalizer may close them before.
+# Objects that stay open until the process is killed: no finalizer may close them earlier.
 KEPT: list[object] = []
 
 
@@ -44,7 +44,7 @@ def read_log(path: Path) -> Expected:
 
 
 def write_killed(root: Path) -> Expected:
-    """A process is killed with its logs open; everything was acknowledged."""
+    """A process is killed with its logs open; everything is acknowledged."""
     for durability in ("sync", "interval", "os"):
         log = kstore.Log(root / durability, durability=durability, segment_bytes=1024)
         for number in range(30):
@@ -158,7 +158,7 @@ WRITERS = {
 def main(target: Path) -> None:
     expected = {}
     for name in WRITERS:
-        # Each in a process of its own, which dies with everything that it has open.
+        # Each in its own process, which dies with everything open.
         done = subprocess.run(
             [sys.executable, "-m", "tests.golden.own_directories", str(target), name], stdout=subprocess.PIPE, text=True
         )

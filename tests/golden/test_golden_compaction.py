@@ -1,4 +1,4 @@
-"""What a real broker wrote, compacted by kstore: each key keeps its last value, in every format and codec."""
+"""kstore compacts a real broker's logs: each key keeps its last value, in every format and codec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.golden_data import copy_partition, golden_partitions
 from tests.log_cases import segment_bases
 
 TREES = ("clean", "crashed", "recovered", "old")
-# The controller's own log is no keyed one.
+# The controller's own log has no keys.
 CASES = [
     pytest.param(tree, partition, id=f"{tree}-{partition}")
     for tree in TREES
@@ -27,7 +27,7 @@ Values = dict[bytes, bytes | None]
 
 
 def latest(log: Log) -> tuple[Values, list[int]]:
-    """The last value of each key, tombstones left out; and the offsets of the records that have no key."""
+    """The last value of each key, without tombstones; and the offsets of the records that have no key."""
     values: Values = {}
     keyless = []
     for record in log.read(isolation_level="read_committed"):
@@ -55,7 +55,7 @@ def test_a_broker_s_log_keeps_the_last_value_of_each_key(
             if latest(log) != (values, keyless):
                 raise Lost(f"{partition}: {report}")
             if log.end_offset != end:
-                raise Wrong(f"{partition} ends at {log.end_offset}, and ended at {end}")
+                raise Wrong(f"{partition} ends at {log.end_offset}, but ended at {end}")
             tried("states", 1)
         assert report.records_kept <= report.records_read
         log.check()
@@ -69,7 +69,7 @@ def test_a_broker_s_log_keeps_the_last_value_of_each_key(
 def test_a_broker_s_dirty_log_shrinks_and_keeps_what_was_clean(tmp_path: Path) -> None:
     path = copy_partition("clean", "compacted-0", tmp_path)
     before = segment_bases(path)
-    # When every horizon that the broker set is past.
+    # After every horizon that the broker set.
     clock = ManualClock(4_000_000_000_000)
     with Log(path, durability="os", clock=clock, segment_bytes=1 << 20, delete_retention_ms=0) as log:
         values, _ = latest(log)

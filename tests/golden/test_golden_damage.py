@@ -1,4 +1,4 @@
-"""Of a damaged partition everything is served but the records of the damaged batch, and never a wrong one."""
+"""A damaged partition serves all records but the damaged batch's, and never a wrong one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assert_serves_all_but(log: Log, expected: dict[int, Record], lost: set[int])
     found = {record.offset: record for record in reader}
     assert found == {offset: record for offset, record in expected.items() if offset not in lost}
     said = {offset for gone in reader.corrupt for offset in range(gone.first, gone.last + 1)}
-    # What is cut from the end is said by the recovery report, or is "not yet" to a reader.
+    # The recovery report lists what is cut from the end; for a reader it does not exist yet.
     missing = {offset for offset in lost if offset < log.end_offset}
     assert said == missing
     assert reader.corrupt == [item for item in log.read(on_corrupt="yield") if isinstance(item, CorruptRange)]
@@ -143,7 +143,7 @@ def test_damage_in_the_middle_of_a_log_takes_one_batch(
     path = logs[len(logs) // 2]
     whole = path.read_bytes()
     bounds = batch_bounds(whole)
-    # A data batch: a transaction marker is shorter than where some of the damage goes.
+    # A data batch: a transaction marker is too short for some of the damage.
     start, stop = next(each for each in bounds[len(bounds) // 2 :] if each[1] - each[0] > 100)
     data = bytearray(whole)
     damage(data, start, stop)

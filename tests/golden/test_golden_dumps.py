@@ -1,4 +1,4 @@
-"""Every dump that Kafka's DumpLogSegments made of a broker's files comes out of ``kstore dump-log``, byte for byte."""
+"""``kstore dump-log`` prints every dump of Kafka's DumpLogSegments of a broker's files, byte for byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GAPS = re.compile(rb"Non-consecutive offsets in (.*)")
 
 
 class Expected(NamedTuple):
-    """A run of Kafka's tool: the options, what it printed, and whether it ended in an exception."""
+    """A run of Kafka's tool: the options, its output, and whether it ended in an exception."""
 
     name: str
     arguments: list[str]
@@ -116,7 +116,7 @@ def test_a_whole_partition_is_dumped_as_kafka_dumps_it(tree: str, partition: str
             assert expected.path in err, expected.name
         else:
             assert err == expected.err, expected.name
-            # A crash leaves zeros that count as entries; elsewhere nothing that is reported is damage.
+            # A crash leaves zeros that count as entries; elsewhere the dump reports no damage.
             assert status == (1 if tree == "crashed" and b"ndex" in expected.err else 0), expected.name
     assert count
 
@@ -128,13 +128,13 @@ def test_a_damaged_partition_is_dumped_up_to_the_damage(tree: str, partition: st
     for expected in expected_runs(tree, partition):
         status, out, err = run(expected.arguments)
         statuses.add(status)
-        # Where Kafka's tool breaks off within a line, ours ends the line.
+        # If Kafka's tool stops within a line, ours ends the line.
         assert out.removesuffix(b"\n") == expected.out.removesuffix(b"\n"), expected.name
         assert set(expected.err.splitlines()) <= set(err.splitlines()), expected.name
         if expected.threw:
             assert status == 1, expected.name
             assert expected.path in err, expected.name
-    # A time index that is missing leaves nothing to be dumped that is damaged.
+    # A missing time index leaves nothing damaged to dump.
     assert (1 in statuses) == (partition != "timeindex-missing-0")
 
 
@@ -150,5 +150,5 @@ def test_records_of_kafka_s_own_topics_are_decoded_as_kafka_decodes_them(name: s
     assert status == 0
     assert not err
     expected = (golden_root() / f"{name.partition('/')[0]}.dumped" / name).read_bytes()
-    # What is wrong with a record that cannot be decoded is said in each tool's own words.
+    # Each tool describes an undecodable record in its own words.
     assert ERROR.sub(rb"\1", out) == ERROR.sub(rb"\1", expected)

@@ -1,4 +1,4 @@
-"""Logs and stores that the kstore of version 1 left: nothing is lost, and nothing more is scanned than before."""
+"""Logs and stores from kstore with version 1 of its files: nothing is lost, and no more is scanned than before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def expected() -> dict[str, Any]:
 
 
 def copied(name: str, target: Path) -> Path:
-    """A private, writable copy of a log or a store, closed cleanly where the original was."""
+    """A private, writable copy of a log or a store, cleanly closed if the original was."""
     copy = target / "copy"
     shutil.copytree(golden_root() / "own1" / name, copy, copy_function=shutil.copyfile)
     for state in copy.rglob("kstore.state"):
@@ -105,7 +105,7 @@ def test_transactions_end_as_they_were_decided(tmp_path: Path) -> None:
             log = store.log("orders", number)
             found = [(record.value or b"").decode() for record in log.read(isolation_level="read_committed")]
             assert found == expected()["transactions"][f"orders-{number}"]["committed"]
-        # The transaction that was open can be ended by its successor, under a producer id that no other had.
+        # A successor can end the open transaction, under a producer id that was never used.
         with store.producer(transactional_id="invoices") as producer:
             producer.init_transactions()
             producer.begin_transaction()
@@ -150,7 +150,7 @@ def test_a_crash_at_any_step_of_the_upgrade_loses_no_field(clean: bool, tmp_path
     changed = [at for at in sectors if before[at : at + 512] != after[at : at + 512]]
     zeroed = [at for at in changed if at < OLD_SLOTS_SIZE]
     assert zeroed == [0, 512]
-    # Any subset of the first write's sectors may be on disk while the second has not begun, and so on.
+    # Before the second write begins, any subset of the first one's sectors may be on disk, and so on.
     written = [at for at in changed if at not in zeroed]
     images = [merged(before, after, subset) for subset in subsets(written)]
     images += [merged(before, after, [*written, *subset]) for subset in subsets(zeroed)]

@@ -1,4 +1,4 @@
-"""What a broker's consumer read of its own partitions is what ``Log.read`` gives, in place and opened for writing."""
+"""``Log.read`` gives what a broker's consumer read from its partitions, in place and opened for writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of a report are those that Kafka's own DumpLogSegments printed for a broker's files."""
+"""A report's numbers are those that Kafka's DumpLogSegments printed for a broker's files."""
 
 from __future__ import annotations
 

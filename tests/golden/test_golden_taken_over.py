@@ -1,6 +1,6 @@
-"""kstore takes over every partition that a real broker wrote, goes on with it, and loses nothing.
+"""kstore takes over every partition that a real broker wrote, continues it, and loses nothing.
 
-Each is appended to, by producers too, compacted, cut at its start, and closed.
+It appends to each one, with producers too, compacts it, deletes records at its start, and closes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kstore.record.builder import build_batch
 from kstore.upkeep.verify import verify_log
 from tests.golden_data import golden_partitions, golden_root
 
-# A directory whose broker stopped in order, or was killed, or recovered after that; and logs of old versions.
+# A directory whose broker stopped cleanly, was killed, or recovered after that; and logs of old versions.
 TREES = ("clean", "crashed", "recovered", "old")
 PARTITIONS = [f"{tree}/{name}" for tree in TREES for name in golden_partitions(tree)]
 PRODUCER, OTHER_PRODUCER = 4711, 4712
@@ -76,14 +76,14 @@ def triples(log: kstore.Log, **options: Any) -> list[Triple]:
 
 
 def taken_over(source: Path, store: Path) -> Life:
-    """The partition in its broker's checkpoints, and the mark of a clean stop."""
+    """Takes over the partition with its broker's checkpoints and the mark of a clean stop."""
     directory = store / source.name
     shutil.copytree(source, directory, copy_function=shutil.copyfile)
     for mark in source.parent.iterdir():
         if mark.is_file():
             shutil.copyfile(mark, store / mark.name)
     with kstore.Log(directory, **SETTINGS) as log:
-        # Of the metadata log no checkpoint says where it is on disk.
+        # No checkpoint says how far the metadata log is on disk.
         is_believed = (store / CLEAN_SHUTDOWN).exists() and source.name != "__cluster_metadata-0"
         assert log.recovery.clean == is_believed
         assert not log.recovery.corrupt
@@ -116,7 +116,7 @@ def test_nothing_is_lost_but_what_compaction_and_deletion_take(name: str, tmp_pa
     assert set(life.after) <= set(life.before)
     assert set(committed) <= set(life.committed_before)
     assert latest(committed, 0) == latest(life.committed_before, life.start_offset)
-    # Those without a key stay, but for the aborted ones.
+    # Records without a key stay, except aborted ones.
     keyless = [row for row in life.committed_before if row[1] is None and row[0] >= life.start_offset]
     assert [row for row in committed if row[1] is None] == keyless
     assert [finding for finding in verify_log(life.directory).findings if finding.severity == "damage"] == []

@@ -1,4 +1,4 @@
-"""Verification of what a broker wrote: nothing is said of what is sound, and every damage is found."""
+"""Verification of a broker's files: no report on sound ones, and every damage is found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from kstore.upkeep.verify import verify, verify_log
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 
-# What is damaged in each case, where it is not a batch; a tail is what stands after the last whole batch.
+# What is damaged in each case, unless it is a batch; a tail is what follows the last whole batch.
 KINDS: dict[str, set[str]] = {
     "flipped-in-last-batch-0": {"tail"},
     "garbage-tail-0": {"tail"},
@@ -31,7 +31,7 @@ KINDS: dict[str, set[str]] = {
     "timeindex-time-0": {"timeindex"},
     "timeindex-unordered-0": {"timeindex"},
     "timeindex-zeros-0": {"timeindex"},
-    # Kafka reads one of the two bytes of the version, and it is not that one.
+    # Kafka reads only the other of the version's two bytes.
     "txnindex-version-0": set(),
 }
 
@@ -80,7 +80,7 @@ def test_a_transaction_across_the_log_s_start_may_begin_where_it_did_or_above_th
 def test_compaction_may_hide_where_an_aborted_transaction_began(tmp_path: Path) -> None:
     log = copy_partition("started", "compacted-2", tmp_path)
     shutil.copyfile(golden_root() / "started" / "log-start-offset-checkpoint", tmp_path / "log-start-offset-checkpoint")
-    # Its first record is at 345 now, and its producer's previous transaction ended at 304.
+    # Its first record is now at 345, and its producer's previous transaction ended at 304.
     index = log / "00000000000000000339.txnindex"
     entry = bytearray(index.read_bytes())
     assert entry[10:18] == struct.pack(">q", 336)
