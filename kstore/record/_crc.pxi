@@ -16,13 +16,34 @@ cdef extern from *:
 
     #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
     #include <nmmintrin.h>
-    #define KSTORE_CRC_X86 1
+    /* Compiled for this instruction, called only where the processor has it. */
+    #define KSTORE_CRC_TARGET __attribute__((target("sse4.2")))
+    #define KSTORE_CRC_WORD _mm_crc32_u64
+    #define KSTORE_CRC_BYTE _mm_crc32_u8
+    static int kstore_crc_has_instruction(void) {
+        __builtin_cpu_init();
+        return __builtin_cpu_supports("sse4.2");
+    }
     #elif defined(__ARM_FEATURE_CRC32) && !defined(__ARM_BIG_ENDIAN)
     #include <arm_acle.h>
+    #define KSTORE_CRC_TARGET
+    #define KSTORE_CRC_WORD __crc32cd
+    #define KSTORE_CRC_BYTE __crc32cb
+    static int kstore_crc_has_instruction(void) { return 1; }
+    #else
+    static int kstore_crc_has_instruction(void) { return 0; }
     #endif
 
     /* By the number of bytes that follow within a word of eight: what a byte contributes to the CRC. */
     static uint32_t kstore_crc_tables[8][256];
+
+    /* The instruction takes three cycles, but one may start in each: so three lanes of ``size`` bytes, side by side,
+       are read at a time. ``shift`` is what ``size`` zero bytes make of a CRC, by its four bytes: it joins the lanes.
+       The first lanes suit batches of some KiB, the second ones what is left of them. */
+    static struct {
+        size_t size;
+        uint32_t shift[4][256];
+    } kstore_crc_lanes[2] = {{320}, {64}};
 
     static void kstore_crc_prepare(void) {
         for (uint32_t byte = 0; byte < 256; byte++) {
@@ -35,6 +56,15 @@ cdef extern from *:
             for (int more = 1; more < 8; more++) {
                 uint32_t crc = kstore_crc_tables[more - 1][byte];
                 kstore_crc_tables[more][byte] = (crc >> 8) ^ kstore_crc_tables[0][crc & 0xFF];
+            }
+        for (int lanes = 0; lanes < 2; lanes++)
+            for (int bit = 0; bit < 32; bit++) {
+                uint32_t crc = 1u << bit;
+                for (size_t left = kstore_crc_lanes[lanes].size; left > 0; left--)
+                    crc = (crc >> 8) ^ kstore_crc_tables[0][crc & 0xFF];
+                for (uint32_t byte = 0; byte < 256; byte++)
+                    if (byte >> bit % 8 & 1)
+                        kstore_crc_lanes[lanes].shift[bit / 8][byte] ^= crc;
             }
     }
 
@@ -54,43 +84,40 @@ cdef extern from *:
         return ~crc;
     }
 
-    #ifdef KSTORE_CRC_X86
-    /* Compiled for this instruction, called only where the processor has it. */
-    __attribute__((target("sse4.2")))
-    static uint32_t kstore_crc_by_instruction(const uint8_t *at, size_t size) {
-        uint64_t crc = 0xFFFFFFFFu, word;
-        while (size >= 8) {
-            memcpy(&word, at, 8);
-            crc = _mm_crc32_u64(crc, word);
-            at += 8;
-            size -= 8;
-        }
-        while (size--)
-            crc = _mm_crc32_u8((uint32_t)crc, *at++);
-        return ~(uint32_t)crc;
+    #ifdef KSTORE_CRC_WORD
+    static inline uint64_t kstore_crc_word(const uint8_t *at) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        return word;
     }
-    static int kstore_crc_has_instruction(void) {
-        __builtin_cpu_init();
-        return __builtin_cpu_supports("sse4.2");
+    static inline uint32_t kstore_crc_shifted(uint32_t (*shift)[256], uint32_t crc) {
+        return shift[0][crc & 0xFF] ^ shift[1][(crc >> 8) & 0xFF] ^ shift[2][(crc >> 16) & 0xFF] ^ shift[3][crc >> 24];
     }
-    #elif defined(__ARM_FEATURE_CRC32) && !defined(__ARM_BIG_ENDIAN)
+    KSTORE_CRC_TARGET
     static uint32_t kstore_crc_by_instruction(const uint8_t *at, size_t size) {
         uint32_t crc = 0xFFFFFFFFu;
-        uint64_t word;
-        while (size >= 8) {
-            memcpy(&word, at, 8);
-            crc = __crc32cd(crc, word);
-            at += 8;
-            size -= 8;
+        for (int lanes = 0; lanes < 2; lanes++) {
+            const size_t lane = kstore_crc_lanes[lanes].size;
+            uint32_t (*shift)[256] = kstore_crc_lanes[lanes].shift;
+            for (; size >= 3 * lane; at += 3 * lane, size -= 3 * lane) {
+                uint64_t first = crc, second = 0, third = 0;
+                for (size_t done = 0; done < lane; done += 8) {
+                    first = KSTORE_CRC_WORD((uint32_t)first, kstore_crc_word(at + done));
+                    second = KSTORE_CRC_WORD((uint32_t)second, kstore_crc_word(at + lane + done));
+                    third = KSTORE_CRC_WORD((uint32_t)third, kstore_crc_word(at + 2 * lane + done));
+                }
+                crc = kstore_crc_shifted(shift, (uint32_t)first) ^ (uint32_t)second;
+                crc = kstore_crc_shifted(shift, crc) ^ (uint32_t)third;
+            }
         }
+        for (; size >= 8; at += 8, size -= 8)
+            crc = (uint32_t)KSTORE_CRC_WORD(crc, kstore_crc_word(at));
         while (size--)
-            crc = __crc32cb(crc, *at++);
+            crc = KSTORE_CRC_BYTE(crc, *at++);
         return ~crc;
     }
-    static int kstore_crc_has_instruction(void) { return 1; }
     #else
     #define kstore_crc_by_instruction kstore_crc_by_table
-    static int kstore_crc_has_instruction(void) { return 0; }
     #endif
     """
     void kstore_crc_prepare() nogil

@@ -176,7 +176,8 @@ def test_only_bytes_are_walked() -> None:
 @pytest.mark.parametrize("by_table", [False, True])
 def test_the_checksum_is_that_of_the_package(by_table: bool, seed: int) -> None:
     generator = random.Random(seed)
-    for size in [*range(80), 4095, 4096, 100_001]:
+    # Lanes of 64 and 320 bytes, three at a time.
+    for size in [*range(80), *range(180, 210), *range(950, 1_170), 4095, 4096, 100_001]:
         data = generator.randbytes(size + 3)
         for start in range(3):
             view = memoryview(data)[start : start + size]
