@@ -24,7 +24,7 @@ from kstore.rules.validate import split_batches, validate
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX
-from tools.fuzz import directory, files, report_notes, run_notes, seeds
+from tools.fuzz import directory, files, report_notes, run_memory, run_notes, seeds
 from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect, within_memory
 from tools.fuzz.mutate import Mutator, mended, mutate
@@ -294,6 +294,7 @@ TARGETS: dict[str, Target] = {
     "foreign": Target(foreign, seeds.batch_seeds, mutate_batches, compiled=True),
     "codecs": Target(codecs, seeds.codec_seeds, mutate),
     "runs": Target(runs, seeds.run_seeds, mutate_batches, compiled=True),
+    "run-memory": Target(run_memory.run_memory, seeds.run_seeds, mutate_batches, compiled=True),
     "lookup": Target(lookup, seeds.run_seeds, mutate_batches, compiled=True),
     "counts": Target(run_notes.counts, seeds.run_seeds, mutate_batches, compiled=True),
     "checks": Target(run_notes.checks, seeds.run_seeds, mutate_batches, compiled=True),
