@@ -13,7 +13,6 @@ from kstore.engine.transaction_rebuild import TransactionRebuild
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.paths import LOG_SUFFIX
-from kstore.files.read_ahead import ReadAhead
 from kstore.record._runs import Run, epoch_starts
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.walk import Damage, walk_runs
@@ -51,45 +50,43 @@ def scan_segment(
     next_offset = segment.base_offset
     batch_count = record_count = 0
     path = str(segment.path(LOG_SUFFIX))
-    with ReadAhead(tail.file, 0, tail.position) as source:
-        for item in walk_runs(
-            source,
-            0,
-            tail.position,
-            next_offset=next_offset,
-            offset_stop=following.base_offset if following else OFFSET_MAX,
-            known_end=known_end,
-            hints=hints,
-            chunk_bytes=CHUNK_BYTES,
-            run_bytes=CHUNK_BYTES,
-        ):
-            if isinstance(item, Damage):
-                damages.append(item)
-                tail.note_damage()
-                transactions.note_damage(item)
-                continue
-            if isinstance(item, Run):
-                tail.note_run(item)
-                transactions.note_run(segment, item)
-                _note_epochs(epochs, item)
-                batch_count += item.batch_count
-                record_count += item.record_count
-                next_offset = item.next_offset
-            else:
-                position, batch = item
-                try:
-                    batch.check(max_bytes_uncompressed)
-                except CorruptDataError as error:
-                    # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
-                    report.corrupt.append(
-                        CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path)
-                    )
-                tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
-                transactions.note(segment, batch)
-                _note_epoch(epochs, batch)
-                batch_count += 1
-                record_count += batch.record_count
-                next_offset = batch.last_offset + 1
+    # The system reads ahead while a chunk is checked. A thread that does, or advice, costs more than it gains.
+    for item in walk_runs(
+        tail.file,
+        0,
+        tail.position,
+        next_offset=next_offset,
+        offset_stop=following.base_offset if following else OFFSET_MAX,
+        known_end=known_end,
+        hints=hints,
+        chunk_bytes=CHUNK_BYTES,
+        run_bytes=CHUNK_BYTES,
+    ):
+        if isinstance(item, Damage):
+            damages.append(item)
+            tail.note_damage()
+            transactions.note_damage(item)
+            continue
+        if isinstance(item, Run):
+            tail.note_run(item)
+            transactions.note_run(segment, item)
+            _note_epochs(epochs, item)
+            batch_count += item.batch_count
+            record_count += item.record_count
+            next_offset = item.next_offset
+        else:
+            position, batch = item
+            try:
+                batch.check(max_bytes_uncompressed)
+            except CorruptDataError as error:
+                # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
+                report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
+            tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+            transactions.note(segment, batch)
+            _note_epoch(epochs, batch)
+            batch_count += 1
+            record_count += batch.record_count
+            next_offset = batch.last_offset + 1
     transactions.finish(segment)
     report.segments_scanned += 1
     report.bytes_scanned += tail.position

@@ -12,7 +12,6 @@ import pytest
 
 from kstore import Log
 from kstore.engine import recovery_scan
-from kstore.files import read_ahead
 from kstore.files.paths import LEADER_EPOCHS
 from kstore.record.batch import rewrite_header
 from kstore.record.builder import build_batch
@@ -218,9 +217,6 @@ def test_batches_of_one_fill_pages_of_the_indexes(monkeypatch: pytest.MonkeyPatc
     data = b"".join(small_batch(number, 1) for number in range(3_000))
     assert_alike({0: data}, index_interval_bytes=0)
     monkeypatch.setattr(recovery_scan, "CHUNK_BYTES", 5_000)
-    assert_alike({0: data}, index_interval_bytes=0)
-    monkeypatch.setattr(read_ahead, "THREAD_BYTES_MIN", 1)
-    monkeypatch.setattr(read_ahead, "PIECE_BYTES", 3_000)
     assert_alike({0: data}, index_interval_bytes=0)
     assert_alike({0: data[:9_000] + bytes(40) + data[9_000:]}, index_interval_bytes=0)
 
