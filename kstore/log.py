@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
+from kstore.archive.places import log_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches, check_invariants
 from kstore.engine.describe import described, log_html
-from kstore.engine.directory import ensure_present
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
@@ -93,7 +93,7 @@ class Log:
 
         Args:
             path: the directory of one partition, kstore's or a Kafka broker's.
-            read_only: take no lock and never write; the log must exist.
+            read_only: take no lock and never write; the log must exist. Then ``path`` may be a URL or in a backup.
             shared: write beside other processes that share it too. Linux only, on a local file system (else
                 StorageError); all with the same durability. Such a log is not compacted, and accepts no transactions
                 (SharedLogError).
@@ -109,7 +109,8 @@ class Log:
         self._closed = True  # until it is open
         self._guard = ForkGuard()
         self._writer: LogWriter | None = None
-        self.path: Path = local_path(path, "a log")
+        self.path: Path
+        fs, self.path = log_to_read(path, fs) if read_only else (fs, local_path(path, "a log"))
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
@@ -119,7 +120,6 @@ class Log:
         repairs = IndexRepairs()
         context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters, repairs)
         if read_only:
-            ensure_present(fs, directory)
             self._source: LogSource = LogView(context)
         elif shared:
             from kstore.shared.opening import open_shared_writer

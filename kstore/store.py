@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, Unpack
 
+from kstore.archive.places import store_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import HINTS, RULES, STORE_RULES, StoreConfig
 from kstore.consumer.consumer import Consumer, abandon
@@ -28,7 +29,7 @@ from kstore.errors import ConfigError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
-from kstore.files.remote import is_remote, local_path
+from kstore.files.remote import local_path
 from kstore.files.threads import closed_elsewhere, side_by_side
 from kstore.log import Log
 from kstore.logs.clients import LiveClients
@@ -44,7 +45,6 @@ from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.deprecated import Deprecated
-from kstore.rules.topics import KSTORE_TOPICS
 from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
@@ -589,9 +589,7 @@ def open(
 ) -> Store:
     """Opens the store in directory ``path``: see ``Store``. With ``read_only``, ``path`` may also be a URL, a
     directory of backups, or one of their manifests: the store is then that of the last backup, or of that manifest."""
-    if read_only and not fs.exists(Path(path).expanduser() / KSTORE_TOPICS):
-        from kstore.backup.view import place_to_read
-
-        fs, path = place_to_read(path if is_remote(os.fspath(path)) else local_path(path, "a store"), fs)
+    if read_only:
+        fs, path = store_to_read(path, fs)
     flags = {"read_only": read_only, "shared": shared, "create": create, "background": background}
     return Store(path, durability=durability, fs=fs, clock=clock, **flags, **settings)

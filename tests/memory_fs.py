@@ -25,7 +25,7 @@ from unittest import mock
 from uuid import UUID, uuid4
 
 from kstore import store
-from kstore.backup import target as backup_target
+from kstore.archive import target as backup_target
 from kstore.engine import writer as log_writer
 from kstore.errors import ClosedError, PathLike
 from kstore.files import boot

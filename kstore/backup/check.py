@@ -6,8 +6,8 @@ import errno
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kstore.backup.manifest import StoredFile
-from kstore.backup.target import BackupTarget
+from kstore.archive.manifest import StoredFile
+from kstore.archive.target import BackupTarget
 from kstore.errors import KstoreError, LogNotFoundError, PathLike
 from kstore.files.fs import FileSystem, plain_text
 from kstore.files.local import SYSTEM_FS

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.backup.manifest import LogEntry, Manifest
+from kstore.archive.manifest import LogEntry, Manifest
 from kstore.clock import Clock
 from kstore.errors import (
     ConfigError,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from kstore.backup.manifest import LogEntry, Manifest, StoredFile
+from kstore.archive.manifest import LogEntry, Manifest, StoredFile
 from kstore.files.paths import TopicPartition
 
 __all__ = ["MERGED_BYTES_MAX", "NamedFiles", "kept_count"]

@@ -25,10 +25,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-from kstore.backup.manifest import Manifest, is_replica
+from kstore.archive.manifest import Manifest, is_replica
+from kstore.archive.target import BackupTarget
 from kstore.backup.plan import NamedFiles
 from kstore.backup.take import Copier
-from kstore.backup.target import BackupTarget
 from kstore.compaction.throttle import Throttle
 from kstore.engine.growth import Growth
 from kstore.engine.writer import LogWriter

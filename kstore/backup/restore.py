@@ -20,10 +20,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kstore.archive.manifest import LogEntry, Manifest, StoredFile
+from kstore.archive.restored import ROOT_FILES, restored_state
+from kstore.archive.target import BackupTarget, check_outside_stores
 from kstore.backup.cuts import Cuts, checked_offsets, plan_cuts
-from kstore.backup.manifest import LogEntry, Manifest, StoredFile
-from kstore.backup.restored import ROOT_FILES, restored_state
-from kstore.backup.target import BackupTarget, check_outside_stores
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError, CorruptFileError, FileInTheWayError, FileMissingError, KstoreError, PathLike
 from kstore.files.checkpoint import replace_file, write_leader_epochs, write_topic_id

@@ -19,10 +19,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from kstore.backup.manifest import TIME_MS_MAX, LogEntry, Manifest, SegmentEntry, StoredFile
+from kstore.archive.manifest import TIME_MS_MAX, LogEntry, Manifest, SegmentEntry, StoredFile
+from kstore.archive.target import BackupTarget
 from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, open_files
 from kstore.backup.plan import kept_count
-from kstore.backup.target import BackupTarget
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
 from kstore.errors import (

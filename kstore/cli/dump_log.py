@@ -15,7 +15,7 @@ from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_meta
 from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
 from kstore.cli.decoders.protocol import Decoder
 from kstore.cli.dump.index_file import dump_offset_index, dump_time_index, dump_transaction_index
-from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpOptions, FileProblem, Job
+from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpOptions, FileProblem, Job, joined
 from kstore.cli.dump.json_lines import JsonPrinter
 from kstore.cli.dump.log_file import dump_log, dump_metadata_snapshot
 from kstore.cli.dump.output import Output
@@ -23,12 +23,10 @@ from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
 from kstore.cli.options import RAW, format_option
-from kstore.cli.places import target_of
 from kstore.cli.status import DAMAGED, FAILED, OK
 from kstore.cli.terminal import shown_line
-from kstore.errors import CorruptDataError, FileMissingError, StorageError
+from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
-from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 
 __all__ = ["command"]
@@ -63,6 +61,7 @@ Examples:
   kstore dump-log --verify-index-only data/
   kstore dump-log --format json data/orders-0 | jq 'select(.type == "damage")'
   kstore dump-log --offsets-decoder --files __consumer_offsets-7/00000000000000000000.log
+  kstore dump-log s3://bucket/backups/orders-0      the last backup; needs s3fs
 
 \b
 Exit status:
@@ -149,8 +148,9 @@ def command(
 ) -> int:
     """Show the contents of .log, .index, .timeindex, .txnindex, .snapshot and .checkpoint files.
 
-    PATHS are such files, or directories, which stand for all their files in name order. The options and the lines are
-    those of Kafka's kafka-dump-log. The dumped files are never written to.
+    PATHS are such files, or directories, which stand for all their files in name order. They may be in a place of
+    backups, under the names that they have in the store, or in an object store or on HDFS. The options and the lines
+    are those of Kafka's kafka-dump-log. The dumped files are never written to.
 
     The decoders know the records of Kafka 4.3; an unknown record is printed as Kafka's tool prints what it cannot
     decode.
@@ -180,7 +180,7 @@ def command(
         TextPrinter(output) if form == "text" else JsonPrinter(output, plain=not chosen and not has_class)
     )
     suffixes = CHECKED_SUFFIXES if verify_index_only or index_sanity_check else tuple(DUMPERS)
-    return _dump(Job(SYSTEM_FS, options, printer), named, suffixes)
+    return _dump(Job(options, printer), named, suffixes)
 
 
 def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
@@ -210,7 +210,11 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
 def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
     """The files that ``name`` stands for; reports if there are none."""
     try:
-        paths = list(_expand(job.fs, name, suffixes))
+        fs, place = job.place_of_directory(name)
+        paths = list(_expand(fs, place, name, suffixes))
+    except CorruptDataError as error:
+        job.damage(name, error.reason, error.position)
+        return []
     except StorageError as error:
         job.printer.note(name, error.strerror or str(error))
         return []
@@ -225,7 +229,7 @@ def _dump_file(job: Job, path: str) -> bool:
     dumper = DUMPERS.get(Path(path).suffix)
     if dumper is None:
         job.printer.ignored(path)
-        return job.options.kafka_status or job.fs.exists(path)
+        return job.options.kafka_status or job.exists(path)
     try:
         dumper(job, path)
     except (FileProblem, CorruptDataError) as error:
@@ -238,20 +242,22 @@ def _dump_file(job: Job, path: str) -> bool:
     return True
 
 
-def _expand(fs: FileSystem, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """``path`` itself or, for a directory, its files of these kinds and those of its subdirectories, by name."""
-    found = target_of(path)
-    if found is None or not found.is_dir:
+def _expand(fs: FileSystem, place: Path, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """``path`` itself, which is at ``place``, or, for a directory, its files of these kinds and those of its
+    subdirectories, by name."""
+    if not _is_directory(fs, place, follow_symlinks=True):
         yield path
         return
-    for name in sorted(fs.list(path)):
-        inner = Path(path, name)
+    for name in sorted(fs.list(place)):
+        inner = place / name
         if inner.suffix in suffixes or _is_directory(fs, inner):
-            yield from _expand(fs, str(inner), suffixes)
+            yield from _expand(fs, inner, joined(path, name), suffixes)
 
 
-def _is_directory(fs: FileSystem, path: Path) -> bool:
+def _is_directory(fs: FileSystem, path: Path, *, follow_symlinks: bool = False) -> bool:
     try:
-        return fs.stat(path).is_dir
-    except FileMissingError:
-        return False  # it disappeared since the listing
+        return fs.stat(path, follow_symlinks=follow_symlinks).is_dir
+    except StorageError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return False  # it is in a backup, or disappeared since the listing
+        raise

@@ -7,7 +7,7 @@ import errno
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.backup.view import BackupFs, place_to_read
+from kstore.archive.view import BackupFs, place_to_read
 from kstore.errors import FileMissingError, LogNotFoundError, PathLike, StorageError
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS

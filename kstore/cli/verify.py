@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kstore.backup.view import place_to_read
+from kstore.archive.view import place_to_read
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.options import format_option

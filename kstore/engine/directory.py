@@ -26,17 +26,23 @@ __all__ = [
     "ensure_log_directory",
     "ensure_present",
     "is_log",
+    "is_marked",
     "make_directory",
 ]
 
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
-MARKS = frozenset({KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS})
-OWN_NAMES = MARKS | {LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}
+MARKS = (KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS)
+OWN_NAMES = {*MARKS, LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}
 
 
 def is_log(names: DirectoryNames) -> bool:
     """Whether a listing is that of a log; an empty directory is not one."""
-    return bool(names.bases[LOG_SUFFIX]) or not MARKS.isdisjoint(names.others)
+    return bool(names.bases[LOG_SUFFIX]) or any(name in names.others for name in MARKS)
+
+
+def is_marked(fs: FileSystem, path: Path) -> bool:
+    """Whether ``path`` is certainly a log: one that kstore has opened, or a broker's. It is not listed."""
+    return any(fs.exists(path / name) for name in MARKS)
 
 
 def ensure_directory(fs: FileSystem, path: Path) -> None:

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kstore.archive.target import BackupTarget
 from kstore.backup.check import check_backups
 from kstore.backup.restore import restore
-from kstore.backup.target import BackupTarget
 from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import TopicPartition

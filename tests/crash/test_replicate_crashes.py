@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
+from kstore.archive.target import BackupTarget
 from kstore.backup.replicate import Replicator
-from kstore.backup.target import BackupTarget
 from kstore.errors import KstoreError
 from kstore.files.fs import FileSystem
 from kstore.store import Store

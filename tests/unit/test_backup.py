@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 
+from kstore.archive.manifest import manifest_name
 from kstore.backup.check import check_backups
-from kstore.backup.manifest import manifest_name
 from kstore.backup.restore import restore
 from kstore.backup.take import BackupResult
 from kstore.cli.main import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kstore.backup.manifest import (
+from kstore.archive.manifest import (
     FORM,
     LogEntry,
     Manifest,

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
+from kstore.archive.target import BackupTarget
 from kstore.backup.restore import restore
-from kstore.backup.target import BackupTarget
 from kstore.cli.main import main
 from kstore.errors import (
     CorruptFileError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from kstore.backup.manifest import LogEntry, Manifest, SegmentEntry, StoredFile
+from kstore.archive.manifest import LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.backup.plan import MERGED_BYTES_MAX, NamedFiles, kept_count
 from kstore.files.paths import LOG_SUFFIX, TopicPartition
 from kstore.rules.losses import NO_LOSSES

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.backup.manifest import manifest_name
-from kstore.backup.view import shown_backup
+from kstore.archive.manifest import manifest_name
+from kstore.archive.view import shown_backup
 from kstore.cli.main import main
 from kstore.errors import (
     ConfigError,
@@ -26,6 +26,7 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.store import Store
+from tests.dump_helpers import Dump
 
 SETTINGS: dict[str, Any] = {"background": False, "segment_bytes": 2048}
 
@@ -88,6 +89,85 @@ def test_a_store_at_a_url_is_opened_for_reading(store: Store, tmp_path: Path, me
         kstore.Log(memory)
     with kstore.open((tmp_path / "store").as_uri(), durability="os", **SETTINGS) as opened:
         assert contents(opened) == expected
+
+
+def test_a_log_of_a_backup_is_opened_by_itself(store: Store, tmp_path: Path, memory: str) -> None:
+    log = store.log("orders", 1)
+    expected = list(log.read()), list(log.read(isolation_level="read_committed")), log.end_offset
+    for target in (str(tmp_path / "backups"), (tmp_path / "backups").as_uri(), memory):
+        store.backup(target)
+        manifest = max((tmp_path / "backups").glob("*.manifest")).name
+        for place in (target, f"{target}/{manifest}") if target != memory else (target,):
+            with kstore.Log(f"{place}/orders-1", read_only=True) as shown:
+                found = list(shown.read()), list(shown.read(isolation_level="read_committed")), shown.end_offset
+                assert found == expected
+                with pytest.raises(ReadOnlyError):
+                    shown.append(b"x")
+        with pytest.raises(NotALogError):
+            kstore.Log(target, read_only=True)
+        with pytest.raises(LogNotFoundError):
+            kstore.Log(f"{target}/orders-7", read_only=True)
+    with pytest.raises(NotALogError):
+        kstore.Log(tmp_path / "backups" / "orders-1")  # for writing
+
+
+def test_a_log_of_a_backup_is_found_below_the_home_directory(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.backup(tmp_path / "backups")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with kstore.Log("~/backups/orders-0", read_only=True) as shown:
+        assert list(shown.read()) == list(store.log("orders", 0).read())
+
+
+def test_a_log_at_a_url_is_opened_for_reading(store: Store, tmp_path: Path, memory: str) -> None:
+    store.close()
+    at = open_remote(memory)
+    for path in (tmp_path / "store" / "orders-0").iterdir():
+        at.fs.put(at.path / path.name, [path.read_bytes()])
+    with kstore.Log(memory, read_only=True) as shown, kstore.Log(tmp_path / "store" / "orders-0") as log:
+        assert list(shown.read()) == list(log.read())
+
+
+def records_in(dumped: tuple[int, str, str]) -> list[str]:
+    status, out, _ = dumped
+    assert status == 0
+    return [line for line in out.splitlines() if line.startswith("| offset")]
+
+
+def test_dump_log_shows_the_files_of_a_backup_as_those_of_the_store(
+    store: Store, tmp_path: Path, memory: str, dump: Dump
+) -> None:
+    store.close()
+    with kstore.open(tmp_path / "store", durability="os", **SETTINGS) as opened:
+        opened.backup(tmp_path / "backups")
+        opened.backup(memory)
+    manifest = max((tmp_path / "backups").glob("*.manifest"))
+    log = min((tmp_path / "store" / "orders-0").glob("*.log")).name
+    whole = dump("--print-data-log", "store/orders-0")
+    for place in (str(tmp_path / "backups"), str(manifest), memory):
+        for name in (log, f"{log[:20]}.index", f"{log[:20]}.timeindex"):
+            for option in ("--print-data-log", "--format=json", "--verify-index-only"):
+                status, out, errors = dump(option, f"store/orders-0/{name}")
+                expected = status, out.replace("store/", f"{place}/"), errors
+                assert dump(option, f"{place}/orders-0/{name}") == expected
+        for path in (f"{place}/orders-0", f"{place}/orders-0/"):
+            assert records_in(dump("--print-data-log", path)) == records_in(whole)
+        assert dump(f"{place}/orders-0/{5:020d}.log")[0] == 1
+        assert dump(f"{place}/orders-7")[0] == 1
+
+
+def test_dump_log_reports_a_damaged_manifest(store: Store, tmp_path: Path, dump: Dump) -> None:
+    store.backup(tmp_path / "backups")
+    manifest = max((tmp_path / "backups").glob("*.manifest"))
+    stored = min((tmp_path / "backups" / "orders-0").glob("*.log"))
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    status, _, errors = dump("backups")
+    assert status == 1
+    assert "backups" in errors
+    # What is there is dumped by its own name, whatever the manifest says.
+    status, out, _ = dump(f"backups/orders-0/{stored.name}")
+    assert "baseOffset: 0" in out
 
 
 def test_a_log_in_pieces_is_one_file(store: Store, tmp_path: Path) -> None:

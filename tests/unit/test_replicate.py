@@ -16,10 +16,10 @@ from unittest import mock
 
 import pytest
 
+from kstore.archive.manifest import Manifest
+from kstore.archive.target import BackupTarget
 from kstore.backup.check import check_backups
-from kstore.backup.manifest import Manifest
 from kstore.backup.replicate import Replicator
-from kstore.backup.target import BackupTarget
 from kstore.cli.main import main
 from kstore.errors import (
     ClosedError,

@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
+from kstore.archive.target import BackupTarget
 from kstore.backup.check import check_backups
-from kstore.backup.target import BackupTarget
 from kstore.errors import StorageError
 from kstore.files.paths import LOG_SUFFIX
 from kstore.store import Store

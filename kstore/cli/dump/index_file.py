@@ -10,7 +10,7 @@ from kstore.cli.dump.entries import Entry, EntryWalk, read_entry
 from kstore.cli.dump.job import FileProblem, Job, base_offset_of
 from kstore.cli.dump.reports import FileReport, Mismatch
 from kstore.errors import CorruptDataError
-from kstore.files.fs import File, read_file
+from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX
 from kstore.record.batch import MAGIC_V2, RecordBatch
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction
@@ -28,8 +28,8 @@ WINDOW_BYTES = 1 << 16
 
 def dump_offset_index(job: Job, path: str) -> None:
     """A line for each entry, after checking the batch it points at. Raises FileProblem."""
-    index = _OffsetIndex(read_file(job.fs, job.real(path)), _base_offset(path))
-    log = job.sibling(path, LOG_SUFFIX)
+    index = _OffsetIndex(job.read(path), _base_offset(path))
+    log = job.open(job.sibling(path, LOG_SUFFIX))
     if not index.count:
         job.printer.empty_index(path)
     elif job.options.index_sanity_check:
@@ -44,20 +44,20 @@ def dump_offset_index(job: Job, path: str) -> None:
 def dump_time_index(job: Job, path: str) -> None:
     """A line for each entry, after checking the batch with its offset. Raises FileProblem."""
     base_offset = _base_offset(path)
-    data = read_file(job.fs, job.real(path))
+    data = job.read(path)
     if job.options.index_sanity_check:
         _check_time_index(data, base_offset)
         job.printer.sanity_passed(path)
         return
-    log = job.sibling(path, LOG_SUFFIX)
-    index = _OffsetIndex(read_file(job.fs, job.sibling(path, INDEX_SUFFIX).path), base_offset)
+    log = job.open(job.sibling(path, LOG_SUFFIX))
+    index = _OffsetIndex(job.read(job.sibling(path, INDEX_SUFFIX)), base_offset)
     _dump_time_entries(job, path, data, index, log)
     _check_length(job, path, len(data), TIME_ENTRY.size)
 
 
 def dump_transaction_index(job: Job, path: str) -> None:
     """A line for each aborted transaction."""
-    data = read_file(job.fs, job.real(path))
+    data = job.read(path)
     for number, (version, *fields) in enumerate(_entries(TXN_ENTRY, data)):
         # Kafka's tool shows the first of the two bytes as the version.
         job.printer.aborted_transaction(version >> 8, AbortedTransaction(*fields))

@@ -6,12 +6,15 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kstore.archive.view import place_to_read
 from kstore.cli.dump.printer import Printer, Shown
 from kstore.cli.dump.reports import Reports
 from kstore.errors import KstoreError
-from kstore.files.fs import File, FileSystem
+from kstore.files.fs import File, FileSystem, read_file
+from kstore.files.local import SYSTEM_FS
+from kstore.files.remote import is_remote
 
-__all__ = ["DumpOptions", "FileProblem", "Job", "base_offset_of"]
+__all__ = ["DumpOptions", "FileProblem", "Job", "base_offset_of", "joined"]
 
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 MAX_BYTES = 2**31 - 1
@@ -44,26 +47,49 @@ class DumpOptions:
 class Job:
     """One run. ``is_damaged`` decides the exit status. Not thread-safe."""
 
-    fs: FileSystem
     options: DumpOptions
     printer: Printer
     reports: Reports = field(default_factory=Reports)
     is_damaged: bool = False
+    # What was named may be in a backup or at a URL: where each directory is.
+    _directories: dict[str, tuple[FileSystem, Path]] = field(default_factory=dict)
 
     def open(self, path: str) -> File:
-        """Opens a file for reading. Raises StorageError."""
-        return self.fs.open(self.real(path))
+        """Opens a file for reading. Raises: StorageError, CorruptFileError; ConfigError for a URL."""
+        fs, place = self._place_of(path)
+        return fs.open(place)
 
-    def real(self, path: str) -> str:
-        """Where ``path`` leads: a symbolic link is followed, because the user named it."""
-        return os.path.realpath(path)
+    def read(self, path: str) -> bytes:
+        """The content of a file. Raises: as ``open``."""
+        fs, place = self._place_of(path)
+        return read_file(fs, place)
 
-    def sibling(self, path: str, suffix: str) -> File:
-        """Opens the file of the same segment with another suffix. Raises FileProblem if there is none."""
-        target = Path(path).with_name(Path(path).name.split(".")[0] + suffix)
-        if not self.fs.exists(target):
-            raise FileProblem(f"cannot be checked without {target.name}, which does not exist")
-        return self.open(str(target))
+    def exists(self, path: str) -> bool:
+        fs, place = self._place_of(path)
+        return fs.exists(place)
+
+    def sibling(self, path: str, suffix: str) -> str:
+        """The file of the same segment with another suffix. Raises FileProblem if there is none."""
+        directory, name = _parted(path)
+        target = joined(directory, name.split(".")[0] + suffix)
+        if not self.exists(target):
+            raise FileProblem(f"cannot be checked without {_parted(target)[1]}, which does not exist")
+        return target
+
+    def place_of_directory(self, path: str) -> tuple[FileSystem, Path]:
+        """Where ``path`` leads to, if it is a directory. Raises: as ``open``."""
+        if path not in self._directories:
+            self._directories[path] = place_to_read(path)
+        return self._directories[path]
+
+    def _place_of(self, path: str) -> tuple[FileSystem, str]:
+        """A symbolic link is followed, because the user named it."""
+        if is_remote(path) or not Path(path).exists():
+            directory, name = _parted(path)
+            fs, place = self.place_of_directory(directory)
+            if fs is not SYSTEM_FS:
+                return fs, str(place / name)
+        return SYSTEM_FS, os.path.realpath(path)
 
     def damage(self, path: str, reason: str, position: int | None = None) -> None:
         """Reports a problem of a file, and records that there is one."""
@@ -75,3 +101,16 @@ def base_offset_of(path: str) -> int | None:
     """The offset in a file's name, None if it does not start with one."""
     digits = Path(path).name.split(".")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def joined(directory: str, name: str) -> str:
+    """The path of ``name`` in a directory, which may be a URL."""
+    return f"{directory.rstrip('/')}/{name}" if is_remote(directory) else str(Path(directory, name))
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """The directory of a file, and its name there."""
+    if is_remote(path):
+        directory, _, name = path.rpartition("/")
+        return directory, name
+    return str(Path(path).parent), Path(path).name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kstore.cli.dump.job import Job
-from kstore.files.fs import read_file
 from kstore.state.producer_snapshot import SnapshotCrcError, decode_snapshot
 
 __all__ = ["dump_producer_snapshot"]
@@ -12,7 +11,7 @@ __all__ = ["dump_producer_snapshot"]
 def dump_producer_snapshot(job: Job, path: str) -> None:
     """A line for each producer, or one that describes the file's problem. Raises CorruptDataError."""
     try:
-        entries = decode_snapshot(read_file(job.fs, job.real(path)))
+        entries = decode_snapshot(job.read(path))
     except SnapshotCrcError as error:
         job.is_damaged = True
         job.printer.snapshot_crc(error.stored, error.computed)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.backup.view import BackupFs
+from kstore.archive.view import BackupFs
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
 from kstore.engine.loaded import losses_of

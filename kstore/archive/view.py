@@ -22,7 +22,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from kstore.backup.manifest import (
+from kstore.archive.manifest import (
     LogEntry,
     Manifest,
     SegmentEntry,
@@ -30,8 +30,8 @@ from kstore.backup.manifest import (
     is_stored_name,
     manifest_time,
 )
-from kstore.backup.restored import ROOT_FILES, restored_state
-from kstore.backup.target import BackupTarget
+from kstore.archive.restored import ROOT_FILES, restored_state
+from kstore.archive.target import BackupTarget
 from kstore.config import LogConfig
 from kstore.engine.index_repairs import built_indexes
 from kstore.errors import (

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kstore.backup.manifest import (
+from kstore.archive.manifest import (
     Manifest,
     StoredFile,
     decode_manifest,
@@ -57,7 +57,7 @@ MANIFEST_SIZE_MAX = 1 << 30
 
 
 class BackupTarget:
-    """The backups in one place. Not thread-safe."""
+    """The backups in one place. ``has``, ``put`` and what reads are thread-safe, the rest is not."""
 
     def __init__(
         self,
@@ -82,6 +82,11 @@ class BackupTarget:
     @property
     def url(self) -> str:
         return self._at.url
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine's disks."""
+        return self._at.local is not None
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 
@@ -141,8 +146,8 @@ class BackupTarget:
             if is_log(classify(found)):
                 raise FileInTheWayError(errno.EEXIST, "a log, expected the files of backups", at.url)
             self._remove_interrupted(at, found)
-            # Not before: after a failure a replicator asks again.
-            self._present[owner] = {name: stat.size for name, stat in found.items() if stat.is_file}
+            # Not before: after a failure a replicator asks again. Another thread may have asked too, and added files.
+            self._present.setdefault(owner, {name: stat.size for name, stat in found.items() if stat.is_file})
         return self._present[owner]
 
     def _remove_interrupted(self, directory: Location, names: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kstore.backup.manifest import LogEntry
+from kstore.archive.manifest import LogEntry
 from kstore.files.boot import boot_id
 from kstore.files.fs import FileSystem
 from kstore.files.paths import META_PROPERTIES, PRODUCER_IDS
