@@ -6,6 +6,9 @@
    segment whose first part the target has, only the rest is copied, as one more piece (``plan``).
 4. The manifest is written.
 
+To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or logs are copied at a time: a request takes longer
+than its bytes do.
+
 A kill, or an error, before the end of step 4 leaves files that no manifest names, and the next backup uses them.
 ``Copier`` does the first three steps; a replicator repeats them with the same one.
 """
@@ -14,10 +17,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kstore.archive.manifest import TIME_MS_MAX, LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.archive.target import BackupTarget
@@ -36,6 +39,7 @@ from kstore.errors import (
 from kstore.files.copies import PIECE_BYTES, FileRange, crc_of
 from kstore.files.fs import File, read_file
 from kstore.files.paths import LOG_SUFFIX, META_PROPERTIES, PRODUCER_IDS, SNAPSHOT_SUFFIX, TopicPartition, segment_name
+from kstore.files.threads import side_by_side
 from kstore.indexes.transaction_index import TransactionIndex
 from kstore.logs.topics import Topics
 from kstore.record.crc import crc32c
@@ -44,6 +48,8 @@ from kstore.segment import LogSegment
 
 __all__ = ["BackupResult", "Copier", "back_up"]
 
+Item = TypeVar("Item")
+
 # How many segments may be left to copy at the moment: their files stay open until then.
 OPEN_SEGMENTS_MAX = 64
 ROUNDS = 5
@@ -51,6 +57,8 @@ ROUNDS = 5
 COPY_BYTES = 16 << 20
 # What one call sends to an object store, or to HDFS: each call is a thread with a time limit.
 UPLOAD_BYTES = 8 << 20
+# How many uploads run at a time. Each holds one such piece, and what the library keeps of it.
+UPLOADS_MAX = 4
 # A file that was written so recently may change once more without a change of its time.
 SETTLED_NS = 2_000_000_000
 ROOT_FILES = (META_PROPERTIES, PRODUCER_IDS)
@@ -121,6 +129,10 @@ class Copier:
         self._logs = BorrowedLogs(topics, stack)
         self._throttle = throttle
         self._progress = progress
+        self._uploads = 1 if target.is_local or throttle.is_limited else UPLOADS_MAX
+        self._has_failed = False
+        # Guards the counters; ``progress`` is called within it, one call at a time.
+        self._counting = threading.RLock()
         self.copied_count = self.copied_bytes = 0
         # By base offset: the sealed segments whose files the target has.
         self._sealed: dict[TopicPartition, dict[int, LogSegment]] = {}
@@ -195,7 +207,7 @@ class Copier:
                 break
         moment = self._logs.at_once(self._sealed, self._before)
         try:
-            logs = {owner: self._copy_log(owner, log) for owner, log in moment.logs.items()}
+            logs = self._copy_logs(moment)
             for owner, log in moment.logs.items():
                 if log is not self._before.get(owner) and not log.writer.syncs_appends:
                     self._flush(owner, log.writer)
@@ -250,8 +262,8 @@ class Copier:
     # --- sealed segments ----------------------------------------------------------------------------------------------
 
     def _copy_sealed(self) -> int:
-        """Copies the sealed segments that the target lacks; returns how many were copied."""
-        count = 0
+        """Copies the sealed segments that the target lacks; returns how many were looked at."""
+        missing: list[_Sealed] = []
         for owner, writer in self._logs.now().items():
             known = self._sealed.setdefault(owner, {})
             active = writer.ends.base_offset
@@ -259,24 +271,28 @@ class Copier:
             if self._cut_counts.setdefault(owner, cut_count) != cut_count:
                 known.clear()
                 self._cut_counts[owner] = cut_count
-            for segment in tuple(writer.segments):
-                if segment.base_offset >= active or known.get(segment.base_offset) is segment:
-                    continue
-                try:
-                    files = open_files(segment)
-                except FileNotFoundError:
-                    continue  # it is being removed, or replaced
-                try:
-                    before = self.copied_count
-                    entry = self._copy_segment(owner, segment, files, self._same_bytes(owner, writer, segment))
-                    count += self.copied_count > before
-                finally:
-                    for file in files.values():
-                        file.close()
-                if self._is_unchanged(writer, segment, cut_count):
-                    known[segment.base_offset] = segment
-                    self._entries.setdefault(owner, {})[segment.base_offset] = entry
-        return count
+            missing += (
+                _Sealed(owner, writer, segment, cut_count)
+                for segment in tuple(writer.segments)
+                if segment.base_offset < active and known.get(segment.base_offset) is not segment
+            )
+        self._side_by_side(self._copy_one_sealed, missing)
+        return len(missing)
+
+    def _copy_one_sealed(self, sealed: _Sealed) -> None:
+        owner, writer, segment, cut_count = sealed
+        try:
+            files = open_files(segment)
+        except FileNotFoundError:
+            return  # it is being removed, or replaced
+        try:
+            entry = self._copy_segment(owner, segment, files, self._same_bytes(owner, writer, segment))
+        finally:
+            for file in files.values():
+                file.close()
+        if self._is_unchanged(writer, segment, cut_count):
+            self._sealed[owner][segment.base_offset] = segment
+            self._entries.setdefault(owner, {})[segment.base_offset] = entry
 
     def _is_unchanged(self, writer: LogWriter, segment: LogSegment, cut_count: int) -> bool:
         """Whether what was just copied is the segment: a compaction may have replaced its files on the way."""
@@ -285,9 +301,16 @@ class Copier:
 
     # --- one log ------------------------------------------------------------------------------------------------------
 
+    def _copy_logs(self, moment: Moment) -> dict[TopicPartition, LogEntry]:
+        entries = {owner: self._said[owner] for owner, log in moment.logs.items() if log is self._before.get(owner)}
+
+        def copy(owner: TopicPartition) -> None:
+            entries[owner] = self._copy_log(owner, moment.logs[owner])
+
+        self._side_by_side(copy, [owner for owner in moment.logs if owner not in entries])
+        return {owner: entries[owner] for owner in moment.logs}
+
     def _copy_log(self, owner: TopicPartition, log: LogMoment) -> LogEntry:
-        if log is self._before.get(owner):
-            return self._said[owner]
         segments = []
         for segment in log.segments:
             files = log.files.get(segment.base_offset)
@@ -391,8 +414,9 @@ class Copier:
             if self._target.has(owner, stored):
                 return stored
             self._target.put(owner, stored, self._paced(part, stored))
-        self.copied_count += 1
-        self.copied_bytes += size
+        with self._counting:
+            self.copied_count += 1
+            self.copied_bytes += size
         return stored
 
     def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
@@ -407,6 +431,8 @@ class Copier:
         """The bytes to copy. They are read a second time: their CRC is in the name. Raises: TruncatedFileError."""
         crc = 0
         for _, data in part.pieces(self._step(UPLOAD_BYTES)):
+            if self._has_failed:
+                raise _StoppedError
             crc = crc32c(data, crc)
             yield data
             self._note_copied(len(data))
@@ -420,4 +446,37 @@ class Copier:
     def _note_copied(self, size: int) -> None:
         self._throttle.note(size)
         if self._progress is not None:
-            self._progress(size)
+            with self._counting:
+                self._progress(size)
+
+    # --- several at a time --------------------------------------------------------------------------------------------
+
+    def _side_by_side(self, work: Callable[[Item], None], items: Sequence[Item]) -> None:
+        """Calls ``work`` for each item; the first failure, or an interrupt, stops them all."""
+        self._has_failed = False
+
+        def unless_stopped(item: Item) -> None:
+            if self._has_failed:
+                return
+            try:
+                work(item)
+            except _StoppedError:
+                pass
+            except BaseException:
+                self._has_failed = True
+                raise
+
+        side_by_side(unless_stopped, items, count=self._uploads, name="kstore-upload")
+
+
+class _Sealed(NamedTuple):
+    """A sealed segment to copy, of a log that had been cut ``cut_count`` times."""
+
+    owner: TopicPartition
+    writer: LogWriter
+    segment: LogSegment
+    cut_count: int
+
+
+class _StoppedError(Exception):
+    """Ends an upload beside which another one has failed."""

@@ -26,7 +26,7 @@ from kstore.errors import ConfigError, KstoreError, PathLike, ReadOnlyError, Sto
 from kstore.files.fs import Advice, File, FileStat, FileSystem
 from kstore.files.fs import Mapping as FileMapping
 from kstore.files.local import SYSTEM_FS
-from kstore.files.remote_stores import TIME_LIMITS, FsspecStore, HdfsStore, Store, limited, without_password
+from kstore.files.remote_stores import DEFAULT_OPTIONS, FsspecStore, HdfsStore, Store, limited, without_password
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -147,7 +147,7 @@ def open_remote(
         return Location(_LocalFiles(local), local_path(text, "it").absolute(), local)
     scheme, authority = match[1], match[2]
     prefix = f"{scheme}://{authority}"
-    options = {**TIME_LIMITS.get(scheme, {}), **(storage_options or {})}
+    options = {**DEFAULT_OPTIONS.get(scheme, {}), **(storage_options or {})}
     store: Store
     if scheme == "hdfs":
         store = HdfsStore(prefix, options)

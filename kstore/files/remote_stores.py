@@ -45,10 +45,13 @@ BLOCK_ID = re.compile(r"\bblock_id: ([0-9]+)")
 # Of what a library says.
 SAID_MAX = 500
 
-# Defaults for libraries that have time limits of their own.
-TIME_LIMITS: dict[str, dict[str, Any]] = {
-    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
-    "s3a": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}},
+# Of an upload to S3, in memory until it is sent; s3fs would keep 50 MiB. A segment has at most 2 GiB, of 10,000 parts.
+S3_PART_BYTES = 16 << 20
+
+# Options of the libraries: their own time limits, where they have some.
+DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}, "default_block_size": S3_PART_BYTES},
+    "s3a": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30}, "default_block_size": S3_PART_BYTES},
     "gs": {"requests_timeout": 30},
     "gcs": {"requests_timeout": 30},
     "abfs": {"connection_timeout": 10, "read_timeout": 30},

@@ -392,10 +392,13 @@ class Requests:
         self.count = 0
         self.failing = 0
         self.is_served = False
+        self._lock = threading.Lock()
 
     def __call__(self, action: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        self.count += 1
-        if self.count != self.failing:
+        with self._lock:
+            self.count += 1
+            is_failing = self.count == self.failing
+        if not is_failing:
             return limited(action, *arguments, **options)
         if self.is_served:
             limited(action, *arguments, **options)
