@@ -13,6 +13,7 @@ from pathlib import Path
 from tools.bench.aio_lines import aio, aio_loop
 from tools.bench.append_lines import append_many, append_one, append_peers
 from tools.bench.arrow_lines import arrow
+from tools.bench.backup_lines import backup, backup_beside, replicator_beside
 from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.consumer_lines import consumer
@@ -38,6 +39,7 @@ SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
     "Append": (append_many, append_one, append_peers, durable, durable_slow_disk, roll),
     "Read": (read, read_values, read_small, read_producers, arrow, lookup),
     "Open, recover, check": (segments, recovery, upkeep, store, retention),
+    "Back up": (backup, backup_beside, replicator_beside),
     "Compact": (compaction, compaction_beside),
     "Memory": (memory, producer_memory),
     "Produce": (producer_send, producer_latency, producer_peers, producer_peers_synced),
