@@ -428,7 +428,7 @@ class Store:
         Args:
             target: neither a store or a log nor inside one.
             storage_options: those of fsspec, or of HDFS.
-            bytes_per_second: copy no faster.
+            bytes_per_second: copy no faster. Without it, a backup to this machine's disks makes pauses beside appends.
             progress: called with the number of bytes that were just copied.
 
         Raises: SharedLogError for a shared store, ReadOnlyError, LockedError (another backup is running there),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -238,8 +238,17 @@ class BackupTarget:
         like = StoredFile(base, suffix, size, 0).name.rpartition("-")[0]
         return not any(name.startswith(like) and name.endswith(suffix) for name in self._files_of(owner))
 
-    def copy(self, owner: TopicPartition, base: int, suffix: str, pieces: Iterable[FileRange]) -> StoredFile:
-        """``put`` of a file that is read only once: its copy tells the CRC. Raises: as ``put``; TruncatedFileError."""
+    def copy(
+        self,
+        owner: TopicPartition,
+        base: int,
+        suffix: str,
+        pieces: Iterable[FileRange],
+        *,
+        in_steps: Callable[[], bool] = lambda: False,
+    ) -> StoredFile:
+        """``put`` of a file that is read only once: its copy tells the CRC. A piece is on disk before the next one is
+        taken if ``in_steps`` says so. Raises: as ``put``; TruncatedFileError."""
         directory, local = self._directory_of(owner).path, self._at.local
         assert local is not None
         temporary = directory / (segment_name(base, suffix) + UPLOAD_SUFFIX)
@@ -251,6 +260,8 @@ class BackupTarget:
                 # The kernel begins to write, and forgets, what is not read again: the sync has less to wait for.
                 file.advise(size, piece.size, "dontneed")
                 size += piece.size
+                if in_steps():
+                    file.fdatasync()
             file.fdatasync()
             file.advise(0, 0, "dontneed")
             stored = StoredFile(base, suffix, size, crc)

@@ -101,6 +101,7 @@ class BorrowedLogs:
         self._topics = topics
         self._stack = stack
         self._logs: dict[TopicPartition, Log] = {}
+        self._writers: tuple[LogWriter, ...] = ()
 
     def now(self) -> dict[TopicPartition, LogWriter]:
         """The writers of all existing logs, opened where necessary. Raises: as ``Log``."""
@@ -109,7 +110,13 @@ class BorrowedLogs:
             for owner in owners:
                 if owner not in self._logs or self._logs[owner].closed:
                     self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
-            return {owner: writer_of(self._logs[owner]) for owner in owners}
+            found = {owner: writer_of(self._logs[owner]) for owner in owners}
+            self._writers = tuple(found.values())
+            return found
+
+    def end_sum(self) -> int:
+        """The ends of all logs at the last ``now``, added up: an append raises it."""
+        return sum(writer.ends.end_offset for writer in self._writers)
 
     def at_once(
         self, copied: Mapping[TopicPartition, Mapping[int, object]], before: Mapping[TopicPartition, LogMoment]

@@ -6,8 +6,9 @@
    segment whose first part the target has, only the rest is copied, as one more piece (``plan``).
 4. The manifest is written.
 
-To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or logs are copied at a time: a request takes longer
-than its bytes do.
+Beside appends, a backup to this machine's disks works for a sixteenth of the time, so that they keep most of their
+speed: it copies a few MiB, syncs them, and waits. To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or
+logs are copied at a time: a request takes longer than its bytes do.
 
 A kill, or an error, before the end of step 4 leaves files that no manifest names, and the next backup uses them.
 ``Copier`` does the first three steps; a replicator repeats them with the same one.
@@ -55,6 +56,11 @@ OPEN_SEGMENTS_MAX = 64
 ROUNDS = 5
 # What the kernel copies in one call, if the rate is not limited.
 COPY_BYTES = 16 << 20
+# Beside appends less: an append waits for the sync of what was copied. For each second of work the backup then waits
+# PAUSE_SECONDS, but for one piece at most PAUSE_SECONDS_MAX.
+BESIDE_BYTES = 4 << 20
+PAUSE_SECONDS = 15.0
+PAUSE_SECONDS_MAX = 1.0
 # What one call sends to an object store, or to HDFS: each call is a thread with a time limit.
 UPLOAD_BYTES = 8 << 20
 # How many uploads run at a time. Each holds one such piece, and what the library keeps of it.
@@ -93,7 +99,7 @@ def back_up(
     try:
         place.begin()
         with ExitStack() as stack:
-            copier = Copier(topics, place, stack, throttle, progress)
+            copier = Copier(topics, place, stack, throttle, progress, makes_way=bytes_per_second is None)
             manifest = copier.copy()
             place.finish(manifest)
     finally:
@@ -119,8 +125,11 @@ class Copier:
         stack: ExitStack,
         throttle: Throttle,
         progress: Callable[[int], None] | None = None,
+        *,
+        makes_way: bool = False,
     ) -> None:
-        """Keeps all logs open until ``stack`` ends.
+        """Keeps all logs open until ``stack`` ends. ``makes_way``: makes pauses beside appends, if the
+        target is on this machine's disks.
 
         Raises: DivergedError, CorruptFileError, UnsupportedFormatError, StorageError.
         """
@@ -130,6 +139,13 @@ class Copier:
         self._throttle = throttle
         self._progress = progress
         self._uploads = 1 if target.is_local or throttle.is_limited else UPLOADS_MAX
+        self._may_make_way = makes_way and target.is_local
+        self._makes_way = False
+        self._wait = threading.Event().wait
+        # Whether something was appended at the last look, and then; and since when the copier works without a pause.
+        self._is_beside = False
+        self._appended = 0
+        self._working_since = topics.clock.monotonic()
         self._has_failed = False
         # Guards the counters; ``progress`` is called within it, one call at a time.
         self._counting = threading.RLock()
@@ -202,11 +218,13 @@ class Copier:
 
     def _copy_once(self) -> Manifest:
         self._check_time()
-        for _ in range(ROUNDS):
-            if self._copy_sealed() <= OPEN_SEGMENTS_MAX:
+        for number in range(ROUNDS):
+            # In the first one only: beside fast appends, more and more would be left for the next ones.
+            if self._copy_sealed(makes_way=number == 0) <= OPEN_SEGMENTS_MAX:
                 break
         moment = self._logs.at_once(self._sealed, self._before)
         try:
+            self._begin(makes_way=True)
             logs = self._copy_logs(moment)
             for owner, log in moment.logs.items():
                 if log is not self._before.get(owner) and not log.writer.syncs_appends:
@@ -261,7 +279,7 @@ class Copier:
 
     # --- sealed segments ----------------------------------------------------------------------------------------------
 
-    def _copy_sealed(self) -> int:
+    def _copy_sealed(self, *, makes_way: bool) -> int:
         """Copies the sealed segments that the target lacks; returns how many were looked at."""
         missing: list[_Sealed] = []
         for owner, writer in self._logs.now().items():
@@ -276,6 +294,7 @@ class Copier:
                 for segment in tuple(writer.segments)
                 if segment.base_offset < active and known.get(segment.base_offset) is not segment
             )
+        self._begin(makes_way=makes_way)
         self._side_by_side(self._copy_one_sealed, missing)
         return len(missing)
 
@@ -408,7 +427,8 @@ class Copier:
     def _copy(self, owner: TopicPartition, base: int, suffix: str, part: FileRange) -> StoredFile:
         _, position, size = part
         if size and not position and self._target.copies(owner, base, suffix, size):
-            stored = self._target.copy(owner, base, suffix, self._ranges(part.file, size))
+            ranges = self._ranges(part.file, size)
+            stored = self._target.copy(owner, base, suffix, ranges, in_steps=lambda: self._is_beside)
         else:
             stored = StoredFile(base, suffix, size, crc_of(part), position)
             if self._target.has(owner, stored):
@@ -421,11 +441,12 @@ class Copier:
 
     def _ranges(self, file: File, size: int) -> Iterator[FileRange]:
         """What to copy, at the requested pace."""
-        step = self._step(COPY_BYTES)
-        for position in range(0, size, step):
-            piece = FileRange(file, position, min(step, size - position))
+        position = 0
+        while position < size:
+            piece = FileRange(file, position, min(self._step(COPY_BYTES), size - position))
             yield piece
             self._note_copied(piece.size)
+            position += piece.size
 
     def _paced(self, part: FileRange, stored: StoredFile) -> Iterator[bytes]:
         """The bytes to copy. They are read a second time: their CRC is in the name. Raises: TruncatedFileError."""
@@ -440,14 +461,33 @@ class Copier:
             raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", part.file.path)
 
     def _step(self, size: int) -> int:
-        """How many bytes to copy at a time: few if a rate limits the copying."""
+        """How many bytes to copy at a time: few if a rate limits the copying, or beside appends."""
+        if self._is_beside:
+            return BESIDE_BYTES
         return PIECE_BYTES if self._throttle.is_limited else size
 
     def _note_copied(self, size: int) -> None:
         self._throttle.note(size)
+        if self._makes_way:
+            self._make_way()
         if self._progress is not None:
             with self._counting:
                 self._progress(size)
+
+    def _begin(self, *, makes_way: bool) -> None:
+        """``makes_way``: for appends that come from now on, if it may."""
+        self._makes_way, self._is_beside = makes_way and self._may_make_way, False
+        self._appended, self._working_since = self._logs.end_sum(), self._topics.clock.monotonic()
+
+    def _make_way(self) -> None:
+        """Waits, if anything was appended since the last look."""
+        appended = self._logs.end_sum()
+        self._is_beside = appended != self._appended
+        if self._is_beside:
+            self._appended = appended
+            seconds = self._topics.clock.monotonic() - self._working_since
+            self._wait(min(PAUSE_SECONDS * seconds, PAUSE_SECONDS_MAX))
+        self._working_since = self._topics.clock.monotonic()
 
     # --- several at a time --------------------------------------------------------------------------------------------
 

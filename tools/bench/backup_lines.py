@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import kstore
-from tools.bench.logs import BATCH_BYTES, BATCH_COUNT, fresh, values
+from tools.bench.logs import BATCH_BYTES, fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, seconds_of
 
 __all__ = ["backup", "backup_beside", "replicator_beside"]
@@ -20,6 +20,8 @@ __all__ = ["backup", "backup_beside", "replicator_beside"]
 GIB = 1 << 30
 SEGMENT_BYTES = 128 << 20
 SEGMENTS = 1_000
+# What a backup copies beside appends.
+BESIDE_BYTES = 128 << 20
 # How long one measurement of durable appends takes: a few rounds of a replicator.
 APPEND_SECONDS = 4.0
 SETTINGS: dict[str, Any] = {"background": False, "durability": "os"}
@@ -82,44 +84,37 @@ def _unchanged(run: Run) -> Line:
 
 
 def backup_beside(run: Run) -> list[Line]:
-    """Appends while all of the store is copied, once by a backup, and once by cp."""
-    return [_beside(run, durability) for durability in ("os", "sync")]
-
-
-def _beside(run: Run, durability: Any) -> Line:
+    """Durable appends while a backup copies what is there already."""
     with fresh(run.root, "store") as path:
-        with kstore.open(path, segment_bytes=SEGMENT_BYTES, **SETTINGS) as store:
-            _fill(store, GIB)
-        with kstore.open(path, background=False, durability=durability) as store:
-            store.create_topic("live", segment_bytes=SEGMENT_BYTES)
-            log, batch = store.log("live"), values()
+        with kstore.open(path, segment_bytes=BESIDE_BYTES // 8, **SETTINGS) as store:
+            _fill(store, BESIDE_BYTES)
+        with kstore.open(path, background=False) as store:
+            store.create_topic("live")
+            return [_beside(run, store, count) for count in (1, 100)]
 
-            def rate_while(work: Callable[[Path], object]) -> float:
-                """Records a second until ``work`` ends."""
-                count = 0
-                with fresh(run.root, "copy") as copy, _in_thread(lambda: work(copy)) as thread:
-                    started = time.perf_counter()
-                    while thread.is_alive():
-                        log.append_many(batch)
-                        count += BATCH_COUNT
-                    seconds = time.perf_counter() - started
-                log.delete_records(log.end_offset)
-                os.sync()
-                return count / seconds
 
-            alone, beside, beside_cp = all_in_turn(
-                (
-                    lambda: rate_while(lambda copy: time.sleep(3)),
-                    lambda: rate_while(store.backup),
-                    lambda: rate_while(lambda copy: _cp(path / "orders-0", copy)),
-                ),
-                rounds=max(run.rounds // 2, 1),
-                warm_up=0,
-            )
-    rate, limit, cp = percentile(beside, 0.5), percentile(alone, 0.5), percentile(beside_cp, 0.5)
-    name = f'append_many, durability "{durability}", beside a backup of 1 GiB'
-    bound = f"alone {limit / 1e6:.2f} M/s; beside cp {cp / 1e6:.2f} M/s"
-    return Line(name, f"{rate / 1e6:.2f} M records/s", bound, f"{rate / limit:.2f}", "0.9 of it", rate >= 0.9 * limit)
+def _beside(run: Run, store: kstore.Store, count: int) -> Line:
+    log, batch = store.log("live"), values(count)
+
+    def rate_while(work: Callable[[Path], object]) -> float:
+        """Records a second until ``work`` ends."""
+        calls = 0
+        with fresh(run.root, "copy") as copy, _in_thread(lambda: work(copy)) as thread:
+            started = time.perf_counter()
+            while thread.is_alive():
+                log.append_many(batch)
+                calls += 1
+            seconds = time.perf_counter() - started
+        return calls * count / seconds
+
+    alone, beside = all_in_turn(
+        (lambda: rate_while(lambda copy: time.sleep(APPEND_SECONDS)), lambda: rate_while(store.backup)),
+        rounds=max(run.rounds // 2, 1),
+    )
+    rate, limit = percentile(beside, 0.5), percentile(alone, 0.5)
+    name = f"durable appends of {count} beside a backup"
+    figure, bound = f"{rate / 1e3:.1f} k records/s", f"alone {limit / 1e3:.1f} k/s"
+    return Line(name, figure, bound, f"{rate / limit:.2f}", "0.9 of it", rate >= 0.9 * limit)
 
 
 def replicator_beside(run: Run) -> list[Line]:
