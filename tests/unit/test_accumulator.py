@@ -1,4 +1,4 @@
-"""Where records wait in batches: when they are ready, in which order they go, what they take (Kafka's test)."""
+"""Where records wait in batches: when they are ready, their order, their memory (Kafka's test)."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_large_record_that_waits_for_memory_does_not_stop_a_small_one() -> Non
     waiter.start()
     while not gathering.pool.waiting_count:
         pass
-    # The large one has closed the batch: the next small one needs memory too, in its turn.
+    # The large record closed the batch: the next small one also needs memory, in its turn.
     assert gathering.queue().lock.acquire(timeout=300)
     gathering.queue().lock.release()
     (batch,) = gathering.take()

@@ -1,4 +1,4 @@
-"""A test that fails prints the command that runs it again with the same seeds; that fails in the same way."""
+"""A failing test prints a command that runs it again with the same seeds and fails in the same way."""
 
 from __future__ import annotations
 

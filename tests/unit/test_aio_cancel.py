@@ -1,6 +1,6 @@
-"""Cancelled at every point at which it waits, in every way: nothing is lost, leased for ever, or delivered twice.
+"""Calls are cancelled wherever they wait, in every way: nothing is lost, leased for ever, or delivered twice.
 
-What is left of a cancel is looked at by ``run`` too: no exception that nobody retrieved, no task that was forgotten.
+``run`` also checks what a cancel leaves: no unretrieved exception, no forgotten task.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Tried = Callable[[str, int], None]
 
 
 def expect(found: list[Any], expected: list[Any]) -> None:
-    """Asserts that each was done as often as reported, in that order."""
+    """Asserts that each was done as many times as reported, in that order."""
     missing = Counter(expected) - Counter(found)
     if missing:
         raise Lost(f"not there: {list(missing)[:5]}")
     if found != expected:
-        raise Wrong(f"{list(Counter(found) - Counter(expected))[:5]} too much, or the order is another")
+        raise Wrong(f"{list(Counter(found) - Counter(expected))[:5]} too many, or in another order")
 
 
 async def left_alone(expected: int = 1) -> None:
@@ -79,7 +79,7 @@ def test_a_send_that_waits_for_its_topic(tmp_path: Path, cancel: Cancel, tried: 
 
             def send(point: int) -> Awaitable[kstore.Delivery]:
                 making[point] = asyncio.create_task(store.create_topic(f"topic-{point}"))
-                # Nothing else is awaited: a cancel that comes after the send has returned would not be one of the send.
+                # Nothing else is awaited: a cancel after the send has returned would not be the send's.
                 return producer.send(f"topic-{point}", b"a")
 
             async def check(point: int, ended: Ended) -> None:
@@ -333,7 +333,7 @@ def test_what_is_asked_of_a_consumer_and_its_close(tmp_path: Path, cancel: Cance
 
             async def check(point: int, ended: Ended) -> None:
                 assert all(consumer.closed for consumer in made)
-                # It left the group: the next one need not wait until it is taken for dead.
+                # It left the group: the next member need not wait until it counts as dead.
                 async with store.consumer("orders", group="g") as other:
                     committed = (await other.committed()).get(ORDERS)
                     assert committed is None or committed.offset in (done[-1], done[-1] - 1)
@@ -427,7 +427,7 @@ def test_gets(tmp_path: Path, cancel: Cancel, is_there: bool, shared: bool, trie
                 return queue.get()
 
             async def check(point: int, ended: Ended) -> None:
-                # Cancelled, nothing was leased, and nothing counted, where that can be told.
+                # After a cancel nothing is leased and, if that can be checked, nothing counted.
                 job = ended.result if ended.error is None else await queue.get(timeout=300)
                 if job.value != b"%d" % point or (job.delivery_count != 1 and not shared):
                     raise Wrong(f"{job} for {point}")
@@ -495,7 +495,7 @@ def test_a_worker(tmp_path: Path, cancel: Cancel, tried: Tried) -> None:
                         done.append(job.value)
 
             async def check(point: int, ended: Ended) -> None:
-                # An item whose work was done when its worker was cancelled is acked: it is not done again.
+                # An item that was done when its worker was cancelled is acked: it is not done again.
                 while not await queue.join(0):
                     async with queue.get(timeout=300) as job:
                         done.append(job.value)

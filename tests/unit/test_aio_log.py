@@ -1,4 +1,4 @@
-"""A log for tasks: appends, which share their syncs, and ``async for`` over records; a cancel loses nothing."""
+"""A log for tasks: appends that share their syncs, and ``async for`` over records; a cancel loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop of a store for tasks is spared, and what becomes of a store whose loop ends or whose process forks."""
+"""The loop of a store for tasks never waits for the disk; and what happens if the loop ends or the process forks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_store_s_own_producer_writes_nothing_on_a_loop_s_thread(tmp_path: Path
 
 
 class TurningFs(LoopFs):
-    """Its syncs end when the loop has continued in the meantime; if the loop waits for a sync, they do not."""
+    """Its syncs end only after the loop has turned: they never end if the loop waits for them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ def test_a_commit_ends_although_its_loop_ends(tmp_path: Path) -> None:
 
 def test_loops_in_several_threads_share_a_store(tmp_path: Path) -> None:
     async def work(producer: kstore.Producer, number: int) -> None:
-        """A result of a store of threads reaches the loop that awaits it."""
+        """A result from a store for threads reaches the loop that awaits it."""
         deliveries = [producer.send("orders", b"%d %d" % (number, count)) for count in range(200)]
         await asyncio.gather(*deliveries)
 
@@ -281,7 +281,7 @@ def test_in_the_child_of_a_fork_all_that_waits_says_so_and_the_parent_goes_on(tm
             consumer, following = await store.consumer("orders"), log.read(follow=True)
             await queue.put_many([b"a", b"b"])
             job = await queue.get()
-            # The child has them half done, by tasks and threads that it does not have.
+            # The child finds these half done, by tasks and threads that it does not have.
             waiting: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(anext(consumer)),
                 asyncio.ensure_future(anext(following)),
@@ -325,7 +325,7 @@ def test_in_the_child_of_a_fork_all_that_waits_says_so_and_the_parent_goes_on(tm
 
             pid = os.fork()
             if not pid:
-                # As a process has it that was made by multiprocessing: it is in no loop.
+                # As in a child of multiprocessing, which runs in no loop.
                 status = 1
                 try:
                     asyncio._set_running_loop(None)

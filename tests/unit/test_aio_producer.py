@@ -154,7 +154,7 @@ def test_a_wait_for_memory_in_vain_fails_the_delivery(tmp_path: Path) -> None:
             delivery = await producer.send("orders", b"a")
             await delivery
             blocked = threading.Event()
-            # As long as its callback runs a batch keeps its memory.
+            # A batch keeps its memory while its callback runs.
             held = [await producer.send("orders", bytes(30_000)) for _ in range(2)]
             held[0].add_callback(lambda *_: blocked.wait(WAIT_SECONDS) and None)
             refused = await producer.send("orders", bytes(30_000))
@@ -386,7 +386,7 @@ def test_a_transaction_cancelled_at_any_point_is_there_whole_or_not_at_all(
                         await (await producer.send("orders", b"%d" % steps))
 
                 task = asyncio.create_task(transact())
-                # Threads are at work meanwhile: turns of the loop alone would end before the first of them has.
+                # Threads work meanwhile: turns of the loop alone would be over before the first thread is done.
                 for _ in range(steps // 4):
                     await asyncio.sleep(0.0005)
                 await stepped(task, steps % 4)

@@ -266,7 +266,7 @@ def test_a_get_cancelled_at_any_point_gives_its_item_back(tmp_path: Path, tried:
                     await asyncio.sleep(0.0001 * (steps % 7))
                 await stepped(getting, steps // 4 % 16)
                 await asyncio.wait([getting])
-                # Cancelled, nothing was leased, and nothing counted.
+                # After a cancel nothing is leased or counted.
                 (job,) = await queue.get_many(1, timeout=300) if getting.cancelled() else getting.result()
                 assert (job.value, job.delivery_count) == (b"%d" % steps, 1)
                 await job.ack()
@@ -289,7 +289,7 @@ def test_a_get_that_was_given_its_item_and_is_cancelled_gives_it_back(
             async def hand_out_and_cancel(jobs: list[Job], served: Any) -> None:
                 await hand_out(jobs, served)
                 if jobs:
-                    # It was given the item, and has not run since.
+                    # The task has the item, and has not run since.
                     getting.cancel()
 
             monkeypatch.setattr(queue._getters, "_hand_out", hand_out_and_cancel)
@@ -459,7 +459,7 @@ def test_what_another_process_puts_and_appends_comes(tmp_path: Path) -> None:
             found = await asyncio.gather(got(), followed(), consumed())
             assert await other.wait() == 0
             assert list(found) == [list(range(30))] * 3
-            # What a cancelled get was given is given back to all processes.
+            # A cancelled get gives its item back to all processes.
             for steps in range(20):
                 getting = asyncio.create_task(queue.get_many(1))
                 await queue.put(b"a")
@@ -473,7 +473,7 @@ def test_what_another_process_puts_and_appends_comes(tmp_path: Path) -> None:
 
 
 def test_a_look_for_items_that_ends_with_its_getters_is_not_started_again(tmp_path: Path) -> None:
-    """As at the end of a loop, which cancels all tasks in any order."""
+    """As at the end of a loop, which cancels all tasks in no order."""
 
     async def main() -> None:
         async with opened(tmp_path, durability="os") as store:

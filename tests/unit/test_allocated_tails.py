@@ -1,4 +1,4 @@
-"""A tail without a whole batch, as in a file that a broker has allocated ahead: read once, and its holes not at all."""
+"""A tail without a whole batch, as in a file that a broker preallocated: it is read once, and its holes never."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kstore.record.builder import build_batch
 from kstore.upkeep.verify import verify
 
 TAIL = 3 << 20
-# A look reads some headers; a search reads the tail.
+# A check reads some headers; a search reads the tail.
 LOOK_BYTES = 1 << 16
 
 
@@ -57,7 +57,7 @@ def add(path: Path, tail: bytes) -> int:
 
 
 def write_at(path: Path, position: int, offset: int) -> int:
-    """Writes one batch where a broker would, with the file's time as it was; returns where it ends."""
+    """Writes one batch where a broker would, and keeps the file's time; returns the batch's end."""
     before = log_of(path).stat()
     data = build_batch([Record(offset, offset, value=b"%d" % offset)])
     with log_of(path).open("r+b") as file:

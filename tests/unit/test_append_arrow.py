@@ -1,4 +1,4 @@
-"""Rows of Arrow columns are appended from Arrow's buffers: the bytes and errors are those of single values."""
+"""Rows of Arrow columns, appended from Arrow's buffers, give the same bytes and errors as single values."""
 
 from __future__ import annotations
 

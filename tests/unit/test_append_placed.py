@@ -1,4 +1,4 @@
-"""An append with nothing to decide takes a shorter way than any other one, and must write the same."""
+"""An append with nothing to decide takes a short path, and must write the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def files_of(path: Path) -> dict[str, bytes]:
 
 
 def either_way(work: Callable[[bool], object], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Does ``work(True)``, then ``work(False)`` with no append taking a short way; which appends took one before."""
+    """Does ``work(True)``, then ``work(False)`` without short paths; returns which of the first appends took one."""
     taken: list[bool] = []
     short_ways = {name: getattr(Appends, name) for name in ("_commit_plain", "_commit_placed")}
 

@@ -1,4 +1,4 @@
-"""``append`` of one plain record, which takes a shorter way than ``append_many`` and must write the same."""
+"""``append`` of one plain record, which takes a shorter path than ``append_many`` and must write the same."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_lone_commit_that_fails_lets_the_next_one_lead(error: type[BaseExcepti
 
 
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is written by the file itself from now on, not by the compiled write."""
+    """The writes that the file itself does from now on, not the compiled write."""
     found: list[bytes] = []
     write_all = OsFile.write_all
 
@@ -288,7 +288,7 @@ def test_a_write_that_the_system_refuses_is_tried_by_the_file_and_says_why(tmp_p
 
 @contextmanager
 def size_limit(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond ``size``."""
+    """Inside, no file of this process can grow beyond ``size``."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -323,7 +323,7 @@ def test_an_interrupt_after_a_short_write_leaves_nothing(
         log.append(b"b")
         size = path.stat().st_size
         with monkeypatch.context() as patch, size_limit(size + 30):
-            # CPython serves a signal where a function starts.
+            # CPython serves a signal at the start of a function.
             patch.setattr(SegmentTail, "write_single", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"too long for the limit")

@@ -77,7 +77,7 @@ def test_every_requested_partition_has_one_reader(
     for member, share in found.items():
         assert {owner.partition("-")[0] for owner in share} <= set(wanted[member])
     if len({tuple(sorted(topics)) for topics in wanted.values()}) == 1:
-        # As even as can be: by range in each topic, by round robin over all.
+        # As even as possible: by range in each topic, by round robin over all.
         loads = [len(share) for share in found.values()]
         assert max(loads) - min(loads) <= (len(counts) if strategy == "range" else 1)
 
@@ -122,5 +122,5 @@ def test_members_must_agree_how_they_share() -> None:
     state = GroupState().joined("a", member("range"), PARTITIONS)
     with pytest.raises(ConfigError, match="'round_robin', expected 'range' as of the group's other members"):
         state.joined("b", member("round_robin"), PARTITIONS)
-    # One that is alone may change its mind.
+    # A member that is alone may change the strategy.
     assert state.joined("a", member("round_robin"), PARTITIONS).generation == 2

@@ -1,4 +1,4 @@
-"""Backups of a live store: each restore is the store at the backup's moment, whole, or nothing."""
+"""Backups of a live store: each restore is the whole store at the backup's moment, or nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def waiting(store: Store) -> Counter[bytes]:
 
 
 def restored(target: Path | str, path: Path, **options: Any) -> Store:
-    """The store of a restore, which must be sound, and in order without recovery."""
+    """A restored store, which must be sound and need no recovery."""
     restore(target, path, **options)
     for log in verify(path):
         if log.findings:

@@ -1,4 +1,4 @@
-"""Restores to offsets: what is cut from one log is undone in all others, and nothing else is."""
+"""Restores to offsets: what is cut from one log is undone in all others, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tmp_path(directory: Path) -> Path:
 
 
 def restored(target: Path, path: Path, offsets: dict[TopicPartition, int]) -> Store:
-    """The store of a restore, which must be sound, in order without recovery, and without open transactions."""
+    """A restored store, which must be sound, need no recovery, and have no open transactions."""
     restore(target, path, at_offsets=offsets)
     for checked in verify(path):
         if checked.findings:
@@ -97,14 +97,14 @@ class Committed(NamedTuple):
 
 
 class Life:
-    """A random life of a store with transactions, and what each of them wrote where."""
+    """A random life of a store with transactions, and where each of them wrote what."""
 
     def __init__(self, path: Path, generator: random.Random) -> None:
         self.path = path
         self.draw = generator
         self.written: list[Written] = []
         self.committed: list[Committed] = []
-        # By transaction: its outcome, and where its markers are.
+        # By transaction: its outcome, and its markers' places.
         self.outcomes: dict[int, bool] = {}
         self.markers: dict[int, dict[TopicPartition, int]] = {}
         self.starts: dict[TopicPartition, int] = {}
@@ -199,7 +199,7 @@ class Life:
         return cut or not self.outcomes[transaction]
 
     def is_kept_of(self, one: Written) -> bool:
-        """Whether the backup has a record of it."""
+        """Whether the backup has a record of the transaction."""
         return one.first + len(one.values) > self.starts[one.owner]
 
     def expected(self, owner: TopicPartition, offsets: dict[TopicPartition, int]) -> list[tuple[int, bytes]]:
@@ -248,7 +248,7 @@ def compare(life: Life, new: Store, offsets: dict[TopicPartition, int], what: st
             raise verdict(f"{what}: {owner} has {found}, expected {expected}")
         if owner in offsets and any(one.offset >= offsets[owner] for one in log.read()):
             raise Wrong(f"{what}: {owner} has records at or after its offset")
-        # A log that keeps no record starts at its offset.
+        # A log without records starts at its offset.
         assert log.start_offset in (life.starts[owner], offsets.get(owner))
     groups = new.consumer_offsets
     committed = {

@@ -1,4 +1,4 @@
-"""The manifest of a backup: what a hostile or damaged one says never becomes a path or an untyped error."""
+"""The manifest of a backup: a hostile or damaged one never becomes a path or an untyped error."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_restore_below_a_missing_directory_names_it(store: Store, tmp_path: Pa
 
 
 class MountedFs(OsFileSystem):
-    """In which ``path`` is the root of a file system of its own."""
+    """A file system in which ``path`` is a mount point."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,7 +175,7 @@ def test_a_tilde_stands_for_the_home_directory(store: Store, tmp_path: Path, mon
 def test_a_directory_without_a_store_is_not_backed_up_as_an_empty_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as the directory on which a disk is not mounted."""
+    """For example, the mount point of a disk that is not mounted."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "notes.txt").touch()
     assert main(["backup", str(tmp_path / "data"), str(tmp_path / "backups")]) == 1
@@ -192,7 +192,7 @@ def test_a_log_among_the_files_of_backups_is_refused_each_time_it_is_met(tmp_pat
 
 
 def test_backups_of_another_store_are_not_continued(store: Store, tmp_path: Path) -> None:
-    """A restore takes the last backup in a place, whichever store it is of."""
+    """A restore takes the last backup in a place, whatever its store."""
     store.backup(tmp_path / "backups")
     before = tree(tmp_path / "backups")
     with (
@@ -236,7 +236,7 @@ def test_a_damaged_last_backup_does_not_hide_whose_they_are(store: Store, tmp_pa
 
 
 def test_backups_that_cannot_be_read_now_are_not_continued(store: Store, tmp_path: Path) -> None:
-    """They may be of another store: a request to an object store fails now and then."""
+    """They may be another store's: a request to an object store fails now and then."""
     store.backup(tmp_path / "backups")
     before = tree(tmp_path / "backups")
     with (

@@ -1,4 +1,4 @@
-"""Which pieces of a segment stay, and which files no manifest names any more."""
+"""Which pieces of a segment stay, and which files no manifest names."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kstore.files.paths import LOG_SUFFIX, TopicPartition
 from kstore.rules.losses import NO_LOSSES
 from tests.selection import tries
 
-# Smaller pieces are joined each time.
+# Each round joins smaller pieces.
 SMALL_BYTES = 1 << 18
 OWNERS = [TopicPartition("orders", number) for number in range(2)]
 
 
 def grown(steps: list[int]) -> tuple[list[StoredFile], int]:
-    """The pieces of an active segment after rounds that each add so many bytes, and the bytes that were copied."""
+    """The pieces of an active segment after rounds that each add some bytes, and how many bytes were copied."""
     pieces: list[StoredFile] = []
     size = copied = 0
     for step in steps:

@@ -1,4 +1,4 @@
-"""A backup is read in place: as a store, and by the commands, as what a restore would make of it."""
+"""A backup is read in place, as a store and by the commands, like what a restore would make of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {"background": False, "segment_bytes": 2048}
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Two logs with several segments each, transactions in all of them, the active ones too; committed offsets."""
+    """Two logs with several segments each, all with transactions, even the active ones; committed offsets."""
     store = Store(tmp_path / "store", durability="os", **SETTINGS)
     store.create_topic("orders", 2)
     with store.producer(transactional_id="t") as producer:
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
             producer.begin_transaction()
             for at in range(4):
                 producer.send("orders", b"%d-%d" % (number, at) * 10, key=b"k", partition=number % 2)
-            producer.flush()  # or nothing of an aborted one would be written
+            producer.flush()  # or an aborted transaction would write nothing
             producer.commit_transaction() if number % 3 else producer.abort_transaction()
     with store.consumer("orders", group="g", isolation_level="read_committed") as consumer:
         consumer.poll(timeout=1)

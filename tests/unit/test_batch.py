@@ -44,12 +44,12 @@ RECORDS = (
 
 
 def make(**fields: object) -> bytes:
-    """A batch of RECORDS, written by the plain codec of the tests."""
+    """A batch of RECORDS, written by the tests' plain codec."""
     return encode(OracleBatch(20, RECORDS)._replace(**fields))  # type: ignore[arg-type]
 
 
 def with_fields(data: bytes, **fields: int) -> bytes:
-    """``data`` with header fields changed, and its CRC made good."""
+    """``data`` with header fields changed, and its CRC corrected."""
     header = BatchHeader._make(BATCH_HEADER.unpack_from(data))._replace(**fields)
     covered = BATCH_HEADER.pack(*header)[21:] + data[61:]
     return BATCH_HEADER.pack(*header._replace(crc=crc32c(covered))) + data[61:]

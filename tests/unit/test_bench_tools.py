@@ -141,7 +141,7 @@ def test_the_memory_of_a_reader_is_that_of_what_it_reads(tmp_path: Path) -> None
     assert grown[1] - grown[0] > large.batch_bytes - 2 * small.batch_bytes
 
 
-# librdkafka's mock broker has no disk: it is no peer of what is synced.
+# librdkafka's mock broker has no disk: it is not compared with synced writes.
 PEERS_TRIED = [
     pytest.param(peer, synced, id=f"{peer.name}-{'synced' if synced else 'not synced'}")
     for peer in PRODUCER_PEERS

@@ -1,4 +1,4 @@
-"""``block``: what ``contextlib.contextmanager`` does, without its Python frames."""
+"""``block``: like ``contextlib.contextmanager``, without its Python frames."""
 
 from __future__ import annotations
 

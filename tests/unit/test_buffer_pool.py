@@ -1,4 +1,4 @@
-"""The producer's memory: its accounts, the order of the waiting threads, and that none is ever lost."""
+"""The producer's memory: its accounts, the order of waiting threads, and that no memory is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.evidence import Hung, Lost, Wrong
 from tests.fake_clock import ManualClock
 
 KIB = 1024
-# What nothing here takes, unless something hangs.
+# Only a hang takes this long.
 PATIENCE_SECONDS = 300.0
 
 
@@ -59,7 +59,7 @@ def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise Hung("what was waited for did not come")
+            raise Hung("the condition did not become true")
         time.sleep(0.0005)
 
 
@@ -237,7 +237,7 @@ def test_an_abandoned_request_leaves_all_memory_to_the_others() -> None:
     pool.deallocate(held[0])
     behind = Waiter(pool, KIB)
     assert isinstance(in_vain.join().error, BufferExhaustedError)
-    # The next one was held up by the first, and continues without any memory returned.
+    # The next one waited behind the first, and continues although no memory was returned.
     assert behind.join().got is not None
     assert (pool.available, pool.waiting_count) == (0, 0)
 
@@ -248,7 +248,7 @@ def test_requests_are_served_in_turn_and_newcomers_last() -> None:
     large = Waiter(pool, 2 * KIB)
     small = Waiter(pool, KIB)
     pool.deallocate(held[0])
-    # There is memory for it, but two were here before.
+    # There is memory for this request, but two others came first.
     with pytest.raises(BufferExhaustedError):
         pool.allocate(KIB, 0)
     assert (large.got, small.got) == (None, None)
@@ -260,7 +260,7 @@ def test_requests_are_served_in_turn_and_newcomers_last() -> None:
 
 
 def test_a_thread_about_to_wait_calls_back_first() -> None:
-    """Then any thread that can, writes: a producer out of memory must not also wait for its linger."""
+    """Then any thread that can writes: a producer out of memory must not also wait for its linger."""
     asked: list[int] = []
     pool = BufferPool(KIB, KIB, on_wait=lambda: asked.append(pool.waiting_count))
     held = pool.allocate(KIB, 0)
@@ -307,7 +307,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 
     def interrupt() -> None:
         until(lambda: pool.waiting_count == 1)
-        # The lock may not be asked for yet; until then the signal waits as well.
+        # The lock may not be requested yet; until then the signal waits as well.
         signal.pthread_kill(main, signal.SIGINT)
 
     other = threading.Thread(target=interrupt)
@@ -383,7 +383,7 @@ def test_real_memory_that_is_not_there_lets_the_next_one_go_on(monkeypatch: pyte
 
 
 def request_and_give_back(pool: BufferPool, size: int) -> None:
-    """A free or a new buffer, or a wait in vain; free ones are taken first, as in a send."""
+    """Takes and returns a free or a new buffer, or waits in vain; free ones come first, as in a send."""
     try:
         buffer = pool.take_free(size)
         if buffer is None:
@@ -454,11 +454,11 @@ def test_signals_at_any_time_cost_no_memory() -> None:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
-        # Again and again: this thread, which never waits, may not notice a signal that another thread has received.
+        # Repeatedly: this thread, which never waits, may not notice a signal that another thread received.
         signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
         for asked in range(1, 201):
             try:
-                # The interrupt is lost if a garbage collection runs a finalizer, in which it is raised.
+                # An interrupt that is raised in a finalizer, during a garbage collection, is lost.
                 while came < asked:
                     request_and_give_back(pool, KIB)
             except KeyboardInterrupt:
@@ -486,7 +486,7 @@ def test_a_buffer_that_is_dropped_is_given_back() -> None:
 
 
 def stress(seed: int, rounds: int) -> None:
-    """Ten threads, five buffers of 1 KiB: no buffer is with two threads, none is lost, no thread waits for ever."""
+    """Ten threads, five buffers of 1 KiB: no two threads share a buffer, none is lost, no thread waits for ever."""
     pool = small_pool()
     failures: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""Small files: Kafka's text, replaced whole, and read whatever is in them."""
+"""Small files: Kafka's text, replaced as a whole, and read whatever they contain."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_every_truncation_of_a_checkpoint_is_damage_or_a_shorter_number(path: Pa
             offsets = read_offset_checkpoint(SYSTEM_FS, path)
         except CorruptFileError:
             continue
-        # The format has no end mark: the last number may have lost digits, and that is all.
+        # The format has no end mark: at worst the last number has lost digits.
         assert offsets[TopicPartition("bar", 2)] == 10
         assert "500".startswith(str(offsets[TopicPartition("foo", 1)]))
 

@@ -1,4 +1,4 @@
-"""Compaction at work: what is kept, what is left alone, and what goes on beside it."""
+"""Compaction: what it keeps, what it leaves alone, and what goes on beside it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def latest(log: Log) -> dict[bytes | None, bytes]:
 
 
 def compare(path: Path, seed: int, passes: int) -> int:
-    """Compacts a random log ``passes`` times, as it grows, each time against the oracle; returns ``passes``."""
+    """Compacts a growing random log ``passes`` times and compares each with the oracle; returns ``passes``."""
     generator = random.Random(seed)
     clock = ManualClock(TIME + DAY_MS)
     data = random_batches(
@@ -185,7 +185,7 @@ def test_aborted_data_goes_and_its_marker_when_the_horizon_is_past(tmp_path: Pat
         log.roll()
         log.compact()
         assert pairs(log) == pairs(log, isolation_level="read_committed") == [(0, "a", "1"), (3, "b", "1")]
-        # The producer's last data stays for its sequence, as an empty batch, and then the marker must stay too.
+        # The producer's last data stays as an empty batch, for its sequence, so the marker must stay too.
         assert shape(path) == [(0, 1), (1, 0), (2, 1), (3, 1)]
         log.append_batches(
             build_batch([Record(4, TIME, key=b"c", value=b"1")], producer_id=7, producer_epoch=0, base_sequence=1),
@@ -300,7 +300,7 @@ def test_small_segments_become_one(tmp_path: Path) -> None:
             put(log, (f"key-{number % 4}", "v" * 30))
         before = len(segment_bases(path))
         log.roll()
-        log.compact()  # what is together no larger than a segment before it shrinks, becomes one
+        log.compact()  # joins segments that fit into one before they shrink
         report = log.compact(whole=True)
         assert before > 3
         assert segment_bases(path)[:-1] == [0]
@@ -390,7 +390,7 @@ def test_no_tombstone_goes_after_a_segment_with_damage(tmp_path: Path) -> None:
 
 
 def between(log: Log, action: Callable[[], object]) -> None:
-    """Does ``action`` once, in the middle of the next compaction, just before a swap."""
+    """Does ``action`` once, during the next compaction, just before a swap."""
     writer = writer_of(log)
     swap = writer.swap
 
@@ -468,7 +468,7 @@ def test_a_deletion_while_the_keys_are_read_is_passed_over(tmp_path: Path) -> No
 def test_a_segment_is_rewritten_though_an_empty_batch_that_stays_follows_what_goes(tmp_path: Path) -> None:
     """An empty batch that stays does not show whether earlier ones were removed."""
     path = tmp_path / "log"
-    # Each segment is a group of its own: one that joins another is always rewritten.
+    # Each segment is its own group: segments that join are always rewritten.
     with opened(path, segment_bytes=1024) as log:
         filler = "." * 600
         put(log, ("a", "1"), ("kept", filler))
@@ -495,7 +495,7 @@ def test_readers_go_on_with_what_they_read(tmp_path: Path) -> None:
         log.compact()
         rest = [record.offset for record in reader]
         assert first == list(range(5))
-        # What it had not come to by then it may find compacted, but never lost.
+        # What it had not reached by then may be compacted, but not lost.
         assert rest == sorted(set(rest))
         assert set(rest) >= {offset for offset, _, _ in pairs(log)}
 
@@ -513,7 +513,7 @@ def test_a_read_only_or_closed_log_cannot_compact(tmp_path: Path) -> None:
 
 
 def at_each_change(log: Log, look: Callable[[], object]) -> int:
-    """Compacts; ``look`` is called after each change of a name. Returns how often."""
+    """Compacts; calls ``look`` after each change of a name, and returns how many times."""
     context = writer_of(log).context
     fs = WatchingFs(context.fs, look)
     writer_of(log).files.context = context._replace(fs=fs)

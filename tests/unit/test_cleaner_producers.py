@@ -1,4 +1,4 @@
-"""Compaction of what producers and transactions wrote: what must outlive its records, and for how long."""
+"""Compaction of what producers and transactions wrote: what must outlive the records, and for how long."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def batch(
 
 
 def put(log: Log, *batches: bytes) -> None:
-    """Appends batches that have their offsets, and seals them."""
+    """Appends batches at their own offsets, and seals them."""
     for one in batches:
         log.append_batches(one, assign_offsets=False)
     log.roll()
@@ -78,7 +78,7 @@ def test_duplicates_are_known_and_sequences_go_on_though_the_records_are_gone(lo
     (path / "kstore.state").unlink()
     for snapshot in path.glob("*.snapshot"):
         snapshot.unlink()
-    # What is known of the producer is only in the log now.
+    # Now only the log knows the producer.
     with Log(path, durability="os", clock=clock, producer_id_expiration_ms="365d") as again:
         repeated = again.append_batches(batch(0, "a", "b", producer=1))
         assert (repeated.is_duplicate, repeated.first_offset) == (True, first.first_offset)
@@ -140,7 +140,7 @@ def test_a_marker_goes_after_the_data_it_ends(commit: bool, log: Log, clock: Man
     put(log, batch(0, "a", producer=1, transactional=True), marker(1, 1, commit=commit))
     put(log, batch(2, "a"), batch(3, "b", producer=1, sequence=1))
     log.compact()
-    # This pass has met the data, which is gone; the next one says until when the marker stays.
+    # This pass met the data, which is gone; the next one sets how long the marker stays.
     assert shape(log) == [(1, 1), (2, 1), (3, 1)]
     assert batches_in(log.path)[0].delete_horizon_ms is None
     log.compact(whole=True)
@@ -180,7 +180,7 @@ def test_an_emptied_marker_is_one_without_data(log: Log, clock: ManualClock) -> 
     """A marker that is the producer's last batch stays as an empty one; reading and a restart skip it."""
     path = log.path
     put(log, batch(0, "a", producer=1, transactional=True), marker(1, 1, commit=True), batch(2, "a"))
-    # A new epoch, which the marker is the only one to tell of.
+    # A new epoch, which only the marker shows.
     put(log, marker(1, 3, commit=False, epoch=1), batch(4, "b"))
     for _ in range(4):
         log.compact(whole=True)
@@ -242,7 +242,7 @@ def test_batches_after_the_cleanable_part_are_copied_and_hide_nothing(log: Log) 
 def test_a_marker_stays_as_long_as_the_snapshot_at_the_start_has_its_transaction_open(
     commit: bool, log: Log, clock: ManualClock
 ) -> None:
-    """Its data is deleted. Without it a reader without the later snapshots would wait for it for ever."""
+    """Its data is deleted. Without the marker, a reader without the later snapshots would wait for it for ever."""
     put(log, batch(0, "a", producer=7, transactional=True))
     put(log, batch(1, "b", "b"), marker(7, 3, commit=commit))
     put(log, batch(4, "c"))

@@ -118,7 +118,7 @@ def test_lines_are_appended_as_they_come() -> None:
 
 
 def test_an_interrupt_that_came_just_before_a_wait_for_lines_ends_it() -> None:
-    # As in a process that its signal reached between two instructions: the handler has run, and nothing was raised.
+    # As if the signal came between two instructions: the handler ran, and nothing was raised.
     interrupts = Interrupts()
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file, os.fdopen(writing, "wb"):
@@ -329,7 +329,7 @@ def test_an_interrupt_ends_follow_in_silence(log: str, tmp_path: Path) -> None:
     ) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == b"0\n"
-        # Python drops an interrupt that comes while it finalizes something, and says so: then one asks again.
+        # Python drops an interrupt that comes in a finalizer, and says so: then try again.
         tries, err = 0, b""
         while tries < 10:
             tries += 1

@@ -1,4 +1,4 @@
-"""Bars and sparklines on a terminal; elsewhere what programs could always read."""
+"""Bars and sparklines on a terminal; elsewhere the plain output that programs read."""
 
 from __future__ import annotations
 

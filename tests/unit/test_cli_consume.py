@@ -231,7 +231,7 @@ def test_members_in_any_process_are_named_and_keep_offsets_from_being_reset(run:
         for consumer in (one, other, one, other):
             consumer.poll()
         _, out, _ = run("groups", data, "--describe", "billing")
-        # Members whose clients have the same name are told apart too.
+        # Members whose clients share a name can also be told apart.
         named = [one.group_metadata().member_id, other.group_metadata().member_id]
         assert sorted(line.split()[-1] for line in out.splitlines()[1:]) == sorted(named)
         status, _, err = run("groups", data, "--reset-offsets", "billing", "--to-latest", "--execute")

@@ -1,4 +1,4 @@
-"""The commands that look at several logs with several processes: the same results in the same order, and no remains."""
+"""The commands that examine several logs in several processes: the same results in the same order, and no leftovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kstore.upkeep.verify.findings import Advance
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of three logs, which are worth processes."""
+    """A directory of three logs that count as large enough for several processes."""
     monkeypatch.setattr(module, "BYTES_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     for number in range(3):

@@ -102,7 +102,7 @@ def test_what_is_searched_quickly_starts_no_process(
     monkeypatch.setattr(grep_run, "processor_count", lambda: 7)
     assert len(grep(capfd, "user", ".")[1]) == 40
     assert counts == []
-    # The first process does what another one could not do.
+    # The first process does what is not worth another one.
     monkeypatch.setattr(grep_run, "BYTES_MIN", grep_run.DECODING_FACTOR * 1000)
     assert len(grep(capfd, "user", ".")[1]) == 40
     assert counts == []

@@ -1,4 +1,4 @@
-"""Compiled lines of JSON are those that the slow way makes."""
+"""Compiled lines of JSON equal those of the slow path."""
 
 from __future__ import annotations
 

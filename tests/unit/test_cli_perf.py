@@ -1,4 +1,4 @@
-"""``kstore perf producer``: what is measured, and how it is said."""
+"""``kstore perf producer``: what it measures and prints."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_windows_hold_what_came_since_the_last() -> None:
     windows: list[PerfWindow] = []
     _, run = perf(1000, on_window=windows.append, window_seconds=2)
     run.run()
-    # 6 ms each: the first to begin after 2 s is the 335th.
+    # 6 ms each: the first one after 2 s is the 335th.
     assert [window.records for window in windows] == [334, 334]
     assert [window.seconds for window in windows] == pytest.approx([2.004, 2.004])
     assert [window.latencies.count for window in windows] == [334, 334]

@@ -1,4 +1,4 @@
-"""What paths and names on the command line stand for, suggestions and completion."""
+"""What paths and names on the command line mean; suggestions and completion."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_segment_file_is_a_log_by_itself(data: Path, capsys: Capture, path: st
 
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that the system closes to this process, as it does to users who are not root."""
+    """A directory that the system closes to this process, as to any user but root."""
     path = tmp_path / "closed"
     for name in ("stat", "lstat", "open", "listdir", "scandir"):
         action = getattr(os, name)

@@ -1,4 +1,4 @@
-"""Work in several processes: results in order, errors and ended processes left to the caller, no remains."""
+"""Work in several processes: results in order, errors and ended processes reach the caller, nothing is left running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kstore produce``: lines to a topic, what it says of them, and its exit status."""
+"""``kstore produce``: lines to a topic, its messages, and its exit status."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_ctrl_c_delivers_what_was_sent_or_aborts(
 ) -> None:
     command = (sys.executable, "-m", "kstore.cli.main", "produce", "data", "orders", *options)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    # What is in a log was read from the pipe; from then on the command waits for more.
+    # Lines that are in a log were read from the pipe; after that the command waits for more.
     with subprocess.Popen(
         (*command, "--config", "linger_ms=0"),
         stdin=subprocess.PIPE,
@@ -345,7 +345,7 @@ def test_a_pace_spreads_records_over_time() -> None:
     assert slept == pytest.approx([0.5, 0.5])
     clock.advance(10_000)
     slept.clear()
-    pace.wait_for(10)  # what was missed is not made up for, but for a tenth of a second
+    pace.wait_for(10)  # makes up for at most a tenth of a second
     pace.wait_for(10)
     assert slept == []
     pace.wait_for(10)

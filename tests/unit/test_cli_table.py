@@ -1,4 +1,4 @@
-"""Tables: on a terminal they fit its width, and nothing of their content is lost."""
+"""Tables fit the width of a terminal and lose no content."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_cell_is_lost_and_no_line_is_too_long(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, "room", lambda room=room: room)
         lines = list(table(columns, rows))
         assert max((len(line) for line in lines), default=0) <= max(room, 50), (room, lines)
-        # Paragraphs have no title of the first column, and leave out what is not known.
+        # Paragraphs omit the first column's title and unknown values.
         cells = Counter("".join(str(cell) for row in rows for cell in row if cell != "-").replace(" ", ""))
         assert cells <= Counter("".join(lines)), lines
 

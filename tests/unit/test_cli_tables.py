@@ -1,4 +1,4 @@
-"""``kstore export`` and ``kstore import``: what goes out comes back, and nothing half is left."""
+"""``kstore export`` and ``kstore import``: what is exported comes back, and nothing incomplete is left."""
 
 from __future__ import annotations
 

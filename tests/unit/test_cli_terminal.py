@@ -1,4 +1,4 @@
-"""What records hold does not act on the terminal; a pipe gets every byte. Driven through a pseudo-terminal."""
+"""The contents of records do not act on the terminal; a pipe gets every byte. Run in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nasty(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes]]:
-    """Runs a command in this process with standard output as a terminal: its status and what the terminal got."""
+    """Runs a command in this process with a terminal as standard output; returns its status and output."""
 
     def run_one(*arguments: str) -> tuple[int, bytes]:
         with os.fdopen(os.dup(1), "w") as out, monkeypatch.context() as patch:
@@ -75,7 +75,7 @@ def test_no_control_character_of_a_record_reaches_the_terminal(
     text = out.decode()
     assert not set(text) & set("\x1b\r\x9b\x7f\u202e"), text
     assert "\\u202e" in text
-    # With --raw it gets them all; JSON escapes the first ones itself.
+    # With --raw the terminal gets them all; JSON itself escapes the first ones.
     status, out = run(arguments[0], "--raw", *arguments[1:])
     assert status == 0
     assert "\u202e".encode() in out

@@ -93,7 +93,7 @@ def test_describe_prints_each_partition(tmp_path: Path, capsys: pytest.CaptureFi
         store.create_topic("orders", 2, retention_bytes=1000)
         store.log("orders", 1).append_many([b"a", b"b"])
         (tmp_path / "lost+found").mkdir()
-        # A writer at work does not keep it from being looked at.
+        # It can be examined while a writer works.
         status, out, _ = run(capsys, "describe", str(tmp_path))
         assert status == 0
         assert "retention_bytes=1000" in out

@@ -28,7 +28,7 @@ def objects(out: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Producer 1 committed 0-1, 2 and 3 are in transactions from 3 and 5 on, 4 is in none; all of long ago."""
+    """Producer 1 committed 0-1, 2 and 3 are in transactions from 3 and 5 on, 4 is in none; all long ago."""
     path = tmp_path / "orders-0"
     with Log(path, durability="os", clock=ManualClock(TIME)) as log:
         for batch in (

@@ -1,4 +1,4 @@
-"""The compiled codec: records written, as parallel sequences or one by one, and callers that make that hard."""
+"""The compiled codec: records written, as parallel sequences or one by one, and difficult callers."""
 
 import struct
 from collections.abc import Callable, Iterator

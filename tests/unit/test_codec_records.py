@@ -1,4 +1,4 @@
-"""The compiled codec: records written and read, and what is refused of hostile bytes (Kafka: DefaultRecordTest)."""
+"""The compiled codec: records written and read, and the hostile bytes that it refuses (Kafka: DefaultRecordTest)."""
 
 import gc
 import sys
@@ -378,5 +378,5 @@ def test_code_that_the_garbage_collector_runs_cannot_pull_the_buffer_from_under_
             gc.set_threshold(*threshold)
     finally:
         gc.set_threshold(*threshold)
-    # Later versions of Python collect between bytecodes only, and so never within the codec.
+    # Later versions of Python collect only between byte codes, so never within the codec.
     assert seen if sys.version_info >= (3, 12) else RuntimeError in seen

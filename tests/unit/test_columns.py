@@ -1,4 +1,4 @@
-"""Batches to Arrow columns: what is in them is what the records say, whatever is asked for and however it is cut."""
+"""Batches to Arrow columns: they hold what the records hold, whatever is requested and however it is cut."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_projection_is_the_columns_that_were_asked_for(codec: str) -> None
 
 
 def test_what_is_not_asked_for_takes_no_memory() -> None:
-    """Unrequested keys of a mebibyte must not be copied, nor counted."""
+    """Unrequested keys of a mebibyte must not be copied or counted."""
     batch = parse_batch(build_batch([Record(number, TIME, key=b"k" * (1 << 20), value=b"v") for number in range(4)]))
     (found,) = decoded([batch], columns=("value",), max_bytes=100)
     assert found.nbytes < 100
@@ -119,7 +119,7 @@ def test_columns_are_what_the_records_say(
     assert found_rows(found) == rows_of([record for record in records if first <= record.offset < stop])
     assert all(1 <= chunk.num_rows <= max_records for chunk in found)
     for chunk in found:
-        # Beside the rows an offset for each end, and what a bitmap takes.
+        # Besides the rows: an offset for each end, and a bitmap.
         assert chunk.num_rows == 1 or chunk.nbytes <= max_bytes + 48 + chunk.num_rows
 
 
@@ -129,7 +129,7 @@ def test_a_chunk_ends_before_its_limit_within_a_batch() -> None:
     found = decoded([parse_batch(build_batch(records))], columns=("value",), max_bytes=350)
     assert [chunk.num_rows for chunk in found] == [3, 3, 3, 1]
     assert found_rows(found) == rows_of(records, ("value",))
-    # A record that is larger than the limit is alone.
+    # A record larger than the limit is alone.
     found = decoded([parse_batch(build_batch(records))], columns=("value",), max_bytes=50)
     assert [chunk.num_rows for chunk in found] == [1] * 10
 
@@ -232,7 +232,7 @@ def test_columns_refuse_exactly_what_records_refuse(seed: int, tried: Count) -> 
 
 
 def _same_verdict(payload: bytes, count: int, before: Batch, subset: int, max_records: int) -> bool:
-    """Whether the payload is refused, by both."""
+    """Whether the payload is refused; both must agree."""
     header = bytearray(build_batch([Record(number, TIME) for number in range(count)])[:61])
     header[8:12] = (49 + len(payload)).to_bytes(4, "big")
     batch = parse_batch(bytes(header) + payload)
@@ -250,13 +250,13 @@ def _same_verdict(payload: bytes, count: int, before: Batch, subset: int, max_re
         chunks += decoder.add(batch)
     except CorruptRecordError:
         if not is_refused:
-            raise Wrong(f"the columns refuse what the records give: {payload!r}") from None
+            raise Wrong(f"the columns refuse what the records accept: {payload!r}") from None
     except Exception as error:
         raise Untyped(repr(error)) from error
     else:
         if is_refused:
-            raise Wrong(f"the columns take what the records refuse: {payload!r}")
-    # Whatever it was, the next batch finds the columns in order.
+            raise Wrong(f"the columns accept what the records refuse: {payload!r}")
+    # In either case the columns are sound for the next batch.
     chunks += decoder.add(before)
     expected += rows_of(list(before.records()), columns)
     rest = decoder.flush()

@@ -1,4 +1,4 @@
-"""Readers of committed records, and what they believe: transaction indexes, snapshots, and markers that may vanish."""
+"""Readers of committed records, and what they rely on: transaction indexes, snapshots, and markers that may vanish."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_reader_of_a_truncated_part_asks_again_what_is_aborted(tmp_path: Path)
         append(log, transaction(1, 1))
         log.roll()
         append(log, transaction(2, 2), marker(1, 3, commit=False), marker(2, 4, commit=True), data(5))
-        # The first of them it had read already, as it was committed then.
+        # It had already read 1, which was committed then.
         assert [record.offset for record in reader] == [1, 2, 5]
 
 
@@ -84,7 +84,7 @@ def test_no_transaction_is_overlooked_among_many() -> None:
                 )
 
 
-# --- readers beside a writer, and of what may vanish ------------------------------------------------------------------
+# --- readers beside a writer, and of records that may vanish ----------------------------------------------------------
 
 
 def test_a_view_knows_the_producers_whose_records_are_deleted(tmp_path: Path) -> None:
@@ -175,8 +175,8 @@ def test_a_transaction_goes_on_hanging_until_it_ends_or_is_truncated(how: str, t
 def test_a_committed_reader_passes_over_nothing_that_is_appended_while_it_looks_for_its_end(
     reads_view: bool, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last stable offset is younger than the ends that the reader took: it must not read up to the one by the
-    others' position."""
+    """The last stable offset is newer than the ends that the reader took: it must not read up to that offset with the
+    old position."""
     reading_class = LogView if reads_view else LogWriter
     last_stable_offset = reading_class.last_stable_offset
     with Log(tmp_path / "log", durability="os") as log, Log(log.path, read_only=True) as view:

@@ -1,4 +1,4 @@
-"""What compaction cleans and keeps, as decisions over values; and the map of keys."""
+"""Compaction's decisions, as functions of values; and the map of keys."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_copy_goes_its_own_way() -> None:
     ],
 )
 def test_the_hash_is_siphash_with_128_bits(size: int, wanted: str) -> None:
-    """The vectors of its authors' reference implementation."""
+    """The vectors of the authors' reference implementation."""
     assert siphash128(bytes(range(size)), bytes(range(16))).hex() == wanted
 
 

@@ -1,6 +1,6 @@
 """What compiled code refuses: numbers that lead outside its memory, lists that shrink, objects without their parts.
 
-Without its checks most of this ends the process.
+Without the checks most of this would end the process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Saboteur:
 
 
 class Recorder:
-    """A slow path that takes nothing."""
+    """A slow path that accepts nothing."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -253,7 +253,7 @@ def test_memory_that_is_closed_while_a_turn_begins_is_not_read(tmp_path: Path) -
     mapping = file.map(4096)
 
     class Parts:
-        """All that a lock asks for."""
+        """Everything that a lock uses."""
 
         slot = SimpleNamespace(mapping=mapping)
         seen_data = SLOT.pack(MAGIC, VERSION, TAIL_KNOWN, *[0] * 15) + bytes(4)

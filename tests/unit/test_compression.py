@@ -1,4 +1,4 @@
-"""The codecs: Kafka's framing to the byte where it is fixed, and typed errors for whatever is not a whole stream."""
+"""The codecs: Kafka's framing, exact where it is fixed, and typed errors for anything but a whole stream."""
 
 from __future__ import annotations
 

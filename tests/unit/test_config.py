@@ -1,4 +1,4 @@
-"""Settings of a log: defaults, what is read, the borders, and what a refusal says."""
+"""Settings of a log: defaults, accepted values, limits, and messages of refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAY_MS = 86_400_000
 
 
 class Integer:
-    """A number that is no int, as numpy's are not."""
+    """A number that is not an int, like numpy's."""
 
     def __index__(self) -> int:
         return 4096
@@ -57,7 +57,7 @@ def test_the_defaults_are_kafkas_but_for_what_kstore_says_otherwise() -> None:
         # Kafka: seven days.
         "retention_ms": -1,
         "retention_bytes": -1,
-        # Kafka has nothing like it.
+        # Kafka has no such setting.
         "retention_groups": (),
         # Kafka, and a store: a minute.
         "file_delete_delay_ms": 0,
@@ -348,7 +348,7 @@ def test_the_table_has_a_documented_row_for_every_setting() -> None:
 
 def test_the_names_are_kafkas_with_dots_for_underscores() -> None:
     named_otherwise = {row.name: row.kafka_name for row in settings() if row.kafka_name != row.name.replace("_", ".")}
-    # kstore's own settings have no name of Kafka's.
+    # kstore's own settings have no Kafka name.
     assert named_otherwise == {
         "file_mode": "",
         "max_batch_bytes_uncompressed": "",

@@ -1,4 +1,4 @@
-"""What a consumer commits: positions, given offsets, by itself, in a producer's transaction."""
+"""What a consumer commits: its positions, given offsets, by itself, or in a producer's transaction."""
 
 from __future__ import annotations
 

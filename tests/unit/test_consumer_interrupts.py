@@ -1,4 +1,4 @@
-"""A consumer whose call fails half-way: what the call took and did not return comes again, and is not committed."""
+"""A consumer whose call fails half-way: records that the call took but did not return come again, uncommitted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def iterated(reading: Consumer) -> list[int]:
     return [record.offset for record in [next(reading, None)] if record is not None]
 
 
-# An interrupt where a generator is dropped: Python can raise it nowhere.
+# An interrupt while a generator is dropped: Python cannot raise it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("take", "settings"),
@@ -63,7 +63,7 @@ def test_an_interrupt_at_any_place_loses_no_record(
         def check() -> None:
             assert reading.positions().get(T0, 0) == len(seen)
             assert seen == list(range(len(seen)))
-            # From what another call has read ahead, too.
+            # Also from what another call has read ahead.
             seen.extend(record.offset for record in reading.poll(max_records=3).get(T0, ()))
             assert seen == list(range(len(seen)))
             if len(seen) > COUNT - 30:
@@ -84,7 +84,7 @@ def test_a_failure_between_two_partitions_loses_no_record(
 
     def take(self: PartitionReader, number: int) -> list[Any]:
         found = real(self, number)
-        if self.owner == T0 and not struck:  # all of the other partition was taken, and is not returned yet
+        if self.owner == T0 and not struck:  # the other partition's records were all taken, but not returned yet
             struck.append(True)
             self.stop()
             self.seek(found[0].offset)

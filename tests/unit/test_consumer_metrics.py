@@ -1,4 +1,4 @@
-"""What a consumer counts, and how its store and Prometheus tell of it."""
+"""What a consumer counts, and how its store and Prometheus report it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_records_count_that_were_handed_out(store: Store, how: str) -> None:
                 if count == 14:
                     break
         assert reading.position(T0) == 14
-        reading.pause()  # ends what an iteration was given
+        reading.pause()  # ends the iteration's share
         assert reading.metrics()["records"] == 14
         assert reading.metrics()["bytes"] > 0
         reading.resume()
@@ -77,7 +77,7 @@ def test_lag_is_reported_by_partition_and_in_all(store: Store) -> None:
     fill(store, T1, 4)
     with consumer(store) as reading:
         reading.assign([T0, T1])
-        assert reading.partition_metrics() == {}  # not begun
+        assert reading.partition_metrics() == {}  # not started
         reading.seek(T0, 3)
         reading.seek(T1, 1)
         assert reading.partition_metrics() == {
@@ -87,7 +87,7 @@ def test_lag_is_reported_by_partition_and_in_all(store: Store) -> None:
         found = reading.metrics()
         assert (found["partitions"], found["lag_records"], found["lag_max_records"]) == (2, 10, 7)
         next(reading)
-        assert reading.metrics()["lag_records"] == 9  # within what an iteration was given, too
+        assert reading.metrics()["lag_records"] == 9  # also within the iteration's share
 
 
 def test_commits_rebalances_and_silence_are_reported(store: Store, clock: ManualClock) -> None:
@@ -119,7 +119,7 @@ def test_a_store_tells_of_its_open_consumers(store: Store) -> None:
         assert f'kstore_consumer_records_total{{client_id="web#2",store="{store.path}"}} 4.0' in told
         labels = f'client_id="web#2",partition="0",store="{store.path}",topic="t"'
         assert f"kstore_consumer_partition_lag_records{{{labels}}} 6.0" in told
-        # Told of by itself too, under its own name.
+        # It also reports itself, under its own name.
         assert len([line for line in exported(first, store) if line.startswith("kstore_consumer_records_total")]) == 2
     assert store.live_consumers() == {}
     assert not [line for line in exported(store, first) if "client_id" in line]

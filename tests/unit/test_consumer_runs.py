@@ -1,4 +1,4 @@
-"""A consumer that reads runs gives what one that reads batch by batch gives, whatever is asked of it and when."""
+"""A consumer that reads runs gives the same as one that reads batch by batch, for any requests in any order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.selection import tries
 
 LIVES = tries(60, quick=4)
 STEPS = 40
-# Less than a few runs: then it reads batch by batch.
+# Less than a few runs: this consumer reads batch by batch.
 ONE_BY_ONE = {"max_partition_fetch_bytes": 1 << 19}
 
 
@@ -81,7 +81,7 @@ def steps(reading: Consumer, owner: TopicPartition, generator: random.Random) ->
 
 
 def resumed(reading: Consumer) -> int:
-    reading.resume()  # ends the iteration before, which may be one over values
+    reading.resume()  # ends the previous iteration, which may be over values
     return int(next(reading).offset)
 
 
@@ -121,7 +121,7 @@ def test_two_consumers_agree_after_every_step(isolation_level: Any, store: Store
                     except StopIteration:
                         answers.append(StopIteration)
                 assert answers[0] == answers[1]
-                # An open transaction, or markers, may be passed before or after the question.
+                # It may pass markers, or an open transaction, before or after the answer.
                 held = [_next_record(store.log(topic), reading.position(owner)) for reading in (runs, batches)]
                 assert held[0] == held[1]
 

@@ -1,4 +1,4 @@
-"""What a consumer reads: topics, patterns, partitions by hand; those that come and go, and those that are paused."""
+"""What a consumer reads: topics, patterns, assigned partitions; partitions that come and go, or are paused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers that wait, that are woken, and that end; beside other threads and processes."""
+"""Consumers that wait, wake up and end, beside other threads and processes."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_the_end_of_a_transaction_wakes_the_waiting_reader(
 
 
 def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: Store) -> None:
-    """One thread has ended the wait, and another one still sets the event."""
+    """One thread ended the wait, and another one sets the event later."""
     waiter = LogWaiter(SYSTEM_CLOCK)
     log = store.log("t", 0)
     waiter.listen([log])
@@ -226,7 +226,7 @@ def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: 
 
 
 def test_waits_in_short_turns_look_at_the_logs_once(store: Store) -> None:
-    """A member of a group asks for its group ten times a second, and may have a thousand partitions."""
+    """A member checks its group ten times a second, and may have a thousand partitions."""
     waiter = LogWaiter(SYSTEM_CLOCK)
     logs = [store.log("t", 0), store.log("t", 1)]
     waiter.listen(logs)
@@ -242,9 +242,9 @@ def test_waits_in_short_turns_look_at_the_logs_once(store: Store) -> None:
     for reader in readers:
         reader.seek(0)
     assert [waiter.wait(readers, 0.001) for _ in range(20)] == [False] * 20
-    # The first turn looks again when it is over, unless a busy machine lets it end at once.
+    # The first turn looks again at its end, unless a busy machine ends it at once.
     assert len(readers) <= looks <= 2 * len(readers)
-    # Other readers, and what comes, are looked at.
+    # It looks at other readers, and after new records.
     assert not waiter.wait(readers[:1], 0.001)
     assert not waiter.wait(readers, 0.001)
     fill(store, T0, 1)
@@ -300,12 +300,12 @@ def test_a_wakeup_ends_a_wait_for_a_position_too(store: Store) -> None:
 
 
 def test_a_signal_handler_may_wake_it(store: Store) -> None:
-    """At any point of the wait, also while that holds a lock of its own."""
+    """At any point of the wait, even while it holds its own lock."""
     with consumer(store, "t") as reading:
         before = signal.signal(signal.SIGALRM, lambda *_: reading.wakeup())
         try:
             for number in range(1_500):
-                # So soon that it comes anywhere. What comes just before the thread sleeps is handled when that ends.
+                # So soon that it may come anywhere. A signal just before the sleep is handled after it.
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 100))
                 woken = False
                 while not woken:

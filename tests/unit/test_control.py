@@ -1,4 +1,4 @@
-"""Control records: types, end markers, and versions from before and after."""
+"""Control records: types, end markers, and earlier and later versions."""
 
 from __future__ import annotations
 

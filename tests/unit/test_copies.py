@@ -1,4 +1,4 @@
-"""Bytes that the kernel copies from file to file, and what happens where it cannot."""
+"""Bytes that the kernel copies from file to file, and what happens if it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs of the crash tests: what they say last counts, and only one that says nothing for long hangs."""
+"""The programs of the crash tests: their last line counts, and only one that is silent for long counts as hanging."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_last_line_of_a_program_is_its_result() -> None:
 def test_a_program_may_go_on_for_ever_as_long_as_it_says_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each wait is only for the next line, which the program prints only after the wait has begun."""
+    """Each wait is only for the next line, which the program prints after the wait has begun."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     program = f"""

@@ -1,4 +1,4 @@
-"""The model of a disk: what failed syncs left in the page cache does not come back over what was synced since."""
+"""The model of a disk: bytes of failed syncs in the page cache do not come back over later synced bytes."""
 
 from __future__ import annotations
 

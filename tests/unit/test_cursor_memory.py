@@ -1,4 +1,4 @@
-"""The iterators over records: one that runs out of memory has given, and passed, no record that it did not return."""
+"""The iterators over records: one that runs out of memory has not passed a record that it did not return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# In a program of its own: all threads of a process share the refusals, and its finalizers do.
+# In its own program: all threads and finalizers of a process share the refusals.
 SHORT_OF_MEMORY = """
 import gc
 from kstore.record.batch import parse_v2

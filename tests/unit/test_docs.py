@@ -1,4 +1,4 @@
-"""What the documents say is so: examples run, and names, sizes and constants are those of the code."""
+"""The documents are true: examples run, and names, sizes and constants are the code's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def int_sizes(text: str) -> list[int]:
 def printed(
     code: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What a guide's program prints in an empty directory. It may run again there: then offsets are others."""
+    """What a guide's program prints in an empty directory. It must also run a second time there, with other offsets."""
     (directory / "example.py").write_text(code, encoding="utf-8")
     monkeypatch.chdir(directory)
     runpy.run_path("example.py")

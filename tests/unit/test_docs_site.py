@@ -1,4 +1,4 @@
-"""The documentation site: its navigation names every page, and every public name has its place. Needs no mkdocs."""
+"""The documentation site: its navigation names every page, and covers every public name. Needs no mkdocs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``kstore dump-log`` makes of keys and values: the decoders, and text as Java writes it."""
+"""How ``kstore dump-log`` prints keys and values: the decoders, and text as Java writes it."""
 
 from __future__ import annotations
 

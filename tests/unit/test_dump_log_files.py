@@ -1,4 +1,4 @@
-"""Which files ``kstore dump-log`` takes, what its exit status says, and that it changes nothing."""
+"""Which files ``kstore dump-log`` accepts, its exit status, and that it changes nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_symbolic_link_is_followed(dump: Dump) -> None:
     Path(f"{5:020d}.log").symlink_to(f"{BASE}.log")
     status, out, _ = dump("--files", f"{5:020d}.log")
     assert "baseOffset: 0" in out
-    assert status == 1  # the name promises offsets from 5 on
+    assert status == 1  # the name says that offsets start at 5
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What ``kstore dump-log`` prints of indexes and snapshots, and how it holds them against the log."""
+"""What ``kstore dump-log`` prints of indexes and snapshots, and how it compares them with the log."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LOGS = tries(60, quick=15)
 
 
 def any_batch(generator: random.Random, base_offset: int, count: int) -> bytes:
-    """Records with every kind of field: absent, empty, text, control characters, what is no text at all."""
+    """Records with every kind of field: absent, empty, text, control characters, and bytes that are not text."""
     fields = [
         None,
         b"",

@@ -1,4 +1,4 @@
-"""What ``kstore dump-log`` prints of a ``.log``: its batches, its records, and where it is damaged."""
+"""What ``kstore dump-log`` prints of a ``.log``: its batches, its records, and its damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs in examples/ do what they say, also a second time in the same directory."""
+"""The programs in examples/ do what they say, even a second time in the same directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explaining lookups: the steps lead to the record that a read gives."""
+"""Explained lookups: the steps lead to the record that a read gives."""
 
 from __future__ import annotations
 

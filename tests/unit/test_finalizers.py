@@ -1,7 +1,7 @@
 """Finalizers that close stores, logs, producers and consumers wherever the garbage collector may run them.
 
-The collector comes at any allocation, also while the interrupted thread holds a lock. Here a finalizer runs where an
-operation visits a line of kstore for the first time.
+The collector may run at any allocation, even while the interrupted thread holds a lock. Here a finalizer runs each time
+an operation reaches a new line of kstore.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weakref import WeakSet
 import pytest
 
 import kstore
-import kstore.store  # now: the finalizers of these tests may run while it is being imported
+import kstore.store  # now, since the finalizers of these tests may run during a later import
 from kstore.engine import flusher as flushers
 from kstore.engine.flusher import Flusher
 from kstore.errors import ClosedError
@@ -40,22 +40,22 @@ from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
 
 PACKAGE = str(Path(kstore.__file__).parent)
-# What they do concerns the whole process: finalizers run at all of their lines.
+# These act on the whole process: finalizers run at all of their lines.
 OF_THE_PROCESS = {str(module.__file__) for module in (descriptors, handles, lock, thread_module, watches)}
-# A deadlock lasts for ever; a busy machine may take its time.
+# A deadlock lasts for ever; a busy machine may be slow.
 LONG = 120.0
 
 
-# How many stores are opened ahead, for the lines of the registry.
+# How many stores are opened in advance, for the lines of the registry.
 AHEAD = 30
 
 
 class Interrupted:
-    """Runs operations in a thread; at each line that is new one of ``finalizers`` runs, until there are no more.
+    """Runs operations in a thread; at each new line one of ``finalizers`` runs, until there are no more.
 
-    They are made where the thread is outside the registry of locks, ``ahead`` of them, because they may open stores,
-    which waits for threads. A line of the registry for which none is left has its turn when it runs again. ``places``
-    are prefixes of the names of the files whose lines count.
+    They are made outside the registry of locks, ``ahead`` of them, because they may open stores, which waits for
+    threads. If none is left for a line of the registry, that line gets one when it runs again. ``places`` are prefixes
+    of the names of the files whose lines count.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Interrupted:
             raise failures[0]
 
     def end(self) -> None:
-        """Runs those that were made and had no turn."""
+        """Runs the finalizers that were made but not run."""
         while self._ahead:
             self._ahead.popleft()()
 
@@ -198,7 +198,7 @@ def test_a_finalizer_closes_something_while_a_pool_starts_a_thread(
         if what == "store":
             close = next(closes_of_stores(tmp_path))
         else:
-            # Its sender has several partitions to sync, which it does side by side.
+            # Its sender has several partitions, which it syncs in parallel.
             producer = store.producer(linger_ms=10**6)
             deliveries = [producer.send("orders", b"v", partition=number) for number in range(8)]
             close = producer.close
@@ -283,7 +283,7 @@ def test_a_close_inside_the_lock_registry_is_done_by_another_thread(tmp_path: Pa
     released = threading.Event()
 
     def close() -> None:
-        # Another thread releases it, and this one waits for that.
+        # Another thread releases the lock, and this one waits.
         helper = threading.Thread(target=store_lock.release)
         helper.start()
         helper.join()
@@ -302,7 +302,7 @@ def test_a_close_inside_the_lock_registry_is_done_by_another_thread(tmp_path: Pa
 def test_a_thread_for_a_close_inside_the_lock_registry_may_need_the_registry_to_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector runs in a new thread before it reports that it runs, and finds a share of a lock."""
+    """In a new thread the collector runs before the thread reports that it runs, and finds a share of a lock."""
     bootstrap = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def collecting(thread: threading.Thread) -> None:
@@ -412,7 +412,7 @@ def test_a_second_interrupt_waits_for_what_was_begun(monkeypatch: pytest.MonkeyP
     assert ended.is_set()
 
 
-# --- what is set by a finalizer ---------------------------------------------------------------------------------------
+# --- events that a finalizer sets -------------------------------------------------------------------------------------
 
 
 def test_a_bell_may_be_set_at_any_line_of_its_own_wait() -> None:
@@ -436,7 +436,7 @@ def test_a_flusher_may_be_collected_in_its_own_thread() -> None:
     for number in itertools.count():
         flusher = Flusher(log, 0)
         flusher._due = time.monotonic() + 0.001
-        # Its thread finds it once, waits, and finds it no more.
+        # Its thread finds it once, waits, and then finds it gone.
         owners = iter([flusher])
         arguments = flusher._log, flusher._wake, flusher._stop, partial(next, owners, None)
         finalizers = itertools.chain([lambda: None] * number, [flusher.__del__])

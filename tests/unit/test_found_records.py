@@ -1,4 +1,4 @@
-"""The compiled search for the records that hold a text, held against a plain one."""
+"""The compiled search for records that hold a text, compared with a plain one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_records_of_a_run_that_hold_a_text_are_found() -> None:
         found = list(looked_for.records_of_run(run, start, stop, tally()))
         expected = [record for record in run.records(start, stop, tally()) if holds(record, texts, fields, folds=folds)]
         if "headers" in fields:
-            # The sizes of headers may look like the text: who asks looks again.
+            # The sizes of headers may look like the text: callers check again.
             found = [record for record in found if holds(record, texts, fields, folds=folds)]
         assert found == expected
 

@@ -1,4 +1,4 @@
-"""The door to the operating system: what it opens, what it writes, and what each refusal is called."""
+"""The door to the operating system: what it opens, what it writes, and the name of each refusal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def file(path: Path) -> OsFile:
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """The operating system refuses to let any file grow beyond ``size`` bytes."""
+    """Inside, the operating system lets no file grow beyond ``size`` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""Committed offsets and their logs: set back after a crash, kept by retention for groups, in read-only stores."""
+"""Committed offsets and their logs: set back after a crash, respected by retention, in read-only stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_offsets_above_the_end_are_set_back_at_the_next_open(tmp_path: Path, cap
         fill(store, T1, 10)
         commit(store, "g", {T0: 10, T1: 10})
         commit(store, "h", {T0: 4})
-        # As after a power cut that took the log's tail, and not what came later.
+        # As after a power cut that took the log's tail, but not what came later.
         store.log("t", 0).truncate_to(0)
         fill(store, T0, 6)
         shutil.copytree(tmp_path / "s", tmp_path / "killed")
@@ -52,7 +52,7 @@ def test_offsets_above_the_end_are_set_back_at_the_next_open(tmp_path: Path, cap
         assert store.consumer_offsets.committed_at("h", T0) == store.consumer_offsets.committed("h")[T0]
         assert store.consumer_offsets.committed("g")[T1].offset == 10
         assert store.consumer_offsets.committed_at("h", T1) is None
-        # The logs of offsets that only this needed are closed again.
+        # Logs of offsets that were opened only for this are closed again.
         assert sum(name.startswith("__consumer_offsets") for name in store.status().open_logs) <= 2
 
 
@@ -77,14 +77,14 @@ def test_after_an_orderly_close_nothing_is_compared(tmp_path: Path) -> None:
         commit(store, "g", {T0: 10})
     with kstore.open(tmp_path / "s", durability="os") as store:
         assert store.notes == []
-        # A consumer does not begin above the end all the same.
+        # Even so, a consumer does not begin above the end.
         with store.consumer("t", group="g") as reading:
             reading.poll()
             assert reading.position(T0) == 0
 
 
 def test_a_deleted_topics_offsets_go_with_it(tmp_path: Path) -> None:
-    """A later topic of its name has other records."""
+    """A later topic of the same name has other records."""
     with kstore.open(tmp_path / "s", durability="os") as store:
         for name in ("t", "u"):
             store.create_topic(name, partitions=2)
@@ -99,7 +99,7 @@ def test_what_a_dead_brokers_groups_have_committed_can_be_read(tmp_path: Path) -
     with kstore.open(tmp_path / "s", durability="os") as store:
         store.create_topic("t", partitions=2)
         commit(store, "g", {T0: 3})
-    # As a broker leaves it: none of the files that only kstore has.
+    # As a broker leaves it: without kstore's own files.
     for path in [*tmp_path.glob("s/kstore.*"), *tmp_path.glob("s/*/kstore.*")]:
         path.unlink()
     with kstore.open(tmp_path / "s", read_only=True) as store:
@@ -125,7 +125,7 @@ def test_nothing_goes_that_a_group_has_not_passed(tmp_path: Path) -> None:
         assert store.apply_retention().segment_count > 0
         kept_from = log.start_offset
         assert 40 < kept_from <= 50
-        # Also when a log is rolled, which is a moment of retention too.
+        # A roll, which also applies retention, does the same.
         for _ in range(100):
             log.append(b"x" * 100)
         assert log.start_offset == kept_from
@@ -136,7 +136,7 @@ def test_nothing_goes_that_a_group_has_not_passed(tmp_path: Path) -> None:
 
 
 def test_the_store_s_retention_leaves_offsets_queues_and_transactions_of_a_broker_s_directory(tmp_path: Path) -> None:
-    """They have no settings of their own there; with lost offsets the group would read everything again."""
+    """They have no settings of their own there; without its offsets the group would read everything again."""
     clock = ManualClock()
     with Store(tmp_path / "s", durability="os", background=False, clock=clock) as store:
         store.create_topic("t", partitions=2)
@@ -147,7 +147,7 @@ def test_the_store_s_retention_leaves_offsets_queues_and_transactions_of_a_broke
         queue.get().ack()
         with store.producer(transactional_id="x") as producer, producer.transaction():
             producer.send("t", b"x", partition=1)
-    (tmp_path / "s" / KSTORE_TOPICS).unlink()  # what a broker's directory has not
+    (tmp_path / "s" / KSTORE_TOPICS).unlink()  # a broker's directory has none
     clock.advance(86_400_000)
     limits: dict[str, Any] = {"retention_ms": 1, "retention_bytes_total": 0}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Committed offsets: their records, where they lie, and which of them count."""
+"""Committed offsets: their records, their places, and which of them count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def opened(path: Path, **settings: object) -> Store:
-    """A store with two partitions of committed offsets, which are quicker made than 50."""
+    """A store with two partitions of committed offsets, which is faster than 50."""
     store = Store(path, background=False, clock=ManualClock(NOW_MS), **settings)  # type: ignore[arg-type]
     if not settings and "__consumer_offsets" not in store.topics(internal=True):
         store.create_topic("__consumer_offsets", 2, cleanup_policy="compact", segment_bytes=1024)
@@ -63,7 +63,7 @@ def test_the_hash_is_javas(text: str, expected: int) -> None:
 
 def test_the_partition_is_kafkas() -> None:
     assert partition_for("hello", 50) == 99162322 % 50
-    # The absolute value of the least int is taken for 0.
+    # The absolute value of the lowest int counts as 0.
     assert partition_for("polygenelubricants", 50) == 0
     assert partition_for("billing", 1) == 0
 
@@ -98,7 +98,7 @@ def test_a_brokers_committed_offsets_are_read(tree: str) -> None:
                 data = shown.value["data"]
                 assert isinstance(data, dict)
                 assert committed == (data["offset"], data["metadata"], data["leaderEpoch"], data["commitTimestamp"])
-                # But for the topic's id, which is left out on purpose.
+                # Without the topic's id, which is left out on purpose.
                 assert record.value.startswith(encode_offset_value(committed)[:-1])
     assert seen
 
@@ -220,7 +220,7 @@ def test_offsets_in_a_transaction_count_when_it_commits(tmp_path: Path) -> None:
 
 
 def test_a_commit_after_an_open_transaction_counts_at_once(tmp_path: Path) -> None:
-    """And stays, when the transaction with an earlier one ends."""
+    """It stays when the transaction with an earlier one ends."""
     with opened(tmp_path / "s") as store:
         coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")

@@ -1,4 +1,4 @@
-"""Groups: which members share partitions, in one process and in files that several have; and which may commit."""
+"""Groups: how members share partitions, in one process and through files of several; and which may commit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def join(store: Store, **settings: Any) -> Consumer:
 
 
 def settle(*consumers: Consumer) -> list[set[int]]:
-    """What each has when all have polled often enough; what they read does not matter."""
+    """Each member's partitions after enough polls by all; what they read does not matter."""
     for _ in range(3):
         for consumer in consumers:
             consumer.poll(max_records=1)
@@ -104,7 +104,7 @@ def crowd(store: Store, count: int) -> list[Consumer]:
 def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each heartbeat a member checks a few others; after enough heartbeats it has checked every one."""
+    """At each heartbeat a member checks a few others; after enough heartbeats it has checked all."""
     members = crowd(store, 3 * LOOK_COUNT)
     box = parts_of(store).groups.box("g")
     dead, looks = box.dead, []
@@ -119,7 +119,7 @@ def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
         member.poll()
     assert max(map(len, looks)) <= LOOK_COUNT
     assert len(looks) == len(members)
-    # Together they have looked at everyone.
+    # Together they have checked everyone.
     assert {name for look in looks for name in look} == box.look()[1].members.keys()
     looks.clear()
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_a_poll_costs_as_much_in_a_large_group_as_in_a_small_one(
 
 
 def test_any_dead_member_of_a_large_group_is_found(store: Store, clock: ManualClock) -> None:
-    """Also if all but one are silent: within as many heartbeats as a check of every one takes."""
+    """Even if all but one are silent: within as many heartbeats as checking everyone takes."""
     members = crowd(store, 3 * LOOK_COUNT)
     clock.advance(members[0].config.max_poll_interval_ms + 1)
     for _ in range(4):
@@ -173,7 +173,7 @@ def test_a_new_owner_goes_on_where_the_old_one_has_committed(store: Store) -> No
                 for consumer in (b, a):
                     for owner, found in consumer.poll().items():
                         seen.setdefault(owner, []).extend(record.offset for record in found)
-    # Revoked partitions are committed first, so nothing came twice.
+    # Revoked partitions are committed first, so nothing comes twice.
     assert seen == {owner: list(range(10)) for owner in T}
 
 
@@ -359,7 +359,7 @@ def test_commits_do_not_overtake_a_change_of_the_group(kind: str, tmp_path: Path
     turns = [threading.Event(), threading.Event()]
 
     def commit(me: int) -> None:
-        """Without an end, and never without a commit: each lasts until the other has begun, if that may begin."""
+        """Commits without pause: each commit lasts until the other one has begun, if that may begin."""
         while not stopped.is_set():
             with box.committing():
                 turns[me].set()
@@ -382,7 +382,7 @@ def test_commits_do_not_overtake_a_change_of_the_group(kind: str, tmp_path: Path
         thread.join(300)
         assert not thread.is_alive()
     if not is_done:
-        raise Hung("a change waits as long as others commit")
+        raise Hung("a change waits while others commit")
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Pat
     with pytest.raises(CorruptFileError):
         decode_state(data[:40], Path("members"))
     for name in ("", "a", "x" * 36, "/../../../../../../../../../../../../../x", "\0" * 36, "\ud800" * 36):
-        # Their directories would be elsewhere, or cannot be.
+        # Their directories would be elsewhere, or cannot exist.
         members, target = {name: STATE.members[ONE]}, {name: STATE.target[ONE]}
         with pytest.raises(CorruptFileError, match="is not the id of a member"):
             decode_state(encode_state("g", GroupState(3, members, target)), Path("members"))
@@ -424,7 +424,7 @@ def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Pat
 
 
 def test_a_change_is_seen_whatever_the_file_system_says_of_the_file(tmp_path: Path) -> None:
-    """Changes come faster than its clock ticks, are of the same size, and an inode is given to the next file."""
+    """Changes come faster than its clock ticks, have the same size, and the next file reuses the inode."""
     writer, reader = (FileGroup(SYSTEM_FS, tmp_path / "g", "g", SYSTEM_CLOCK) for _ in range(2))
     with writer.changing() as draft:
         draft.state = STATE

@@ -1,4 +1,4 @@
-"""The cache of handles: bounded, and never a handle closed under a reader."""
+"""The cache of handles: it is bounded, and never closes a handle that a reader uses."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_of_two_threads_that_open_the_same_handle_both_get_the_first() -> None:
     cache = HandleCache(2)
 
     def open_late() -> Handle:
-        # Another thread is quicker, while this one is opening.
+        # Another thread is faster while this one opens.
         quick.append(cache.get("a", Handle))
         return Handle()
 
@@ -110,7 +110,7 @@ def test_a_handle_opened_before_a_drop_is_not_kept_after_it() -> None:
     cache = HandleCache(2)
 
     def open_old_file() -> Handle:
-        # The file is replaced while this one is being opened.
+        # The file is replaced during this open.
         cache.drop("a")
         return Handle()
 

@@ -1,4 +1,4 @@
-"""Handing logs to a broker and back: what is refused, what is written, and that a crash on the way loses nothing."""
+"""Handing logs to a broker and back: what is refused, what is written, and that a crash in between loses nothing."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_log_that_was_not_closed_is_recovered_and_an_untrue_marker_goes_first(
 
 
 def test_a_log_that_was_cut_inside_a_batch_goes_on_in_a_new_segment(store: Path) -> None:
-    # A broker goes on at the end of the last batch, and would give out offset 27 again.
+    # A broker would continue at the end of the last batch, and assign offset 27 again.
     with Log(store / "a-0") as log:
         log.truncate_to(28)
     to_broker(store, topic_ids=IDS)
@@ -169,7 +169,7 @@ def test_a_log_without_a_record_does_not_end_with_skipped_offsets(store: Path) -
 @pytest.mark.promise("rebuilt")
 def test_an_empty_segment_that_an_older_version_left_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "empty" / "a-0"
-    # The log begins at 10, after an empty segment at 0 that is added here.
+    # The log begins at 10; the empty segment at 0 is added here.
     with Log(path) as log:
         writer_of(log).truncate_fully_and_start_at(10)
         log.append(b"v")
@@ -253,7 +253,7 @@ def test_names_that_the_broker_could_not_open_are_reported(store: Path) -> None:
     assert any("user 1234" in note for note in to_broker(store, topic_ids=IDS).notes)
     for path in (store, *store.rglob("*")):
         os.chown(path, 1234, 1234)
-    # What is written now is root's.
+    # New files belong to root.
     notes = to_broker(store).notes
     assert any(note.startswith("1 names belong to user 0") for note in notes), notes
     assert not any("user 1234" in note for note in to_broker(store, mode=0o666).notes)
@@ -374,7 +374,7 @@ def test_damage_is_refused_and_a_marker_that_is_true_stays(store: Path) -> None:
     assert not report.is_whole
     assert "damaged" in report.refused[0]
     assert [(found.first, found.last) for found in report.damage] == [(0, 0)]
-    # Without it a broker that starts now would recover, and cut the log at the damage.
+    # Without the marker a broker would now recover, and cut the log at the damage.
     assert (store / CLEAN_SHUTDOWN).exists()
     assert (store / "b-0" / KSTORE_STATE).exists()
     assert not (store / RECOVERY_POINTS).exists()
@@ -454,7 +454,7 @@ def test_a_dry_run_over_a_brokers_store_changes_nothing(brokers: Path) -> None:
     assert foretold[0].steps == from_broker(brokers).steps
 
 
-# --- crashes on the way -----------------------------------------------------------------------------------------------
+# --- crashes in between -----------------------------------------------------------------------------------------------
 
 
 def is_marked_rightly(root: Path) -> bool:
@@ -487,7 +487,7 @@ def test_a_failure_at_any_step_loses_nothing_and_leaves_no_untrue_marker(
 
     for at in count(1):
         root = tmp_path / f"{at}"
-        shutil.copytree(store, root)  # other inodes: kstore.state does not hold for the copy
+        shutil.copytree(store, root)  # other inodes: kstore.state does not match the copy
         if way == "to":
             for name in ("a-0", "b-0"):
                 Log(root / name).close()
@@ -497,13 +497,13 @@ def test_a_failure_at_any_step_loses_nothing_and_leaves_no_untrue_marker(
             break
         tried("faults", 1)
         if way != "from" and not is_marked_rightly(root):
-            raise Wrong(f"fault {at}: a marker that is not true")
+            raise Wrong(f"fault {at}: an untrue marker")
         if (rows(root / "a-0"), rows(root / "b-0")) != expected:
             raise Lost(f"fault {at}: records, to a reader")
         with Log(root / "a-0") as log:
             if (log.start_offset, log.end_offset) != (START_A, 30):
                 raise Lost(f"fault {at}: the log is {log.start_offset} to {log.end_offset}")
-            assert log.recovery.clean or not done, f"fault {at}: not closed, and nobody was told"
+            assert log.recovery.clean or not done, f"fault {at}: not closed, and not reported"
         assert handover(root, FailingFs())
         if (rows(root / "a-0"), rows(root / "b-0")) != expected:
             raise Lost(f"fault {at}: records, after a second handover")

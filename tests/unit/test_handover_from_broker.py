@@ -1,4 +1,4 @@
-"""A store of a broker, handed over to kstore."""
+"""A broker's store, handed over to kstore."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_a_broker_indexed_and_counted_needs_no_change_on_the_way_back(broke
 
 
 def test_a_state_from_before_the_brokers_time_is_not_believed(store: Path) -> None:
-    # As when directories were copied to a broker by hand: kstore.state went along, and the broker appended.
+    # As after a copy of directories to a broker by hand: kstore.state was copied too, and the broker appended.
     old = (store / "b-0" / KSTORE_STATE).read_bytes()
     with Log(store / "b-0") as log:
         log.append(b"the broker's")

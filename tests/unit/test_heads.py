@@ -1,4 +1,4 @@
-"""Past the batches of no producer by their headers, and back to the careful way wherever a header cannot be right."""
+"""Batches without a producer are skipped by their headers; if a header cannot be right, the careful path is taken."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def stable_offsets(path: Path) -> tuple[int, object]:
 def test_flipped_bits_in_headers_hide_no_open_transaction(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    """Whatever of the plain batches in front of it is damaged, committed reads end at the open transaction, or below
-    the damage."""
+    """Whatever is damaged in the plain batches before it, committed reads end at the open transaction or below the
+    damage."""
     generator = random.Random(seed)
     with Log(tmp_path / "a-0") as log:
         for batch in (*(data(at, size=30) for at in range(30)), transaction(7, 30), data(31), data(32)):

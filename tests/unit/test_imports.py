@@ -1,4 +1,4 @@
-"""What is loaded, and when: a program pays only for the parts of kstore that it uses."""
+"""What is loaded, and when: a program loads only the parts of kstore that it uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kstore.cli.main import COMMANDS
 
 # Each takes longer to load than a log should, and no log needs it.
 HEAVY = {"asyncio", "ssl", "ctypes", "email", "argparse", "click", "rich", "pyarrow", "fsspec", "pyspark", "numpy"}
-# Parts that a lone log does without.
+# Parts that a lone log does not need.
 OTHER_PARTS = {
     "aio",
     "cli",
@@ -101,7 +101,7 @@ def test_a_log_loads_only_what_it_needs() -> None:
     assert not parts(modules)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the id of the machine's start comes through ctypes")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the boot's id comes through ctypes")
 def test_a_log_that_is_written_and_read_loads_nothing_heavy(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     written = loaded_by("import kstore\n" + WRITE.format(path=path))

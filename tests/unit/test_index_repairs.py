@@ -1,4 +1,4 @@
-"""Lost and damaged indexes of an open log: rebuilt by the first lookup that needs them, once, to the same bytes."""
+"""Lost and damaged indexes of an open log: the first lookup that needs them rebuilds them once, to the same bytes."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_read_from_segment_to_segment_waits_for_no_rebuild(closed: Path, scans
 
 
 def test_a_sound_index_stays_as_it_is_beside_one_that_is_rebuilt(closed: Path) -> None:
-    # Opened and closed again and again, a log has a time entry of each close.
+    # Each close adds a time entry to the log.
     number = 10_000
     while len(segment_bases(closed)) < 6:
         with opened(closed) as log:
@@ -336,7 +336,7 @@ def test_threads_that_look_up_at_the_same_time_share_one_scan(closed: Path, monk
 
 
 def changing(log: Log, change: Callable[[], object]) -> Callable[[LogSegment, int], ScannedSegment]:
-    """A scan during which the log changes, once."""
+    """A scan during which the log changes once."""
     changes = [change]
 
     def scan(segment: LogSegment, offset_stop: int) -> ScannedSegment:

@@ -1,4 +1,4 @@
-"""Interceptors: a chain whose links fail for themselves alone."""
+"""Interceptors: a failing link does not affect the rest of the chain."""
 
 from __future__ import annotations
 

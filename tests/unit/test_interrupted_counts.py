@@ -1,4 +1,4 @@
-"""The counts of working and waiting threads, when Ctrl-C comes at any place where CPython serves a signal."""
+"""The counts of working and waiting threads if Ctrl-C comes at any place where CPython serves a signal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
             thread = threading.Thread(target=take)
             thread.start()
             thread.join()
-            assert taken.pop(), "the thread that was interrupted still has it"
+            assert taken.pop(), "the interrupted thread still has it"
 
         at_every_place(writer.growth.wake, check, tried)
 
@@ -106,7 +106,7 @@ FREE_SECONDS_MAX = 60
 
 
 def is_free(lock: Any) -> bool:
-    """Whether another thread gets it, at the latest when a thread of the product's own has done its work under it."""
+    """Whether another thread gets it, at the latest when one of kstore's own threads releases it."""
     taken: list[bool] = []
 
     def take() -> None:
@@ -196,8 +196,8 @@ def test_no_lock_is_tried_by_a_call() -> None:
 
 
 def test_no_condition_is_entered() -> None:
-    """``Condition.__enter__`` is Python: a signal that is served at its end leaves the lock taken, with nobody to
-    release it. The lock's own ``with`` has no such place."""
+    """``Condition.__enter__`` is Python: a signal that is served at its end leaves the lock taken for ever. The lock's
+    own ``with`` has no such place."""
     condition = re.compile(r"(\w+) = threading\.Condition\(")
     entered = []
     for path in Path(kstore.__file__).parent.rglob("*.py"):
