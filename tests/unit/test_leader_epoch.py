@@ -1,4 +1,4 @@
-"""Leader epochs: which epoch wrote from which offset on, and what is left of that when the log is cut."""
+"""Leader epochs: the first offset of each epoch, and what a truncation keeps."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_epochs_of_what_was_lost_are_forgotten(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-5])
     with Log(copy) as again:
         again.append(b"own")
-        # The epoch that had begun where the log ends goes on there.
+        # An epoch that began at the log's end continues there.
         assert stored(copy / LEADER_EPOCHS) == [(3, 0), (4, 2), (5, 3)]
         assert epochs_of(again) == [3, 3, 4, 5]
 

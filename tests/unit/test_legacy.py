@@ -1,4 +1,4 @@
-"""Message sets of versions 0 and 1: fields, compressed sets with their two kinds of offsets, everything broken."""
+"""Message sets of versions 0 and 1: fields, compressed sets with their two kinds of offsets, every kind of damage."""
 
 from __future__ import annotations
 

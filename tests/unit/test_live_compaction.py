@@ -34,7 +34,7 @@ def keeps(batch: Batch) -> bool:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A broker's log: no file of kstore's own in it. Batches have one record and sizes that differ."""
+    """A broker's log, without kstore's own files. Batches have one record and different sizes."""
     path = tmp_path_factory.mktemp("live") / "t-0"
     with Log(path, clock=ManualClock(TIME), durability="os", index_interval_bytes=200) as log:
         for offset in range(COUNT):
@@ -201,7 +201,7 @@ def damage(path: Path, offset: int) -> None:
 def test_a_mirror_copies_no_segment_that_was_replaced_after_it_was_listed(
     after_bytes: int, path: Path, tmp_path: Path
 ) -> None:
-    """It examines the log again, and then finds that what it has copied differs."""
+    """It examines the log again, and finds that its copy differs."""
     copied = 0
 
     def advance(size: int) -> None:

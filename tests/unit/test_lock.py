@@ -21,7 +21,7 @@ from kstore.files import lock as lock_module
 from kstore.files.fork import ForkGuard
 from kstore.files.lock import DirectoryLock, probe_lock
 
-# A later Python warns of a fork beside threads; these children call nothing but system calls and leave with _exit.
+# A later Python warns of a fork beside threads; these children make only system calls and leave with _exit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 needs_ofd = pytest.mark.skipif(lock_module.OFD_SETLK is None, reason="only Linux has open file description locks")
@@ -62,7 +62,7 @@ def refused(take: Callable[[int], None], directory: Path) -> bool:
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """Forks; the child does ``action`` and leaves with 0, with 7 if it was refused, with 1 for anything else."""
+    """Forks; the child does ``action`` and exits with 0, with 7 if it was refused, with 1 for anything else."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -78,7 +78,7 @@ def in_child(action: Callable[[], object]) -> int:
 
 @contextmanager
 def waiting_child(before: Callable[[], object] = lambda: None) -> Iterator[int]:
-    """A forked child that has done ``before`` and lives until the block ends."""
+    """A forked child that did ``before`` and lives until the block ends."""
     ready_in, ready_out = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -180,7 +180,7 @@ def test_a_held_directory_keeps_other_programs_out(tmp_path: Path, take: Callabl
 def test_a_directory_that_another_program_holds_is_refused(
     tmp_path: Path, take: Callable[[int], None], named: str
 ) -> None:
-    # Another process, because one's own POSIX locks go as soon as one closes the file anywhere.
+    # In another process, because a process loses its POSIX locks when it closes the file anywhere.
     with waiting_child(lambda: take(os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT, 0o644))) as pid:
         for use in (DirectoryLock, probe_lock):
             with pytest.raises(LockedError, match=named.format(pid=pid)):
@@ -226,7 +226,7 @@ def test_another_process_of_kstore_is_named(tmp_path: Path) -> None:
             DirectoryLock(tmp_path)
         with pytest.raises(LockedError, match=rf"kstore \(store\), process {pid}"):
             probe_lock(tmp_path)
-    # Killed: the system has dropped its lock, and the file still says its name.
+    # Killed: the system dropped its lock, but the file still has its name.
     assert (tmp_path / ".lock").read_bytes() != b""
     with DirectoryLock(tmp_path):
         pass
@@ -246,7 +246,7 @@ def test_a_lock_file_that_its_last_holder_removes_is_not_taken_for_the_lock(
     removed: list[int] = []
 
     def remove_once(fd: int, **how: bool) -> bool:
-        # A broker stops between our opening and our locking of its file.
+        # A broker stops between our open and our lock of its file.
         if not removed:
             (tmp_path / ".lock").unlink()
             removed.append(fd)
@@ -379,7 +379,7 @@ def test_a_child_has_no_lock_and_cannot_take_its_parents(tmp_path: Path) -> None
 
         assert in_child(in_the_child) == 7
         lock.check()
-        assert in_child(lambda: DirectoryLock(tmp_path)) == 7, "what the first child did has unlocked nothing"
+        assert in_child(lambda: DirectoryLock(tmp_path)) == 7, "the first child's release unlocked nothing"
         assert (tmp_path / ".lock").read_text() == f"kstore log {os.getpid()}\n"
 
 
@@ -398,7 +398,7 @@ def test_a_child_can_lock_another_directory(tmp_path: Path) -> None:
 
 def test_a_copy_of_the_descriptor_in_a_starting_program_does_not_outlive_the_release(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    # What a child between its fork and its exec has, where no Python ran to close it.
+    # As in a child between its fork and its exec, where no Python runs to close it.
     copy = os.dup(lock._fd)
     try:
         lock.release()
@@ -422,7 +422,7 @@ def test_a_fork_in_the_middle_of_locking_waits(tmp_path: Path, monkeypatch: pyte
     thread = threading.Thread(target=lambda: locks.append(DirectoryLock(tmp_path)))
     thread.start()
     assert opened.wait(300)
-    # The fork below must not copy an unregistered descriptor: it happens when the lock is held.
+    # The fork below must not copy an unregistered descriptor, so it waits until the lock is held.
     threading.Timer(0.01, go_on.set).start()
     with waiting_child():
         thread.join()

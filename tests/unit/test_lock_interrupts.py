@@ -1,4 +1,4 @@
-"""Ctrl-C while a lock is being taken: the directory is free at once, even while the exception is still handled."""
+"""Ctrl-C during the taking of a lock: the directory is free at once, even while the exception is being handled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def interrupt(*arguments: object) -> None:
 
 
 def interrupted(call: Callable[[], object], number: int) -> BaseException | None:
-    """Repeats a call that takes microseconds until a signal interrupts it, or not; the exception keeps its frames."""
+    """Repeats a short call, which a signal may interrupt; the returned exception keeps its frames."""
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
@@ -51,7 +51,7 @@ def in_a_store(path: Path) -> None:
         root.release()
 
 
-# An interrupt where an object is dropped: Python can raise it nowhere.
+# An interrupt while an object is dropped: Python cannot raise it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "take",
@@ -72,7 +72,7 @@ def test_a_lock_that_is_interrupted_anywhere_is_free(
             try:
                 take(path)
             except KeyboardInterrupt as error:
-                failure = error  # which keeps the frames of the call
+                failure = error  # it keeps the call's frames
         for directory in (path, tmp_path):
             try:
                 DirectoryLock(directory).release()
@@ -108,7 +108,7 @@ def test_a_block_lets_its_lock_go_while_its_interrupt_is_handled() -> None:
         with held():
             pass
 
-    # No trace function stops where ``contextlib`` would lose the lock: at the first byte code of its ``__exit__``.
+    # No trace function can stop where ``contextlib`` would lose the lock: at the first byte code of ``__exit__``.
     struck = 0
     for number in range(5000):
         failure = interrupted(call, number)
@@ -127,7 +127,7 @@ def test_the_turn_of_a_shared_store_is_free_while_its_interrupt_is_handled(tmp_p
         directory = parts_of(store).topics.directory
         for number in range(1000):
             failure = interrupted(call, number)
-            with parts_of(other).topics.directory.turn():  # would wait for ever
+            with parts_of(other).topics.directory.turn():  # else waits for ever
                 assert not directory._has_turn, failure
 
 

@@ -205,7 +205,7 @@ def test_no_hostile_byte_makes_other_columns_than_records(
     counts = {"flips": 0, "truncations": 0}
     for kind, variants in (("flips", flips(content, positions)), ("truncations", truncations(content))):
         for number, (said, variant) in enumerate(variants):
-            # Some of them, others with each seed: the codec is tried with all of them.
+            # Only some of them, by the seed: the codec is tried with all.
             if (number + seed) % 11:
                 continue
             counts[kind] += 1
@@ -252,7 +252,7 @@ def test_batches_of_a_large_log_take_the_memory_of_one(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         assert total > 64_000_000
-        # One record batch, the chunk of the file that is read, and a batch of the log of 1 MB, with room to spare.
+        # One record batch, the chunk that is read from the file, and a batch of the log of 1 MB, with room to spare.
         assert peak < 8 << 20
         assert pa.total_allocated_bytes() == pool_before
 

@@ -1,4 +1,4 @@
-"""A last batch whose base offset lies, or that has rotted, before and after anything recovers the log."""
+"""A last batch that is damaged or has a wrong base offset, before and after a recovery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fake_fs import FailingFs, Fault
 from tests.log_cases import FIRST, data, edit, flip, killed, lost_in_the_middle, offsets, tail_lost
 from tests.loss_parts import corrupt_ranges, openings
 
-# --- a last batch whose base offset lies, or that has rotted, before anything recovers the log ------------------------
+# --- before a recovery ------------------------------------------------------------------------------------------------
 
 
 def flip_base(path: Path, position: int, *, bit: int = 10) -> None:
@@ -36,7 +36,7 @@ def flip_base(path: Path, position: int, *, bit: int = 10) -> None:
 
 
 def unclean_with_last(path: Path, change: Callable[[Path, int], None], **settings: Any) -> Path:
-    """A log of records 0 to 8 and a batch of 9 to 11, killed; ``change`` was done to the last batch."""
+    """A killed log of records 0 to 8 and a batch of 9 to 11, changed by ``change``."""
     with Log(path.with_name(path.name + "-alive"), **settings) as log:
         for number in range(9):
             log.append(b"%d" % number)
@@ -213,7 +213,7 @@ def test_a_truncation_into_lost_offsets_that_fails_anywhere_leaves_what_was_or_w
 
 @pytest.mark.parametrize("follows", [False, True], ids=["last", "not the last"])
 def test_a_batch_behind_lost_bytes_does_not_become_the_first(follows: bool, tmp_path: Path) -> None:
-    """A torn write has lost the sectors before one that begins after a batch's base offset, which no CRC covers."""
+    """A torn write lost all sectors up to one that begins after a batch's base offset, which no CRC covers."""
     with Log(tmp_path / "log", durability="os") as log:
         log.append_many([b"0", b"1"])
         position = (log.path / FIRST).stat().st_size

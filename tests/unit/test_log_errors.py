@@ -1,4 +1,4 @@
-"""What goes wrong around a log, and what its user then sees: a typed error, its message, and a log that is whole."""
+"""What can go wrong around a log, and what its user sees: a typed error, its message, and a whole log."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_an_unclosed_log_warns_and_loses_nothing(tmp_path: Path) -> None:
 def test_an_open_that_fails_at_its_last_step_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("kstore.log.LogReads", mock.Mock(side_effect=MemoryError))
-        # The exception that is kept would keep a lock that nothing else releases.
+        # The kept exception would keep a lock that nothing else releases.
         with pytest.raises(MemoryError) as kept:
             Log(tmp_path / "log")
     Log(tmp_path / "log").close()
@@ -402,7 +402,7 @@ def test_an_append_whose_flush_finds_no_space_is_in_the_log_and_returns(
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_log_that_ends_with_the_greatest_offset_takes_no_more(tmp_path: Path, durability: Durability) -> None:
-    """Foreign batches may bring it there. A record that it took after them could not be read."""
+    """Foreign batches may bring it there. A record after them could not be read."""
     with Log(tmp_path / "log", durability=durability) as log:
         writer = writer_of(log)
         with pytest.raises(InvalidOffsetError, match="expected 0 to"):

@@ -1,4 +1,4 @@
-"""A lone log flushes the segments that it seals in the background, so that a kill leaves little to recover."""
+"""A lone log flushes its sealed segments in the background, so that a kill leaves little to recover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.log_cases import killed, marker, transaction
 from tests.without_flusher import log_without_flusher
 
 DURABILITIES: tuple[Durability, ...] = ("os", "interval")
-# What must come comes in far less; a busy machine may take its time.
+# Far more than anything here takes, except on a busy machine.
 LONG = 60.0
 
 
@@ -47,7 +47,7 @@ def fill(log: Log, segments: int) -> None:
 
 
 class WaitingFs(WatchedFs):
-    """Its background syncs of ``.log`` files wait for ``go_on``; counts how many come at the same time."""
+    """Its background syncs of ``.log`` files wait for ``go_on``; counts how many run at the same time."""
 
     def __init__(self, inner: FileSystem = SYSTEM_FS) -> None:
         super().__init__(inner)
@@ -99,7 +99,7 @@ def test_where_no_thread_can_be_started_the_flush_happens_in_the_roll(
         fill(log, 3)
         assert recovery_point(log) == 3
         log.append(b"x")
-        # An append of "interval" asks for a flush after a while: without a thread it is flushed at once.
+        # An append in "interval" requests a later flush: without a thread it flushes at once.
         assert recovery_point(log) == (4 if durability == "interval" else 3)
 
 
@@ -145,7 +145,7 @@ def test_one_sync_is_in_flight_at_a_time_and_the_recovery_point_only_rises(tmp_p
     with Log(tmp_path / "log", durability="os", fs=fs) as log:
         fill(log, 1)
         assert fs.begun.acquire(timeout=LONG)
-        # Beside the one in flight: others wait for it, appends do not.
+        # During a flush, other flushes wait for it, but appends do not.
         flushing = [threading.Thread(target=log.flush) for _ in range(3)]
         for thread in flushing:
             thread.start()
@@ -189,7 +189,7 @@ def test_a_sync_that_fails_in_the_background_is_not_repeated_by_others(how: str,
     thread.start()
     fs.go_on.set()
     thread.join(LONG)
-    # A close waits for the thread and finds the log poisoned: then it has nothing to do.
+    # A close waits for the thread, finds the log poisoned, and has nothing to do.
     assert all(isinstance(error, SyncFailedError | PoisonedError) for error in errors)
     assert len(errors) == (how != "close")
     if how != "close":
@@ -232,7 +232,7 @@ def test_a_flush_that_fails_otherwise_is_made_up_for_by_the_next_one(tmp_path: P
 
 
 class BesideFs(WatchedFs):
-    """Once, after the first sync of a ``.log``, does something before the flush continues; notes what was synced."""
+    """Does something once, after the first sync of a ``.log`` and before the flush continues; notes what was synced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +301,7 @@ def test_a_flush_that_ends_early_leaves_the_transaction_indexes_to_the_next_one(
 
 @pytest.mark.usefixtures("unflushed")
 def test_a_flush_also_syncs_the_indexes_that_another_one_has_yet_to_sync(tmp_path: Path) -> None:
-    """Whichever comes first raises the recovery point, and the indexes below it are on disk."""
+    """The first one raises the recovery point, and the indexes below it must be on disk."""
     fs = BesideFs()
     with Log(tmp_path / "log", durability="os", flush_ms="1d", fs=fs) as log:
         abort(log)
@@ -351,7 +351,7 @@ def test_an_index_that_grows_during_its_flush_is_synced_by_the_next_one(tmp_path
 def test_a_failed_sync_is_not_repeated_though_an_interrupt_has_hidden_its_error(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal that comes while a sync hangs is served when it has failed, in place of its error."""
+    """A signal that comes while a sync hangs is served after the sync has failed, and replaces its error."""
     log = Log(tmp_path / "log", durability="os", flush_ms="1d")
     log.append(b"x")
 
@@ -393,7 +393,7 @@ class Flushed:
 def test_a_flush_is_asked_for_again_after_an_interrupt_in_the_asking(what: str) -> None:
     log = Flushed()
     flusher = Flusher(log, 0.0)
-    # Only of this one: another log's may be collected meanwhile.
+    # Only this one's: another log's may be collected meanwhile.
     with mock.patch.object(flusher._wake, "set", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         getattr(flusher, what)()
     getattr(flusher, what)()
@@ -464,7 +464,7 @@ def done_by(act: Callable[[], object], fs: RecordingFs) -> list[tuple[str, str]]
 
 
 def before_the_state(done: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What comes before ``kstore.state`` is on disk."""
+    """The operations before ``kstore.state`` is on disk."""
     return done[: done.index(("fdatasync", ".state"))]
 
 

@@ -1,4 +1,4 @@
-"""Opening a log: what is believed, what is read again, and what becomes of files that do not belong.
+"""Opening a log: what is believed, what is read again, and what happens to files that do not belong.
 
 Damaged tails, cuts and fences are in test_log_recovery.py; transactions and snapshots in test_log_producers.py.
 """
@@ -81,7 +81,7 @@ def test_a_directory_that_another_process_makes_first_is_used_and_its_names_are_
 
 
 def test_the_name_of_an_empty_directory_is_synced_before_a_log_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "log").mkdir()  # perhaps by a process that has not synced it yet
+    (tmp_path / "log").mkdir()  # perhaps by a process that has not synced its name yet
     recording = RecordingFs()
     Log(tmp_path / "log", fs=recording).close()
     kinds = [(operation.kind, operation.path) for operation in recording.operations]
@@ -153,7 +153,7 @@ def test_recovery_begins_at_the_last_flush(tmp_path: Path) -> None:
         log.append(b"x")
         copy = killed(log, tmp_path / "killed")
     for path in sorted(copy.glob("*.log"))[:-1]:
-        # This part is not checked: what was flushed is believed until it is read.
+        # This part is not checked: flushed data is believed until it is read.
         edit(path, lambda content: content.__setitem__(70, content[70] ^ 1))
     with Log(copy) as log:
         assert (log.recovery.segments_scanned, log.recovery.corrupt) == (1, [])

@@ -1,4 +1,4 @@
-"""A store's log has one writer: the store, or a lone writer, and never both."""
+"""A store's log has one writer: the store or a lone writer, never both."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_probe_that_cannot_open_the_lock_file_does_not_say_that_it_is_free(
 def test_files_are_closed_for_a_lock_outside_the_registry(
     act: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tail that is closed for it is synced first, and other threads need the registry meanwhile."""
+    """A tail is synced before it is closed for the lock, and other threads need the registry meanwhile."""
     (tmp_path / LOCK).touch()
     inside: list[bool] = []
 

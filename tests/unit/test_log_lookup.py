@@ -1,4 +1,4 @@
-"""Finding offsets by their time, and slices by their offset."""
+"""Finding offsets by time, and slices by offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_first_of_equal_times_counts(tmp_path: Path) -> None:
 
 
 def unordered(path: Path, **settings: Any) -> tuple[Log, list[int]]:
-    """A log of segments with times that jump about; also the times, by offset."""
+    """A log of segments with times in no order; also the times, by offset."""
     times = [TIME + 1000 * ((number * 7) % 11) + number for number in range(60)]
     log = Log(path, durability="os", clock=ManualClock(TIME), segment_bytes=1024, index_interval_bytes=0, **settings)
     for number in range(0, 60, 2):
@@ -183,7 +183,7 @@ def test_every_offset_is_fetched_up_to_the_end(tmp_path: Path, tried: Callable[[
         for offset in range(60):
             part = log.fetch(offset)
             bases = [base for base in segment_bases(log.path) if base <= offset]
-            # A slice never goes on into the next segment.
+            # A slice never continues into the next segment.
             last = min([base for base in segment_bases(log.path) if base > offset], default=60)
             assert part.base_offset == bases[-1]
             assert [record.offset for record in part.records()] == list(range(offset, last))
@@ -203,7 +203,7 @@ def test_a_slice_holds_at_least_one_batch_and_as_many_bytes_as_asked_for(tmp_pat
         size = log.fetch(4).size
         for asked, given in ((0, size), (1, size), (size, size), (size + 1, size + 1), (10 * size, 5 * size)):
             assert log.fetch(0, asked).size == given
-        # A batch that is only there in part is not read.
+        # A partial batch is not read.
         assert [record.offset for record in log.fetch(0, 2 * size + 20).records()] == [0, 1]
 
 
@@ -235,7 +235,7 @@ def test_a_search_by_time_in_a_log_that_is_rolling_finds_the_records_without_an_
         log.roll()
         log.append(b"next", timestamp=TIME + 100)
         index = log.path / f"{0:020d}.timeindex"
-        # The next segment exists, and the last entry of this one is not written yet.
+        # The next segment exists, but this one's last entry is not written yet.
         os.truncate(index, index.stat().st_size - 12)
         with Log(log.path, read_only=True) as view:
             assert [view.offset_for_time(TIME + number) for number in (62, 63, 64)] == [62, 63, 64]

@@ -1,4 +1,4 @@
-"""Acknowledged records that the disk has lost, and going on after a loss: what reads, verify and the log say."""
+"""Acknowledged records that the disk lost, and continuing after a loss: what reads, verify and the log say."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_more_losses_than_are_kept_are_merged_and_hide_no_record(tmp_path: Path)
 
 def test_a_merged_range_is_no_reason_to_end_later(tmp_path: Path) -> None:
     path = tail_lost(tmp_path / "log", durability="os")
-    # What was lost at 3 to 4 and at 20 to 30, as one; and what was not flushed is gone.
+    # The losses at 3 to 4 and at 20 to 30, merged; and what was not flushed is gone.
     restarted(path, lost=((3, 30),), durable_end=5)
     with Log(path, durability="os") as log:
         assert (log.end_offset, offsets(log)) == (9, list(range(9)))
@@ -181,7 +181,7 @@ def test_a_merged_range_is_no_reason_to_end_later(tmp_path: Path) -> None:
 def torn_group(path: Path) -> Path:
     """Records 0 to 4, and batches of four from 5, 9 and 13 on, written at once; the power failed within that write.
 
-    A sector of the first of them is missing.
+    A sector of the first of these batches is missing.
     """
     with Log(path.with_name(path.name + "-alive")) as log:
         for number in range(5):
@@ -378,7 +378,7 @@ def test_there_is_a_limit_to_what_is_accepted(tmp_path: Path) -> None:
         assert len(state_of(path).accepted) == ACCEPTED_MAX
 
 
-# --- what takes an entry away -----------------------------------------------------------------------------------------
+# --- what removes an entry --------------------------------------------------------------------------------------------
 
 
 def test_a_truncation_of_the_range_removes_it(tmp_path: Path) -> None:

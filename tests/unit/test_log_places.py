@@ -68,7 +68,7 @@ def test_a_partition_is_itself_and_another_log_the_only_one_of_its_name(tmp_path
     assert find_places([str(tmp_path / "a-b-7")]) == [LogPlace(str(tmp_path / "a-b-7"), "a-b", 7)]
     assert find_places([str(tmp_path / "journal") + "/"]) == [LogPlace(str(tmp_path / "journal"), "journal", 0)]
     assert owners(tmp_path / "a-07") == ["a-07-0"]
-    # In a directory of many only those that are named like partitions.
+    # In a directory of many, only those that are named like partitions.
     assert owners(tmp_path) == ["a-b-7"]
 
 
@@ -88,7 +88,7 @@ def test_topics_that_are_deleted_or_half_made_are_not_there(tmp_path: Path) -> N
     entries = {"gone": TopicEntry(3, 3, deleting=True), "new": TopicEntry(3, 1), "whole": TopicEntry(3, 3)}
     (tmp_path / KSTORE_TOPICS).write_bytes(encode_topics(entries))
     assert owners(tmp_path) == ["new-0", "whole-0", "whole-1", "whole-2"]
-    # A file that is damaged tells nothing, one of a later version must not be passed over.
+    # A damaged file counts as absent, but one of a later version must not be ignored.
     (tmp_path / KSTORE_TOPICS).write_bytes(b"damaged")
     assert len(owners(tmp_path)) == 9
     (tmp_path / KSTORE_TOPICS).write_bytes(encode_topics(entries).replace(b"topics 1", b"topics 2"))

@@ -1,5 +1,5 @@
-"""What a log knows of transactions and producers: where committed reads stop, what they leave out, and what is left of
-that knowledge after a kill, a truncation, a deletion, or a lost file."""
+"""What a log knows of transactions and producers: where committed reads stop, what they omit, and what it still knows
+after a kill, a truncation, a deletion, or a lost file."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_recovery_syncs_a_transaction_index_that_it_keeps(tmp_path: Path) -> Non
     with Log(tmp_path / "log", durability="os") as log:
         append(log, data(0), transaction(1, 1, 2), marker(1, 3, commit=False))
         copy = killed(log, tmp_path / "killed")
-    # Its writer was killed before it synced, and a power cut may still take what a clean close then believes.
+    # Its writer was killed before a sync, so a power cut may still take what a clean close would rely on.
     fs = RecordingFs()
     Log(copy, fs=fs).close()
     kinds = [(operation.kind, Path(operation.path).suffix or Path(operation.path).name) for operation in fs.operations]

@@ -1,4 +1,4 @@
-"""Opening a log that was not closed cleanly, or that was damaged: what is cut, fenced, rebuilt and said."""
+"""Opening a log that was not closed cleanly, or is damaged: what is cut, fenced, rebuilt and reported."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_recovery_finds_the_batch_between_two_damaged_ones_that_readers_find(tmp
     shutil.copytree(path, copy)
     log.close()
     starts = batch_positions(copy)
-    # Of the first the records, of the other the magic: no header that fits follows what is between them.
+    # One in its records, the other in its magic: no matching header follows the batches between them.
     edit(only_log(copy), lambda data: data.__setitem__(starts[3] + 70, data[starts[3] + 70] ^ 1))
     edit(only_log(copy), lambda data: data.__setitem__(starts[5] + 16, 77))
     expected = [*range(6), 8, 9, *range(12, 20)]
@@ -154,7 +154,7 @@ def test_recovery_finds_the_batch_between_two_damaged_ones_that_readers_find(tmp
     assert [(each.first, each.last) for each in verify_log(copy).damages] == lost
     with Log(copy) as log:
         assert [(each.first, each.last) for each in log.recovery.corrupt] == lost
-        # The index was rebuilt, with fewer entries, but with those that readers need.
+        # The rebuilt index has fewer entries, but those that readers need.
         assert [record.offset for record in log.read(on_corrupt="skip")] == expected
 
 
@@ -255,7 +255,7 @@ def test_after_a_restart_an_unsynced_log_keeps_a_prefix(tmp_path: Path) -> None:
 
 @contextmanager
 def few_descriptors() -> Iterator[None]:
-    """The process can open forty more files."""
+    """Inside, the process can open forty more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
     free = itertools.islice((fd for fd in itertools.count() if fd not in taken), 40)

@@ -87,8 +87,8 @@ def test_a_clock_that_jumps_ahead_deletes_nothing(tmp_path: Path) -> None:
 
 
 def old_segment_with_a_young_end(path: Path, clock: ManualClock) -> Path:
-    """A sealed segment, ten days old but for its last batch, and one more; the last batch is damaged, and its ``.log``
-    was written to then."""
+    """A sealed segment, ten days old except for its last batch, and one more. The last batch is damaged, and the
+    ``.log`` has its time."""
     with opened(path, clock) as log:
         append(log, clock, 3)
         clock.advance(9 * DAY)

@@ -1,4 +1,4 @@
-"""When a log begins a new segment and what it leaves behind; flush, close, and readers beside it all."""
+"""When a log begins a new segment and what the old one keeps; flush, close, and readers beside all this."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_sealed_segment_s_indexes_are_as_large_as_their_entries(tmp_path: Path
             log.append(b"x", timestamp=TIME + number)
         log.roll()
         sizes = {name: len(content) for name, content in files(log.path, ".index", ".timeindex").items()}
-        # No entry for the first batch; for the last time there is one already.
+        # The first batch has no entry; the last time already has one.
         assert sizes[f"{0:020d}.index"] == 19 * 8
         assert sizes[f"{0:020d}.timeindex"] == 19 * 12
         assert [log.offset_for_time(TIME + number) for number in range(20)] == list(range(20))
@@ -351,7 +351,7 @@ def test_a_flush_moves_the_recovery_point_to_the_end(durability: Durability, tmp
         log.append(b"a")
         log.roll()
         log.append(b"b")
-        # A segment that was sealed under "sync" is on disk already.
+        # A segment that was sealed in "sync" is already on disk.
         assert state(log.path).recovery_point == (1 if durability == "sync" else 0)
         log.flush()
         assert (state(log.path).recovery_point, state(log.path).durable_end) == (2, 2)
@@ -380,7 +380,7 @@ def test_the_indexes_of_a_segment_that_was_truncated_away_need_no_sync(
         tail = writer_of(log).files.tail
         assert tail is not None
         log.truncate_to(0)
-        tail.sync_indexes(SYSTEM_FS)  # as a flush does that began before the truncation
+        tail.sync_indexes(SYSTEM_FS)  # as by a flush that began before the truncation
     assert not caplog.records
 
 

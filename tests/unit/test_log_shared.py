@@ -1,4 +1,4 @@
-"""Several writers of one log, here in one process, which makes no difference to their locks."""
+"""Several writers of one log, here in one process: their locks work the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kstore.state`` and ``kstore.compaction`` with numbers that no writer has written, though their CRC is right."""
+"""``kstore.state`` and ``kstore.compaction`` with numbers that no writer writes, but a correct CRC."""
 
 from __future__ import annotations
 

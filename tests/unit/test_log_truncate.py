@@ -1,4 +1,4 @@
-"""What a log keeps and forgets when it is truncated, restarted, or when its first records are deleted."""
+"""What a log keeps and forgets when it is truncated or restarted, or when its first records are deleted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_offset_can_be_truncated_to(tmp_path: Path, tried: Callable[[str, 
             assert offsets(log) == [*whole, offset]
             log.check()
         with Log(copy) as log:
-            # What is between the end that was asked for and the last whole batch held nothing.
+            # Nothing was between the last whole batch and the requested end.
             assert offsets(log) == whole
             assert not log.recovery.corrupt
         tried("states", 2)

@@ -1,4 +1,4 @@
-"""A log opened for reading beside a live writer, or after one: it sees what is there and touches nothing."""
+"""A log opened for reading beside a live writer, or after one: it sees what exists and touches nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_many_readers_and_one_writer_agree(tmp_path: Path) -> None:
                 offsets = [record.offset for record in log.read(log.start_offset)]
                 assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
         except OffsetOutOfRangeError:
-            pass  # the start was raised between the question and the read
+            pass  # the start was raised between the lookup and the read
         except BaseException as error:
             errors.append(error)
 

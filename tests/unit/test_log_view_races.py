@@ -1,4 +1,4 @@
-"""A log opened for reading, while its writer truncates and appends between any two operations of the reader."""
+"""A log opened for reading; its writer truncates and appends between any two operations of the reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATIONS_MAX = 500
 
 
 class MeddlingFs(WatchedFs):
-    """Once, something else happens before the operation of that number; counts reads, or the ``kinds``."""
+    """Does something else once, before the operation of that number; counts reads, or the ``kinds``."""
 
     def __init__(self, kinds: frozenset[str] = READS) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class MeddlingFs(WatchedFs):
         self._count_left, self._meddle = number, meddle
 
     def is_past(self) -> bool:
-        """Whether it has happened; from now on it does not happen again."""
+        """Whether it was done; from now on it is not."""
         is_past, self._count_left = self._count_left < 0, -1
         return is_past
 
@@ -97,7 +97,7 @@ def test_a_read_across_a_truncation_passes_over_no_offset(
 
             def rewrite(writer: Log = writer) -> None:
                 writer.truncate_to(1)
-                # Two records in as many bytes as the one before: where offset 2 was, offset 3 is.
+                # Two records in the bytes of the old one: offset 3 is where offset 2 was.
                 writer.append_many([b"n" * 10, b"n" * 10])
                 writer.append(b"n" * 27)
                 writer.append(b"n" * 27)
@@ -135,7 +135,7 @@ def test_a_slice_across_a_truncation_meets_no_damage(
 
             log = Log(path, read_only=True, fs=fs) if is_beside else writer
             fs.before(number, rewrite)
-            # A view may see the log as it was cut, and not yet what was appended.
+            # A view may see the truncation but not the append yet.
             with contextlib.suppress(OffsetOutOfRangeError):
                 log.fetch(2)
             is_past = fs.is_past()
@@ -157,7 +157,7 @@ def test_a_reader_of_a_log_restarted_within_a_batch_continues_there(tmp_path: Pa
         reader = view.read(0, follow=True, timeout=0)
         found = [next(reader).value]
         writer.append_many([b"1", b"2", b"3 of old"])
-        # What is durable ends at offset 3 then, and the old files are still there.
+        # At this moment the durable end is offset 3, and the old files are still there.
         fs.before(0, lambda: found.extend([next(reader).value, next(reader).value]))
         writer_of(writer).truncate_fully_and_start_at(3)
         assert fs.is_past()

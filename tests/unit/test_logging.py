@@ -1,4 +1,4 @@
-"""What is logged, at which level, and that nothing of what records hold is in a log message or an exception."""
+"""What is logged, at which level, and that no log message or exception contains any bytes of records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 
-# Long enough to stand in no message by chance, also when it is cut; as text, since it may be shown so.
+# Long enough that no message, even a shortened one, holds it by chance; as text, since it may be shown like this.
 LETTERS = "bcdfghjklmnpqrstvwxz"
 PIECE = 8
 
@@ -39,13 +39,13 @@ class Ear:
         self.error_count = 0
 
     def refused(self, action: Callable[[], object], *expected: type[BaseException]) -> None:
-        """Runs what must fail, and keeps the texts of its exception."""
+        """Runs an action that must fail, and keeps the texts of its exception."""
         with pytest.raises(expected or (KstoreError,)) as caught:
             action()
         self._keep(caught.value)
 
     def may_fail(self, action: Callable[[], object]) -> None:
-        """Runs what data or a disk may make fail."""
+        """Runs an action that may fail because of data or a disk."""
         try:
             self.hears(action())
         except KstoreError as error:
@@ -154,7 +154,7 @@ def test_loggers_are_named_by_module_and_have_no_handlers_of_their_own() -> None
         assert not logging.getLogger(name).handlers, name
 
 
-# --- nothing of what records hold -------------------------------------------------------------------------------------
+# --- no bytes of records ----------------------------------------------------------------------------------------------
 
 
 def test_no_message_and_no_exception_holds_anything_of_a_record(tmp_path: Path, ear: Ear, seed: int) -> None:
@@ -180,7 +180,7 @@ def test_a_part_of_a_payload_would_be_seen(seed: int) -> None:
 
 
 def telling_texts(payload: bytes, said: list[str]) -> list[str]:
-    """The texts that hold some bytes of ``payload``, as text or as hex digits."""
+    """The texts that contain bytes of ``payload``, as text or as hex digits."""
     forms = (payload.decode(), payload.hex(), payload.hex().upper())
     pieces = {form[at : at + PIECE] for form in forms for at in range(len(form) - PIECE + 1)}
     return [text for text in said if any(piece in text for piece in pieces)]

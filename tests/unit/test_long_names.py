@@ -1,4 +1,4 @@
-"""Names that go into length-prefixed fields: what does not fit is refused, typed, before anything is done with it."""
+"""Names in length-prefixed fields: one that does not fit raises a typed error before anything is done with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's messages by their schemas: bytes that are read and written again, and hostile ones."""
+"""Kafka's messages by their schemas: bytes that are read and written back, and hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_message_of_every_type_and_version_is_written_as_it_was_read(message: 
         values = message.read(Reader(data), version)
         written = message.write(values, version)
         assert message.read(Reader(written), version) == values
-        # What is left out: tagged fields with their defaults, and those that no schema knows.
+        # Left out: tagged fields with their defaults, and fields that no schema knows.
         assert written == data or len(written) < len(data)
         assert version in message.flexible or written == data
 

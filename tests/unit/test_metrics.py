@@ -1,4 +1,4 @@
-"""Metrics: what is counted, when, and how it gets out."""
+"""Metrics: what is counted, when, and how it is exported."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_names_and_meanings_are_fit_for_prometheus() -> None:
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", metric.name)
         assert metric.meaning.endswith(".")
         assert metric.unit
-        # Base units, as the last part of the name; "_total" comes after it where it belongs.
+        # Base units, as the last part of the name, before any "_total".
         assert metric.unit not in ("ms", "milliseconds", "MiB", "percent")
         assert f"_{metric.name}".endswith(f"_{metric.unit}") or metric.unit not in ("bytes", "seconds", "ratio"), metric
         assert not metric.name.endswith(("_total", "_count", "_sum", "_bucket"))
@@ -214,7 +214,7 @@ def test_a_compaction_counts_what_it_took_away_and_ends_the_dirt(tmp_path: Path)
         assert before["dirty_bytes"] == before["size_bytes"]
         assert before["last_compaction_timestamp_seconds"] == 0
         log.compact()
-        log.compact()  # there is nothing to do
+        log.compact()  # nothing to do
         after = log.metrics()
     assert (after["compactions"], after["compaction_records_read"], after["compaction_records_removed"]) == (1, 3, 1)
     assert (after["dirty_ratio"], after["dirty_bytes"], after["compaction_damaged"]) == (0.0, 0, 0)
@@ -549,7 +549,7 @@ def test_the_document_has_the_rows_of_the_table() -> None:
 
 def test_the_guide_s_example_serves_what_prometheus_reads(tmp_path: Path) -> None:
     (example,) = code_blocks((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), "python")
-    # Any free port, and what it serves; then the program ends, with the store open.
+    # Serves on any free port; then the program ends with the store open.
     code = example.replace("start_http_server(9000)", "server, _ = start_http_server(0)")
     assert code != example
     code += (

@@ -102,7 +102,7 @@ def test_a_copy_follows_appends_and_rolls(tmp_path: Path) -> None:
         assert result.end_offset == end
         assert segment_files(target) == segment_files(source)
         assert values(target) == [value(number) for number in range(end)]
-        # What was there has grown in place, or is untouched.
+        # Existing files grew in place, or are untouched.
         assert {path.name: path.stat().st_ino for path in target.glob("*.log")}.items() >= before.items()
 
 
@@ -142,7 +142,7 @@ def test_a_live_writer_is_mirrored_up_to_its_high_watermark(tmp_path: Path, trie
                     raise Lost(f"the copy ended at {end}, now at {result.end_offset}")
                 end = result.end_offset
                 if values(target) != [value(number) for number in range(end)]:
-                    raise Wrong(f"the copy up to {end} reads otherwise")
+                    raise Wrong(f"the copy up to {end} reads differently")
                 tried("reads", 1)
         finally:
             done.set()
@@ -360,7 +360,7 @@ def test_damage_is_copied_as_it_is_and_reported(tmp_path: Path) -> None:
     with Log(target) as copy:
         found = list(copy.read_values(on_corrupt="skip"))
     assert found == [value(number) for number in range(100) if number != base + 1]
-    assert run(source, target).ok  # what is there is not read again
+    assert run(source, target).ok  # existing files are not read again
 
 
 def test_chunks_are_all_the_bytes_whatever_is_damaged(tmp_path: Path, seed: int, tried: Tried) -> None:
@@ -399,7 +399,7 @@ def test_a_torn_copy_continues_after_its_last_whole_batch(tmp_path: Path, seed: 
 
 
 def prepare(tmp_path: Path) -> Path:
-    """A source, and a copy ``before`` of what it was: rolled on since, and the active segment has grown."""
+    """A source, and an earlier copy ``before``: since then it has rolled, and its active segment has grown."""
     source = tmp_path / "a-0"
     fill(source, 0, 25)
     run(source, tmp_path / "before")
@@ -435,7 +435,7 @@ def test_a_mirror_that_fails_anywhere_goes_on(
             _check_part(target, expected, opened, at)
         result = run(source, target)
         if values(target) != expected:
-            raise Wrong(f"after a failure of operation {at} the copy reads otherwise")
+            raise Wrong(f"after a failure of operation {at} the copy reads differently")
         if segment_files(target) != segment_files(source):
             raise Wrong(f"after a failure of operation {at} the copy has other bytes")
         assert not list(target.glob("*.mirror"))
@@ -445,13 +445,13 @@ def test_a_mirror_that_fails_anywhere_goes_on(
 
 
 def _check_part(target: Path, expected: list[bytes], opened: bool, at: int) -> None:
-    """An interrupted run leaves a prefix, also for a process that opens it."""
+    """An interrupted run leaves a prefix, even for a process that opens it."""
     try:
         found = values(target, read_only=not opened)
     except (FileNotFoundError, NotADirectoryError):
         return  # not a log yet
     if found != expected[: len(found)]:
-        raise Wrong(f"after a failure of operation {at} the part that was copied is no prefix")
+        raise Wrong(f"after a failure of operation {at} the copied part is not a prefix")
 
 
 def test_a_power_cut_while_a_segment_grows_leaves_holes_that_are_filled(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_a_power_cut_while_a_segment_grows_leaves_holes_that_are_filled(tmp_path
     grown = sorted(target.glob("*.log"))[-1]
     size = grown.stat().st_size
     whole = (source / grown.name).read_bytes()
-    # The size reached the disk, and the last page; the pages in the middle did not.
+    # The size and the last page reached the disk; the pages in the middle did not.
     grown.write_bytes(whole[:size] + bytes(len(whole) - size - 300) + whole[-300:])
     run(source, target)
     assert segment_files(target) == segment_files(source)

@@ -1,4 +1,4 @@
-"""Mirrors of logs with losses: what was accepted and what was lost goes along."""
+"""Mirrors of logs with losses: accepted and lost ranges are copied too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_copy_honours_what_its_source_has_accepted(
 ) -> None:
     source = make(tmp_path / "source")
     with Log(source) as log:
-        log.roll()  # a store gets sealed segments only
+        log.roll()  # a store gets only sealed segments
     target = str(tmp_path / "copy") if to == "disk" else memory
     assert run(source, target).ok == (make is lost_in_the_middle)
     place = open_remote(target)

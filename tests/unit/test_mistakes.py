@@ -1,4 +1,4 @@
-"""What typical mistakes get: one sentence that says what was found, and what to do instead."""
+"""The errors of typical mistakes: one sentence that says what was found, and what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MockProducer: what users' tests build upon, so it must answer as the producer itself."""
+"""MockProducer: users' tests rely on it, so it must answer like the producer itself."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_records_wait_for_the_test_to_say_what_becomes_of_them() -> None:
     assert not third.done()
     assert not fourth.done()
     producer.flush()
-    # What failed took no offset.
+    # Failed records took no offset.
     assert (third.offset, fourth.offset) == (1, 2)
 
 
@@ -224,7 +224,7 @@ def test_transactions_are_initialized_and_begun() -> None:
     producer.init_transactions()
     states.append(producer.transaction_state)
     assert states == [TransactionState.UNINITIALIZED, TransactionState.READY]
-    # A second time does nothing: ``transaction()`` does it each time.
+    # A second call does nothing: ``transaction()`` calls it each time.
     producer.init_transactions()
     producer.begin_transaction()
     assert producer.in_transaction

@@ -1,4 +1,4 @@
-"""Which file system a directory is on, and which ones others write to past this machine's kernel."""
+"""Which file system a directory is on, and to which ones others write past this machine's kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planted bugs of ``make crash-mutants`` fit the code: it changes, and they must with it."""
+"""The planted bugs of ``make crash-mutants`` fit the code: they must change with it."""
 
 from __future__ import annotations
 

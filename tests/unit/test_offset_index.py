@@ -281,7 +281,7 @@ def test_truncation_keeps_the_entries_below_the_offset(path: Path, offset: int, 
     assert list(index.entries()) == entries[:kept]
     assert index.last_entry == (entries[kept - 1] if kept else (BASE, 0))
     index.check()
-    # Slot numbers go on where the cut was.
+    # Slot numbers continue at the cut.
     index.append(BASE + 2000, 2000)
     index.close()
     assert path.read_bytes() == encoded(
@@ -315,7 +315,7 @@ def test_the_file_grows_in_small_steps_whose_blocks_come_first(path: Path) -> No
     sizes = [operation.size for operation in fs.operations if operation.kind == "map"]
     assert sizes == [4096 << step for step in range(6)] + [196608, 262144, 327680]
     assert path.stat().st_blocks * 512 >= path.stat().st_size == sizes[-1]
-    # Nothing but mappings and stores.
+    # Only mappings and stores.
     assert set(fs.kinds()) == {"create", "map", "store"}
 
 

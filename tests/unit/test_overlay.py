@@ -1,4 +1,4 @@
-"""An overlay: what is done in it is seen in it, and nowhere else."""
+"""An overlay: changes in it are visible in it, and nowhere else."""
 
 from __future__ import annotations
 

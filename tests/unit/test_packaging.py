@@ -78,7 +78,7 @@ def test_a_step_shows_its_progress_and_on_failure_everything(capsys: pytest.Capt
 
 
 def test_no_compiled_module_carries_cythons_memoryviews_and_coroutines() -> None:
-    """Either doubles the C code of a small module, and what compiles it: ``Py_buffer`` and ``__next__`` do as well."""
+    """Either doubles a small module's C code and its compile time: ``Py_buffer`` and ``__next__`` do as well."""
     sources = [path for pattern in ("*.pyx", "*.pxi", "*.pxd") for path in (ROOT / "kstore").rglob(pattern)]
     assert sources
     found = [path.name for path in sources if re.search(r"\[::1?\]|\byield\b|\basync def\b", path.read_text("utf-8"))]

@@ -1,4 +1,4 @@
-"""Tails that are closed for others, and go on where they were."""
+"""Tails that are closed for others, and continue where they were."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import CHANGES, SYNCS, FailingFs, Fault, RecordingFs
 from tests.log_cases import park, transaction
 
-# A deadlock lasts for ever; a busy machine may take its time.
+# A deadlock lasts for ever; a busy machine may be slow.
 LONG = 60.0
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
@@ -34,7 +34,7 @@ DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> OpenTails:
-    """The tails of a process that may have eight descriptors, and so four tails."""
+    """The tails of a process with at most eight descriptors, so four tails."""
     made = OpenTails(lambda: 8)
     monkeypatch.setattr(log_files, "OPEN_TAILS", made)
     return made
@@ -153,7 +153,7 @@ def test_a_child_leaves_its_parents_tails_alone(tmp_path: Path, tails: OpenTails
 def test_a_flush_that_finds_no_descriptor_leaves_its_own_log_open(
     tmp_path: Path, tails: OpenTails, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the lock for which a park of that log would wait."""
+    """It holds the lock that a park of its own log would wait for."""
     monkeypatch.setattr(descriptors, "_relievers", [tails.relieve])
     real_open = os.open
     failed: list[Any] = []
@@ -176,7 +176,7 @@ def test_a_flush_that_finds_no_descriptor_leaves_its_own_log_open(
         assert failed == [tmp_path / "log"]
         assert is_parked(other)
         assert not is_parked(log)
-        assert writer_of(log).offsets.recovery_point == 1, "tried once more, and done"
+        assert writer_of(log).offsets.recovery_point == 1, "tried once more, and succeeded"
 
 
 # --- a park, and what comes after it ----------------------------------------------------------------------------------

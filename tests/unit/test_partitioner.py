@@ -35,7 +35,7 @@ from kstore.record._codec import murmur2
 def test_a_key_goes_where_kafkas_clients_send_it(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed
     for count in (1, 2, 3, 7, 100):
-        # Not the absolute value: of -973932308 that would be another partition.
+        # Not the absolute value, which would give another partition for -973932308.
         assert partition_for_key(key, count) == (hashed & 0x7FFFFFFF) % count
 
 
@@ -111,7 +111,7 @@ def test_round_robin_counts_right_in_many_threads() -> None:
 
 
 class ByLength:
-    """The user's own."""
+    """The user's own partitioner."""
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         return len(value or b"") % partition_count

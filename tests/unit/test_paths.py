@@ -24,7 +24,7 @@ from kstore.files.paths import (
 from kstore.types import OFFSET_MAX
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
-# 20 digits that int() understands and that are none of ours.
+# 20 digits that int() accepts but that are not ASCII digits.
 ARABIC_DIGITS = "\u0660" * 20
 
 

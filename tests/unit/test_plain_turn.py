@@ -1,4 +1,4 @@
-"""The plain turn of a shared log, which is compiled, beside the one in Python."""
+"""The compiled plain turn of a shared log, beside the one in Python."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_any_other_turn_is_taken_and_left_in_python(tmp_path: Path, turns: Turns
         log.check()
     with Log(tmp_path / "other", durability="os", shared=True, fs=RecordingFs()) as log:
         log.append(b"a")
-        assert turns.of(lambda: log.append(b"b")) == (1, 1)  # what reaches the disk can be recorded
+        assert turns.of(lambda: log.append(b"b")) == (1, 1)  # the recording must see every write
 
 
 @pytest.mark.parametrize("durability", ["os", "interval", "sync"])
@@ -95,7 +95,7 @@ def test_the_record_is_the_one_that_python_stores(tmp_path: Path, durability: An
                 clock.advance(number % 3)
                 found.append(record_of(log))
                 assert SharedState.decode(found[-1]) == others_of(log).seen
-        # A change may store ``kstore.state`` at another time: its number is not compared.
+        # A change may store ``kstore.state`` at another time: its generation is not compared.
         states = [SharedState.decode(data) for data in found]
         records.append([state and state._replace(generation=0, change_count=0) for state in states])
     assert records[0] == records[1]
@@ -163,7 +163,7 @@ def test_no_refused_allocation_keeps_the_turn_or_loses_an_append(tmp_path: Path)
 def test_a_handler_of_log_messages_inside_a_change_cannot_append(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would get the offset of the append that it interrupts."""
+    """Its append would get the offset of the append that it interrupts."""
     offsets: list[int] = []
     refusals: list[LockedError] = []
 

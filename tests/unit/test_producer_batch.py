@@ -1,4 +1,4 @@
-"""One batch of a producer: its result is set once, and what it was split into has all that it had."""
+"""One batch of a producer: its result is set once, and the parts of a split have everything that it had."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.producer_helpers import TIME_MS, Unthreaded, records_of, unthreaded
 from tests.selection import tries
 
 SIZE_MAX = 4096
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 
 
@@ -248,7 +248,7 @@ def one(tmp_path: Path) -> Iterator[Unthreaded]:
 
 
 def test_an_error_keeps_nothing_of_what_was_to_be_written(one: Unthreaded) -> None:
-    """A buffer with a view of it alive cannot grow, and the next batch in it may have to."""
+    """A buffer cannot grow while a view of it is alive, and the next batch in it may have to."""
     one.store.log("orders")
     one.fs.faults.append(Fault(1, errno.EIO, kinds=WRITES, suffix=".log"))
     failed = one.producer.send("orders", b"v")

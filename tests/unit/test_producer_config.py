@@ -1,4 +1,4 @@
-"""Settings of a producer: defaults, what is read, the borders, what contradicts what; and the records it takes."""
+"""Settings of a producer: defaults, accepted values, limits, contradictions; and the records that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How deliveries end, and producers: callbacks, failures, flush and close (KafkaProducerTest, SenderTest)."""
+"""How deliveries and producers end: callbacks, failures, flush and close (KafkaProducerTest, SenderTest)."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_records_that_cannot_be_written_expire_with_the_reason(tmp_path: Path) -
         one.fs.faults.clear()
         after = one.producer.send("orders", b"after")
         one.linger()
-        assert after.result().offset == 0, "its sequence is that of the one that expired"
+        assert after.result().offset == 0, "it takes the sequence of the expired one"
 
 
 def test_a_batch_that_is_too_large_for_its_log_is_split(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Producer ids: each is given out once, whatever is lost, and above all that logs know of."""
+"""Producer ids: each is assigned once, whatever is lost, and above all ids in logs."""
 
 from __future__ import annotations
 

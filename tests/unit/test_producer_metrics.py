@@ -1,4 +1,4 @@
-"""What a producer counts, and how it gets out (KafkaProducerMetricsTest, SenderTest, BufferPoolTest)."""
+"""What a producer counts, and how it is exported (KafkaProducerMetricsTest, SenderTest, BufferPoolTest)."""
 
 from __future__ import annotations
 

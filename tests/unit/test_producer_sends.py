@@ -1,4 +1,4 @@
-"""What a send does, in which order: what it raises, what fails the delivery instead, and which calls report it."""
+"""What a send does, in order: what it raises, what fails the delivery instead, and which calls report that."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kstore.producer.records import ProducerRecord, RecordMetadata
 from kstore.store import coordinator_of
 from tests.producer_helpers import Unthreaded, unthreaded
 
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 Told = list[tuple[RecordMetadata, Exception | None]]
 
@@ -131,7 +131,7 @@ DELIVERED: dict[str, tuple[dict[str, Any], type[Exception], int]] = {
 
 @pytest.mark.parametrize("what", DELIVERED)
 def test_what_is_wrong_with_the_record_or_the_moment_fails_the_delivery(one: Unthreaded, spy: Spy, what: str) -> None:
-    """The callback and the interceptors get metadata with what is known."""
+    """The callback and the interceptors get metadata with the known fields."""
     fields, expected, partition = DELIVERED[what]
     one.producer.send("orders", b"x" * 20_000, partition=0)
     told: Told = []
@@ -272,7 +272,7 @@ def test_an_abort_drops_what_waits_and_waits_for_what_is_being_written(tmp_path:
             thread = threading.Thread(target=producer.abort_transaction)
             thread.start()
             thread.join(0.05)
-            assert thread.is_alive(), "the write is waited for"
+            assert thread.is_alive(), "the abort waits for the write"
             go_on.set()
             thread.join(SECONDS_MAX)
             writer.commit_many = commit  # type: ignore[method-assign]

@@ -24,7 +24,7 @@ from tests.producer_helpers import Unthreaded, full_disk, producer_of, unthreade
 
 Result = TypeVar("Result")
 
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 
 
@@ -34,7 +34,7 @@ def one(tmp_path: Path) -> Iterator[Unthreaded]:
         yield made
 
 
-# --- callbacks that do what they should not ---------------------------------------------------------------------------
+# --- callbacks that misbehave -----------------------------------------------------------------------------------------
 
 
 def test_a_callback_that_sends_without_memory_writes_what_holds_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Transactions as a user has them: committed or aborted wholly, in all their partitions, fenced (Kafka's own cases)."""
+"""Transactions as a user sees them: wholly committed or aborted in all partitions, fenced (Kafka's own cases)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def one(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def committed(one: Unthreaded) -> list[bytes | None]:
-    """What a reader of committed records sees, partition by partition."""
+    """What a committed reader sees, by partition."""
     return [
         record.value
         for number in range(3)

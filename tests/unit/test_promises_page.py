@@ -1,4 +1,4 @@
-"""docs/promises.md names every test that is marked as evidence for a promise, and no other."""
+"""docs/promises.md names exactly the tests that are marked as evidence for a promise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def listed(page: str) -> set[tuple[str, str]]:
 def test_the_page_names_every_test_that_is_marked_and_no_other(
     request: pytest.FixtureRequest, catalogue: list[Listed]
 ) -> None:
-    """``make soak`` makes the page; ``python -m tests.promises`` adds the tests that are newer, as not run."""
+    """``make soak`` makes the page; ``python -m tests.promises`` adds newer tests as not run."""
     if request.config.getoption("--promises"):
         pytest.skip("this run makes the page")
     on_page, expected = listed(PAGE.read_text(encoding="utf-8")), marked(catalogue)
@@ -39,7 +39,7 @@ def test_the_page_names_every_test_that_is_marked_and_no_other(
         f"docs/promises.md lacks {len(missing)} rows, run .venv/bin/python -m tests.promises: {missing[:5]}"
     )
     assert not stale, (
-        f"docs/promises.md names what is no marked test, run .venv/bin/python -m tests.promises: {stale[:5]}"
+        f"docs/promises.md names unmarked or missing tests, run .venv/bin/python -m tests.promises: {stale[:5]}"
     )
 
 

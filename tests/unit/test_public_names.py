@@ -19,7 +19,7 @@ import kstore.store
 from kstore.rules.deprecated import Deprecated
 from tools.docs_site import DOORS
 
-# What many have.
+# Names that many have.
 COMMON = {"close", "closed", "metrics"}
 FACES = {
     "Log": COMMON
@@ -82,7 +82,7 @@ def test_a_name_that_only_kstore_uses_works_with_a_warning(things: dict[str, obj
 # --- what the guides use ----------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-# Their functions have the names of their modules, so that no package can name them.
+# Their functions are named like their modules, so no package can export them.
 FUNCTIONS = re.compile(r"kstore\.spark\.(pack|jobs\.\w+)")
 MODULES = {"kstore", "kstore.log", "kstore.store", "kstore.segment", "kstore.index", *DOORS.values()}
 
@@ -97,7 +97,7 @@ def programs() -> Iterator[tuple[str, str]]:
 
 
 def used_names(program: str) -> Iterator[tuple[str, str]]:
-    """What it imports from kstore's modules, and what it names as ``kstore.…``: the module, and the name there."""
+    """What a program imports from kstore's modules or names as ``kstore.…``: the module, and the name in it."""
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kstore":
             for alias in node.names:
@@ -140,12 +140,12 @@ def test_every_public_name_is_what_it_says() -> None:
 
 # --- what editors know of them ----------------------------------------------------------------------------------------
 
-# Where the public classes, and what their attributes are, are written.
+# The folders of the public classes and their attributes' classes.
 FOLDERS = ("aio", "consumer", "engine", "indexes", "logs", "producer", "queue", "segments", "transactions")
 
 
 def untyped_attributes(path: Path) -> Iterator[str]:
-    """Public attributes that ``__init__`` gives a value of no evident type, which type checkers then guess."""
+    """Public attributes whose type ``__init__`` does not make evident, so that type checkers guess it."""
     for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(kind, ast.ClassDef) or kind.name.startswith("_"):
             continue

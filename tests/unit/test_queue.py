@@ -361,7 +361,7 @@ def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(
         def told(topic: str) -> None:
             tell(topic)
             if topic == "__queue_jobs" and not thread.ident:
-                # The journal is gone, the items are not yet.
+                # The journal is gone, the items not yet.
                 thread.start()
                 thread.join(0.2)
 
@@ -414,7 +414,7 @@ def test_what_is_appended_after_a_power_cut_is_not_taken_for_items_that_were_don
 
 
 def damaged_item(opened: Opened, tmp_path: Path, **settings: Any) -> Queue:
-    """Items "0" to "9" in batches of one, of which "4" cannot be read."""
+    """Items "0" to "9" in batches of one; "4" cannot be read."""
     queue = opened(**settings)
     for number in range(10):
         queue.put(b"%d" % number)
@@ -427,7 +427,7 @@ def damaged_item(opened: Opened, tmp_path: Path, **settings: Any) -> Queue:
 
 def test_a_queue_can_be_told_to_go_on_without_the_items_that_cannot_be_read(opened: Opened, tmp_path: Path) -> None:
     queue = damaged_item(opened, tmp_path)
-    assert queue.accept_loss() == 0  # it has not come to it yet
+    assert queue.accept_loss() == 0  # it has not reached it yet
     for job in queue.get_many(100, block=False):
         job.ack()
     assert (queue.stats().pending, queue.stats().damaged) == (1, 1)

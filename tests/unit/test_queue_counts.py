@@ -1,4 +1,4 @@
-"""What a queue counts: items only, though its log also holds markers, aborted items and open transactions."""
+"""A queue counts only items, although its log also holds markers, aborted items and open transactions."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_items_count_whatever_was_read_and_however_often_one_asks(store: Store, 
             queue.ack_many([leased.pop(random_.randrange(len(leased)))])
         elif kind == 5 and number % 10 == 0:
             queue.check()
-            continue  # not asked every time
+            continue  # not every time
         assert counted(queue) == (len(waiting), not waiting, len(waiting) + len(leased)), number
     queue.ack_many(leased)
     assert drained(queue) == waiting
@@ -140,7 +140,7 @@ def test_items_count_whatever_was_read_and_however_often_one_asks(store: Store, 
 
 
 def test_counting_goes_on_where_it_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch is read once for counting, whatever their number and that of the requests."""
+    """Each batch is read once for counting, however many batches and requests there are."""
     monkeypatch.setattr("kstore.queue.core.COUNTED_BATCHES", 3)
     queue = store.queue("jobs")
     transact(store, b"a", commit=False)
@@ -228,7 +228,7 @@ with kstore.open(sys.argv[1], durability="os", shared=True) as store:
 
 
 def test_processes_that_share_a_queue_count_the_same(tmp_path: Path) -> None:
-    """Also one that never takes an item, and so learns of markers by counting only."""
+    """Even one that never takes an item, and so learns of markers only by counting."""
     with Store(tmp_path / "store", background=False, durability="os") as store:
         store.queue("jobs")
         transact(store, b"a", b"b")

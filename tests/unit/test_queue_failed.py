@@ -1,4 +1,4 @@
-"""Jobs that are failed by hand, and the list of leased items."""
+"""Jobs that a user fails, and the list of leased items."""
 
 from __future__ import annotations
 

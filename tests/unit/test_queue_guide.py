@@ -1,4 +1,4 @@
-"""What docs/queue.md says is so: its examples run and print what it says, its settings are those of the code."""
+"""docs/queue.md is true: its examples run and print what it says, its settings are the code's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for other in ("persistqueue", "diskcache", "queuelib"):
-        pytest.importorskip(other)  # make test-all installs the queues that the guide moves from
+        pytest.importorskip(other)  # make test-all installs the queues that the guide migrates from
     code = "\n\n".join(code_blocks(GUIDE, "python"))
     (tmp_path / "example.py").write_text(code)
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,7 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     assert capsys.readouterr().out.splitlines() == said
     names["base"].close()
     names["deque"].cache.close()
-    # The application goes on in the child of a fork, and beside it.
+    # The application continues in the child of a fork, and beside it.
     pid = os.fork()
     if not pid:
         status = 1
@@ -56,7 +56,7 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     for close in at_exit:
         close()
     assert mails.closed
-    # The same programs run again, with what they left.
+    # The same programs run again, over what they left.
     at_exit.clear()
     again = runpy.run_path("example.py")
     assert capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_the_queue_guide_s_examples_print_what_it_says(
     for close in at_exit:
         close()
     again.clear()
-    # What the other libraries leave is closed by the collector: here, in the thread that made it.
+    # The collector closes what the other libraries leave: here, in the thread that made it.
     names.clear()
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""A queue goes on after Ctrl-C, at any place of its calls where CPython serves a signal."""
+"""A queue goes on after Ctrl-C at any place of its calls where CPython serves a signal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.fake_clock import ManualClock
 from tests.unit.test_interrupted_counts import Tried
 
 QUEUE = str(Path(kstore.queue.__file__).parent)
-# Two lives in one process have no more places than this.
+# Two lives in one process have fewer places than this.
 PLACES_MAX = 2000
 
 
 class InterruptInQueue(InterruptAfterCode):
-    """``InterruptAfterCode``, only in the files of the queue: the logs below have their own tests."""
+    """``InterruptAfterCode``, only in the queue's files: the logs below have their own tests."""
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         files = (one.f_code.co_filename for one in ends_of(frame))
@@ -51,7 +51,7 @@ def give_back_some(life: Life) -> Callable[[], object]:
 
 
 def ack_above(life: Life) -> Callable[[], object]:
-    """The items after it are done, and it stays behind them."""
+    """Acks the first item after later ones are done."""
     ack = CALLS["ack one"](life)
     jobs = life.leased(4)
     life.alive -= {job.offset for job in jobs}

@@ -30,7 +30,7 @@ SECONDS = 10.0
 
 
 class NoQueue:
-    """Nothing here acks or nacks."""
+    """No test here acks or nacks."""
 
 
 def records(*offsets: int) -> list[Record]:

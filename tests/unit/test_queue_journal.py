@@ -1,4 +1,4 @@
-"""The journal of a queue: snapshots beside working processes, damage, and power cuts that it outlives."""
+"""The journal of a queue: snapshots beside working processes, damage, and power cuts that it survives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_claim_that_lost_after_a_snapshot_has_lost_for_later_processes_too(
     job = one.get_nowait()
     with one._core.lock:
         snapshot, first_needed = one._core.ledger.snapshot()
-    with other._core.lock:  # it had looked before, and comes too late
+    with other._core.lock:  # it looked before, and comes too late
         assert other._core.leasing.own_all([0], 60.0) is None
     one._core.journal.append_many(snapshot)
     one._core.journal.log.delete_records(first_needed)
@@ -80,7 +80,7 @@ def test_a_lease_that_was_returned_after_a_snapshot_stays_returned(tmp_path: Pat
 
 
 def test_a_late_move_after_a_snapshot_revives_nothing(tmp_path: Path, clock: ManualClock) -> None:
-    """Its item was done before the snapshot, which follows the move."""
+    """The item was done before the snapshot, which is written after the move."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     one, other = [store.queue("jobs", lease_seconds=30) for store in stores]
     one.put(b"a")
@@ -88,7 +88,7 @@ def test_a_late_move_after_a_snapshot_revives_nothing(tmp_path: Path, clock: Man
         one._core.fill()
         owner = one._core.leasing.own_all([0], 10.0)
     assert owner is not None
-    clock.advance(20_000)  # it stands still until another worker has the item
+    clock.advance(20_000)  # it pauses until another worker has the item
     job = other.get_nowait()
     copy = one._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
     job.ack()
@@ -107,7 +107,7 @@ def test_a_late_move_after_a_snapshot_revives_nothing(tmp_path: Path, clock: Man
 
 
 def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClock) -> None:
-    """The acking worker stands still between its look at the lease and its event, until the item has moved."""
+    """The acking worker pauses between its check of the lease and its event, until the item has moved."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     worker, mover = [store.queue("jobs", lease_seconds=30) for store in stores]
     worker.put(b"a")
@@ -133,7 +133,7 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
 
 
 def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_path: Path, clock: ManualClock) -> None:
-    """It has read a copy that did not count yet; the event that makes it count is only in a snapshot."""
+    """It has read a copy that did not count yet; only a snapshot has the event that makes it count."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover, reader = [store.queue("jobs", lease_seconds=30) for store in stores]
     mover.put(b"first", delay=3600)
@@ -156,7 +156,7 @@ def test_a_process_that_falls_behind_the_journal_knows_where_items_moved(tmp_pat
 
 
 def test_an_open_while_items_are_moved_finds_their_copies(tmp_path: Path, clock: ManualClock) -> None:
-    """The move is recorded, and the original deleted, between its looks at the journal and at the log."""
+    """The move is recorded, and the original deleted, between its reads of the journal and the log."""
     stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
     mover = stores[0].queue("jobs", lease_seconds=30, segment_bytes=1 << 14)
     mover.put(b"a")
@@ -206,7 +206,7 @@ def test_the_latest_snapshot_that_is_whole_is_taken() -> None:
 
 
 def with_a_moved_item(path: Path, clock: ManualClock) -> None:
-    """A store whose queue holds one item, which lives on in a copy."""
+    """A store whose queue holds one item, as a moved copy."""
     with opened(path, clock) as store:
         queue = store.queue("jobs", segment_bytes=1 << 14)
         queue.put(b"old", delay=3600)
@@ -265,7 +265,7 @@ def test_a_moved_item_outlives_the_journal(tmp_path: Path, clock: ManualClock, i
 
 
 def test_damage_is_reported_once(tmp_path: Path, clock: ManualClock) -> None:
-    """Copies of later crashes are not among those that the damage may have concerned."""
+    """Copies from later crashes do not count as affected by the damage."""
     with_a_moved_item(tmp_path / "0", clock)
     damage_moves(tmp_path / "0")
     ends = []
@@ -280,7 +280,7 @@ def test_damage_is_reported_once(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def test_an_end_that_cannot_be_read_any_more_still_holds(tmp_path: Path, clock: ManualClock) -> None:
-    """Items that took the offsets of those that a power cut had taken are not done."""
+    """Items at the offsets of items that a power cut took are not done."""
     with opened(tmp_path, clock) as store:
         queue = store.queue("jobs")
         queue.put_many([b"a", b"b", b"c"])

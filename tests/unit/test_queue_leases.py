@@ -1,4 +1,4 @@
-"""Leases of a queue that several processes share, and what is left of them when those are gone."""
+"""Leases of a queue that several processes share, and what remains of them after those processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StartedAnew(ManualClock):
 
 
 def a_worker_dies(path: Path, clock: ManualClock, *, lease_seconds: float, is_rewritten: bool = False) -> Path:
-    """A store that was shared, as it is when the process that had leased its only item is gone."""
+    """A shared store after the death of the process that had leased its only item."""
     with Store(path / "store", clock=clock, background=False, durability="os", shared=True) as store:
         queue = store.queue("jobs", lease_seconds=lease_seconds)
         queue.put(b"a")
@@ -56,14 +56,14 @@ def a_worker_dies(path: Path, clock: ManualClock, *, lease_seconds: float, is_re
 def test_a_restart_of_the_machine_ends_all_leases(tmp_path: Path, shared: bool, is_rewritten: bool) -> None:
     dead = a_worker_dies(tmp_path, StartedAnew(30 * 86_400), lease_seconds=600, is_rewritten=is_rewritten)
     clock = StartedAnew(10)
-    for count in (2, 3):  # recorded: it holds for later processes too
+    for count in (2, 3):  # recorded, so it holds for later processes too
         with Store(dead, clock=clock, background=False, durability="os", shared=shared) as store:
             job = store.queue("jobs").get_nowait()
             assert (job.value, job.delivery_count) == (b"a", count)
 
 
 def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> None:
-    """The clock has reached its value at the crash of the machine."""
+    """The clock has already reached its value at the machine's crash."""
     dead = a_worker_dies(tmp_path, StartedAnew(100), lease_seconds=600)
     clock = StartedAnew(101)
     with mock.patch("kstore.queue.ledger.boot_id", return_value=b"the next boot..."):
@@ -72,7 +72,7 @@ def test_a_restart_of_the_machine_is_recognised_by_its_id(tmp_path: Path) -> Non
         job = one.get_nowait()
         assert (job.value, job.delivery_count) == (b"a", 2)
         one._space.rewrite()
-        # It ends those of before, and no other.
+        # It ends the leases from before, and no others.
         assert values(other) == values(stores[2].queue("jobs")) == []
         job.ack()
         for store in stores:
@@ -132,7 +132,7 @@ def test_the_late_word_of_a_lease_leaves_a_delay_alone(tmp_path: Path, clock: Ma
         clock.advance(31_000)
         again = queue.get_many(2)
         again[0].nack(delay=60)
-        again[1].ack()  # tells of the leases that were over
+        again[1].ack()  # reports the leases that had expired
         shutil.copytree(tmp_path / "store", tmp_path / "killed")
     with Store(tmp_path / "killed", clock=clock, background=False, durability="os") as store:
         assert values(store.queue("jobs")) == []
@@ -154,7 +154,7 @@ def test_a_topic_that_loses_items_is_no_queue(tmp_path: Path, setting: dict[str,
 
 @pytest.mark.parametrize("is_all", [True, False])
 def test_items_held_for_a_while_keep_their_delays(tmp_path: Path, clock: ManualClock, is_all: bool) -> None:
-    """As for a move, whose process dies, or gives up because another process has one of them."""
+    """As for a move whose process dies, or gives up because another process has one of them."""
     stores = shared_by(tmp_path, clock, 3)
     mover, worker, third = [store.queue("jobs", lease_seconds=600) for store in stores]
     mover.put(b"a")

@@ -20,13 +20,13 @@ CUT = 5
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
-    """It writes its acks without the lock."""
+    """A queue that writes its acks without the lock."""
     with Store(tmp_path / "store", clock=ManualClock(), background=False, durability="sync") as store:
         yield store.queue("jobs")
 
 
 def cut_in(queue: Queue, monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object], *, fails: bool) -> Job:
-    """Runs ``act``, in whose call ``name`` of the journal the items below ``CUT`` go; the job of another get then."""
+    """Runs ``act``, deletes the items below ``CUT`` in its call of the journal's ``name``; returns a job got then."""
     core = core_of(queue)
     journal: Any = core.journal
     real = getattr(journal, name)
@@ -52,7 +52,7 @@ def cut_in(queue: Queue, monkeypatch: pytest.MonkeyPatch, name: str, act: Callab
 
 
 def leased(queue: Queue, count: int = 3) -> list[Job]:
-    """The first of ten items, of which the others were not read yet."""
+    """Leases the first of ten items; the others were not read yet."""
     queue.put_many([b"leased"] * count)
     jobs = queue.get_many(count)
     queue.put_many([b"waits"] * (10 - count), headers=[{"h": b""}] * (10 - count))

@@ -1,4 +1,4 @@
-"""What a queue decides, without files: events, order, leases, copies, and processes that read the same journal."""
+"""A queue's decisions, without files: events, order, leases, copies, and processes that read the same journal."""
 
 from __future__ import annotations
 
@@ -221,12 +221,12 @@ class Process:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["claim", "done", "retry", "pass"]), st.integers(0, 5))))
 def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> None:
-    """An item has one owner at a time, whatever each process knew at its request; and none when it is done."""
+    """An item has one owner at a time, whatever each process knew at its request, and none when it is done."""
     processes = [Process() for _ in range(3)]
     journal: list[tuple[bytes, tuple[int, ...]]] = []
     now_ms = owners = 0
     done: set[int] = set()
-    held: dict[int, tuple[int, int]] = {}  # by offset: the owner, and when the lease is over
+    held: dict[int, tuple[int, int]] = {}  # by offset: the owner, and when the lease expires
     for number, what, offset in steps:
         process = processes[number]
         claim = process.state.claims.get(offset)
@@ -239,7 +239,7 @@ def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> No
             found = process.state.claims.get(offset)
             if found is not None and found.owner == owners:
                 assert offset not in done
-                assert held.get(offset, (0, 0))[1] <= now_ms, "somebody else has it"
+                assert held.get(offset, (0, 0))[1] <= now_ms, "another process has it"
                 held[offset] = owners, now_ms + 10
         elif claim is not None and held.get(offset, (0, 0))[0] == claim.owner:
             journal.append((DONE, (offset, 1)) if what == "done" else (RETRY, (offset, 1, 0, claim.owner)))
@@ -271,7 +271,7 @@ def test_an_ack_that_the_journal_has_already_counts_once() -> None:
 
 @pytest.mark.parametrize("is_read", [False, True], ids=["journal first", "items first"])
 def test_a_late_word_of_a_move_revives_nothing(is_read: bool) -> None:
-    """The copying process stood still until others had one leased, and another acked."""
+    """The copying process paused until others had leased one item and acked another."""
     state = with_items(2, is_shared=True)
     for offset in (0, 1):
         state.apply(CLAIM, (offset, 0, 7, 0, 10))
@@ -301,13 +301,13 @@ def test_a_move_by_the_holder_of_the_items_counts_once() -> None:
 
 
 class NeverWalked(dict[int, int]):
-    """The containers that may become large."""
+    """A container that may become large."""
 
     def __iter__(self) -> Iterator[int]:
-        raise AssertionError("all are looked at for one")
+        raise AssertionError("all are walked for one")
 
     def items(self) -> Any:
-        raise AssertionError("all are looked at for one")
+        raise AssertionError("all are walked for one")
 
 
 def test_a_copy_is_found_without_a_look_at_all_others() -> None:

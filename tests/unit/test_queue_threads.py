@@ -1,4 +1,4 @@
-"""Threads and processes that work at one queue: waiting and waking, one worker an item, forks and closes."""
+"""Threads and processes that share one queue: waiting and waking, one worker for each item, forks and closes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_the_thread_that_has_it(tmp_path:
             while not core.getter_count + core.putter_count + core.joiner_count:
                 pause(0.001)
             with core.lock:
-                pause(0.6)  # longer than it waits without a look: it waits for the lock now
+                pause(0.6)  # longer than it waits without looking: now it waits for the lock
                 for _ in range(3):
                     os.kill(os.getpid(), signal.SIGINT)
                     pause(0.05)
@@ -218,7 +218,7 @@ def test_a_condition_wakes_as_many_as_it_is_told() -> None:
     with lock:
         assert not condition.wait(0)
         assert not condition.wait(-1)
-        condition.notify()  # nobody waits
+        condition.notify()  # no thread waits
     threads = [threading.Thread(target=work) for _ in range(5)]
     for number, thread in enumerate(threads):
         thread.start()

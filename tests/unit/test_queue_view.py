@@ -1,4 +1,4 @@
-"""What ``peek`` and observers see of a queue: its items, and none that is left over."""
+"""What ``peek`` and observers see of a queue: its items, and no leftovers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_items_of_transactions_that_were_aborted_are_not_shown(queue: Queue, tmp
 
 
 def test_what_was_delivered_too_often_is_not_shown(queue: Queue, clock: ManualClock) -> None:
-    """Its last lease is over; the next get makes a dead letter of it."""
+    """Its last lease has expired; the next get makes it a dead letter."""
     queue.put_many([b"a", b"b"])
     queue.get_nowait().nack()
     assert queue.get_nowait().delivery_count == 2

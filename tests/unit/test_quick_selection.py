@@ -1,4 +1,4 @@
-"""What `make test` must not lose while it leaves out what takes long: a test for each promise and each planted bug."""
+"""`make test` omits long tests, but keeps a test for each promise and each planted bug."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.promises import PROMISES
 from tools.crash.mutants import MUTANTS, Mutant
 
 POWER_CUTS = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
-# Of each kind one, named by what its name begins with.
+# One test of each kind, by the beginning of its name.
 KEPT = {
     "a read in Spark": "tests/spark/test_batch_read.py::test_a_broker_directory_is_what_its_consumers_read",
     "a write in Spark": "tests/spark/test_write.py::test_a_batch_write_is_read_back",

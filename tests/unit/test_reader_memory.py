@@ -1,4 +1,4 @@
-"""What a reader keeps: nothing of what it has given, and nothing at all once it is forgotten."""
+"""A reader keeps nothing that it has returned, and nothing at all once it is dropped."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_the_first_batch_is_let_go_when_the_next_one_is_read(tmp_path: Path) -> 
         values = log.read_values()
         first = next(values)
         next(values)
-        # This name, and the call that counts.
+        # This name, and the counting call.
         assert sys.getrefcount(first) == 2

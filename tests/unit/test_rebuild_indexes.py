@@ -48,7 +48,7 @@ def test_every_index_of_a_closed_log_is_rebuilt_to_its_bytes(
             (closed / name).write_bytes(spoiled.get(what, data + b" "))
     spoiled_files = files(closed, *INDEXES)
     if what != "half":
-        # Of a shortened index verify, which holds each entry against the batches, knows only where it ends raggedly.
+        # verify compares each entry with the batches: it notices a shortened index only by a ragged end.
         assert repairs(closed, capsys) == [f"kstore recover --rebuild-indexes {shlex.quote(str(closed))}"]
     assert main(["recover", "--rebuild-indexes", "--dry-run", str(closed)]) == 0
     assert files(closed, *INDEXES) == spoiled_files

@@ -77,7 +77,7 @@ def test_what_a_truncation_left_after_missing_offsets_is_cut() -> None:
 def test_missing_offsets_that_are_no_truncations_stay() -> None:
     findings = [segment(0, 7), segment(18, 27)]
     for kept in (
-        Doubt(18, 18, suffix_only=False, is_gapless=True),  # begun there, by a writer that gives the offsets
+        Doubt(18, 18, suffix_only=False, is_gapless=True),  # begun there, by a writer that assigns the offsets
         Doubt(0, 27, suffix_only=False, is_gapless=True),  # all of it was durable: a compaction's
         Doubt(0, 0, suffix_only=False),
     ):

@@ -1,4 +1,4 @@
-"""Recovery on demand: a dry run says what the recovery then does, and changes nothing."""
+"""Recovery on demand: a dry run says what a recovery would do, and changes nothing."""
 
 from __future__ import annotations
 

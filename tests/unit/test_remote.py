@@ -1,4 +1,4 @@
-"""Files on other machines: read in ranges, written whole, and errors that are the package's own."""
+"""Files on other machines: read in ranges, written whole, with kstore's own errors."""
 
 from __future__ import annotations
 

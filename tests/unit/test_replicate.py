@@ -1,4 +1,4 @@
-"""A replicator: each restore is the store at one of its rounds, and it costs what is new."""
+"""A replicator: each restore is the store at one of its rounds, and a round costs only what is new."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.selection import tries
 from tests.unit.test_backup import SETTINGS, Life, contents, fill, restored, waiting
 
 UNREACHABLE = mock.patch.object(BackupTarget, "finish", side_effect=StorageError(errno.EIO, "unreachable"))
-# What every request to an object store goes through.
+# Every request to an object store goes through these.
 LIMITED = "kstore.files.remote.limited"
 LIVES = tries(40, quick=1)
 
@@ -239,7 +239,7 @@ def test_a_truncation_in_the_active_segment_replaces_what_was_copied(store: Stor
             replicator.flush()
         log.truncate_to(3)
         for _ in range(2):
-            log.append(b"x")  # as long as what was there
+            log.append(b"x")  # as long as the old one
         replicator.flush()
     with restored(tmp_path / "target", tmp_path / "new") as new:
         assert [one.value for one in new.log("orders").read()] == [b"0", b"1", b"2", b"x", b"x"]
@@ -386,7 +386,7 @@ def memory() -> Iterator[str]:
 
 
 class Requests:
-    """Counts the requests to an object store; one of them fails, after it was served or before."""
+    """Counts the requests to an object store; one of them fails, before or after it was served."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -406,7 +406,7 @@ class Requests:
 
 
 def replicated_to(target: str, store: Store, clock: ManualClock) -> int:
-    """Rounds, until one is complete; returns how many failed."""
+    """Runs rounds until one is complete; returns how many failed."""
     failed = 0
     replicator = store.replicator(target, keep=1)
     for number in range(4):
@@ -445,7 +445,7 @@ def test_a_request_that_fails_costs_a_round_and_nothing_else(
             counts.append(requests.count)
             requests.failing = 0
             if failed > 1:
-                raise Wrong(f"request {number} has failed {failed} rounds")
+                raise Wrong(f"request {number} failed {failed} rounds")
             with store.replicator(target) as replicator:
                 replicator.flush()
             before = contents(store)
@@ -490,7 +490,7 @@ class ReplicatedLife(Life):
 
     def cut(self, store: Store) -> None:
         super().cut(store)
-        # Of no transactions: a marker that is cut off would leave one open.
+        # Without transactions: a marker that is cut off would leave one open.
         store.topic("plain")
         log = store.log("plain")
         log.append_many([self.value() for _ in range(self.generator.randint(1, 12))])

@@ -1,4 +1,4 @@
-"""What a replicator removes from its target: what no manifest names, and nothing that is not kstore's."""
+"""A replicator removes from its target what no manifest names, and nothing that is not kstore's."""
 
 from __future__ import annotations
 

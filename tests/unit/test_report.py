@@ -83,7 +83,7 @@ def seen(document: Document) -> Seen:
 
 
 def page_if_possible(document: Document) -> str:
-    """The page, or "" without Jinja2: what the document does not hold the page cannot tell."""
+    """The page, or "" without Jinja2: the page cannot show more than the document holds."""
     return page(document) if find_spec("jinja2") else ""
 
 
@@ -337,7 +337,7 @@ def test_a_damaged_checkpoint_of_a_store_is_a_finding(tmp_path: Path) -> None:
     assert "not an entry" not in hashed
 
 
-# --- what it does not tell --------------------------------------------------------------------------------------------
+# --- what it does not reveal ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_the_page_asks_for_nothing_and_its_links_lead_somewhere(tree: str) -> No
 
 
 def many_partitions(count: int) -> Document:
-    """A report on ``count`` partitions of 100 segments each, half of them damaged, written at many times by many."""
+    """A report on ``count`` partitions of 100 segments each, half of them damaged, with many times and producers."""
     document: Document = json.loads(json.dumps(report_on("damaged")))
     damaged = next(log for log in document["partitions"] if log["name"] == "flipped-record-0")
     [segment] = damaged["segment_list"]

@@ -1,4 +1,4 @@
-"""Hostile payloads, keys, headers and names of topics, files and groups leave a page with no element but our own."""
+"""Hostile payloads, keys, headers and names of topics, files and groups add no element to a page."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_browser_runs_nothing_asks_for_nothing_and_says_nothing(tmp_path: Path
     assert not {tag for tag, _ in seen.kinds} & {"script", "iframe", "img", "base", "link", "form"}
     title = page.dom.partition("<title>")[2].partition("</title>")[0]
     assert title.startswith("Logs: ")
-    # The browser read every element that was written, and no other.
+    # The browser saw exactly the elements that were written.
     assert {tag for tag, _ in seen.kinds} == {tag for tag, _ in Elements(made.html()).kinds}
 
 

@@ -106,7 +106,7 @@ def test_keys_made_to_collide_are_counted_within_the_error(tmp_path: Path) -> No
         sketch.add_key(keys[-1], 10)
         sketch.add_key(b"user-7", 10)
     rows = {row[3]: row[0] for row in sketch.frequent(3000)}
-    # A search looks at 128 slots: the other keys are only missed.
+    # A search covers 128 slots: the other keys are just missed.
     assert len(rows) <= 129
     assert rows[b"user-7"] == 50
     assert rows.get(keys[-1], 0) <= 51 <= rows.get(keys[-1], 0) + sketch.missed_count

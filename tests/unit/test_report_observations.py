@@ -173,7 +173,7 @@ def test_the_offsets_of_a_log_are_a_line_over_its_times(tmp_path: Path) -> None:
     [log_fields, _] = document["partitions"]
     assert [bucket[4] for bucket in log_fields["timeline"]["buckets"]] == [0, 1, 2, 3]
     assert 'class="offsets"' in drawing.timeline(log_fields["timeline"], titled=False)
-    # Of several logs together they mean nothing.
+    # For several logs together they mean nothing.
     assert {bucket[4] for bucket in document["total"]["timeline"]["buckets"]} == {-1}
     assert 'class="offsets"' not in drawing.timeline(document["total"]["timeline"], titled=True)
 

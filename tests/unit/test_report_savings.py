@@ -1,4 +1,4 @@
-"""What another codec would save: the sizes are real ones, and a sample is small whatever the log."""
+"""What another codec would save: the sizes are real, and the sample is small for any log."""
 
 from __future__ import annotations
 

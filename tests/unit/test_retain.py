@@ -1,4 +1,4 @@
-"""What retention may delete: by the log's start, by size, by time; and which clocks it believes."""
+"""What retention may delete: by the log's start, by size, by time; and which clocks it trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the active segment rolls: every condition of Kafka's LogSegment.shouldRoll, its border, and the idle rule."""
+"""When the active segment rolls: every condition of Kafka's LogSegment.shouldRoll, its limit, and the idle rule."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_size_sum_beyond_32_bits_rolls() -> None:
     ],
 )
 def test_a_segment_rolls_by_the_time_of_its_records(max_timestamp: int, expected: RollReason | None) -> None:
-    # The clock stands days later: what counts is how the records lie to each other.
+    # The clock is days later: only the records' times relative to each other count.
     assert reason(max_timestamp=max_timestamp, now_ms=1_000_000 + 9 * DAY_MS) is expected
 
 

@@ -17,7 +17,7 @@ from tests.fake_clock import ManualClock
 from tests.log_cases import offsets
 from tests.log_helpers import TIME
 
-# More than the bytes that are found without an index.
+# More bytes than a search without an index covers.
 COUNT = 200
 
 
@@ -37,7 +37,7 @@ def active(log: Log) -> LogSegment:
 
 
 def once_found(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[], object]) -> list[str]:
-    """Does ``change`` between the moment when a reader gets the active segment's index and its use; lists that."""
+    """Does ``change`` after a reader gets the active segment's index and before it uses it; lists each time."""
     real = getattr(LogSegment, name)
     done: list[str] = []
 
@@ -160,7 +160,7 @@ def test_a_segment_that_is_cut_off_after_a_reader_found_its_index_is_out_of_rang
 
 def test_a_following_read_of_an_open_log_does_not_end_silently(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: object, **__: object) -> None:
-        raise ClosedError("a part of the log is closed")
+        raise ClosedError("part of the log is closed")
 
     monkeypatch.setattr(LogSegment, "runs_from", closed)
     with pytest.raises(ClosedError, match="a part"):

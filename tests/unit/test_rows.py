@@ -1,4 +1,4 @@
-"""Rows of Arrow columns to batches: the same records as come back, in Kafka's partitions, whatever the buffers hold."""
+"""Rows of Arrow columns to batches: the same records come back, in Kafka's partitions, whatever the buffers hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run becomes the columns that its batches become one by one, and is counted alike."""
+"""A run gives the same columns and counts as its batches one by one."""
 
 from __future__ import annotations
 

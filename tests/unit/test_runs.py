@@ -1,4 +1,4 @@
-"""Runs: what a compiled run holds, why it ends, and the records that come of it."""
+"""Runs: what a compiled run holds, why it ends, and its records."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_a_batch_at_the_end_of_a_record_is_not_taken_for_the_next_one(how: str) 
 
 
 def test_where_the_damaged_entry_ends_bounds_the_search() -> None:
-    # Sizes that are a power of two: a flipped bit in one leads to where a later batch begins.
+    # Sizes that are a power of two: a flipped bit in one leads to the start of a later batch.
     assert found(LOG, STARTS[0] + 1, next_offset=3, entry_stop=STARTS[3]) == STARTS[1]
     assert found(LOG, STARTS[0] + 1, next_offset=3, hints=[STARTS[1]], entry_stop=STARTS[3]) == STARTS[1]
     assert found(LOG, STARTS[2] + 1, next_offset=3, entry_stop=STARTS[3] + 5) == STARTS[3]
@@ -288,7 +288,7 @@ def test_a_last_batch_after_damage_that_leaps_across_a_known_end_is_damage(base:
 def test_a_batch_after_damage_counts_where_another_bears_it_out_or_nothing_speaks_against_it() -> None:
     assert walked(after_damage(1030, 1033), known_end=9)[1] == ("damage", 3, 1030)
     assert walked(after_damage(6), known_end=9)[1] == ("damage", 3, 6)
-    # The known end may be an old one: the batch after the damaged one was written after it.
+    # The known end may be old: the batch after the damaged one was written later.
     assert walked(after_damage(6), known_end=6)[1] == ("damage", 3, 6)
 
 

@@ -1,4 +1,4 @@
-"""Background tasks: when they run, that none ends the others, and what their status says."""
+"""Background tasks: when they run, that no failure ends the others, and what their status says."""
 
 from __future__ import annotations
 

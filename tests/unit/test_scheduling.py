@@ -1,4 +1,4 @@
-"""Which tests one worker runs in their order, and how many workers there are."""
+"""Which tests one worker runs in order, and how many workers there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hostile file may say at every byte that a large batch begins there: what is checksummed for it is bounded."""
+"""A hostile file may claim a large batch at every byte: the number of checksummed bytes stays bounded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def header(base_offset: int, size: int, crc: int = 1) -> bytes:
 
 
 def hostile(size: int, share: float) -> bytes:
-    """Nothing but headers, each of which claims that share of the file, and is followed by one that fits."""
+    """Only headers, each of which claims that share of the file and is followed by one that matches."""
     count = size // BATCH_HEADER_BYTES
     claimed = int(count * share) * BATCH_HEADER_BYTES
     return b"".join(header(number, claimed) for number in range(count))
@@ -117,7 +117,7 @@ def test_where_the_search_ends_the_next_index_entry_that_is_whole_is_taken() -> 
 
 
 def test_candidates_that_nothing_follows_cost_a_header_and_no_checksum(checksummed: Checksummed) -> None:
-    # Such a claim ends one byte after the start of another header, where its CRC would be the magic.
+    # Such a claim ends one byte after another header's start, so a CRC byte would be its magic.
     claims = b"".join(header(number, BATCH_HEADER_BYTES * 1000 + 1, crc=0xFFFFFFFF) for number in range(20_000))
     data = claims + whole(10**6) + whole(10**6 + 1)
     assert find_next_batch(BufferSource(data), 0, len(data), next_offset=0) == len(claims)

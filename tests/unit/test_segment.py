@@ -1,4 +1,4 @@
-"""One segment: lookups on empty, in gaps and at the ends, times, truncation, rebuilt indexes, names."""
+"""One segment: lookups in an empty one, in gaps and at the ends, times, truncation, rebuilt indexes, names."""
 
 from __future__ import annotations
 

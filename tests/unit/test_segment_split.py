@@ -71,7 +71,7 @@ def test_a_writer_splits_what_overflows(last: bool, tmp_path: Path) -> None:
         assert log.recovery.clean
         assert not log.recovery.notes
         assert offsets(log) == [*wanted, wanted[-1] + 1]
-    # Each part has the indexes that appending writes.
+    # Each part has the indexes that appends write.
     with Log(tmp_path / "appended", index_interval_bytes=0) as log:
         for offset in NEAR:
             log.append_batches(data(offset, timestamp=TIME + offset), assign_offsets=False)
@@ -154,14 +154,14 @@ def test_a_gap_between_segments_is_no_reason_to_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bit", range(31, 63))
 def test_a_flipped_high_bit_in_the_last_base_offset_is_damage(bit: int) -> None:
-    """An offset that far away is not believed if nothing after it confirms it."""
+    """An offset that far away does not count unless a later batch confirms it."""
     content = data(0) + data(1) + (2 ^ (1 << bit)).to_bytes(8, "big") + data(2)[8:]
     for found in (
         list(walk(BufferSource(content), 0, len(content), next_offset=0)),
         list(walk_headers(BufferSource(content), len(content), next_offset=0)),
     ):
         assert [isinstance(item, Damage) for item in found] == [False, False, True]
-    # Nor is one of a batch that another follows.
+    # Nor does one that the next batch contradicts.
     content += data(3)
     (damage,) = [
         item for item in walk(BufferSource(content), 0, len(content), next_offset=0) if isinstance(item, Damage)

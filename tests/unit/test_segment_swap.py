@@ -1,7 +1,7 @@
-"""A swap of a compacted segment that a crash has cut: the next open finds the log as it was before, or after.
+"""A crash interrupts the swap of a compacted segment: the next open finds the log as before, or as after.
 
-Several segments become one here, and of the last of them no record stays: so what the new segment replaces cannot be
-told from its offsets, and while it is completed what it was made from is only partly there.
+Several segments become one here, and no record of the last ones stays. So the new segment's offsets do not show what it
+replaces, and while it is completed its sources are only partly there.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def cuts(tmp_path: Path) -> tuple[list[Path], Content, Content]:
         for name in (b"a", b"b", b"c"):
             log.append_many([name] * 3, keys=[b"kept-" + name, b"x", b"y"], timestamps=[TIME] * 3)
             log.roll()
-        # Records without a key go: of the segments at 9 and 11 nothing stays. (Of the last batch that is cleaned an
-        # empty one would: so another group follows, a segment as large as one may be.)
+        # Records without a key go: nothing of the segments at 9 and 11 stays. (The last cleaned batch would stay empty,
+        # so another group follows: a segment of the largest size.)
         for _ in range(2):
             log.append_many([b"gone"] * 2, timestamps=[TIME] * 2)
             log.roll()
@@ -82,11 +82,11 @@ def test_a_swap_that_was_cut_is_undone_or_completed(tmp_path: Path) -> None:
         with Log(copy, read_only=True) as view:
             seen = content(view)
         with opened(copy) as log:
-            assert content(log) == seen, f"{copy.name}: a view and a writer take up the same"
+            assert content(log) == seen, f"{copy.name}: a view and a writer find the same"
             assert not log.recovery.corrupt
             log.check()
         found.append(seen == after)
         assert seen in (before, after), copy.name
-    # The commit is one rename: before it all is as it was, and from then on nothing comes back.
+    # The commit is one rename: before it nothing has changed, and after it nothing comes back.
     assert found == sorted(found)
     assert {False, True} == set(found)

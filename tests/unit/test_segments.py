@@ -90,7 +90,7 @@ def test_a_snapshot_does_not_change_under_its_reader(segments: LogSegments) -> N
     assert base(snapshot.floor(15)) == 10
 
 
-# In a program of its own: all threads of a process share the refusals, and its finalizers do.
+# In its own program: all threads and finalizers of a process share the refusals.
 SHORT_OF_MEMORY = """
 import gc, sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The sender's rounds: what is written, in which order its callbacks run, and that it outlives whatever fails."""
+"""The sender's rounds: what they write, in which order callbacks run, and that the sender survives every failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kstore.types import Durability
 from tests.fake_fs import WRITES, Fault, RecordingFs
 from tests.producer_helpers import Unthreaded, producer_of, unthreaded
 
-# Only what hangs takes longer, however busy the machine is.
+# Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
 
 
@@ -45,7 +45,7 @@ def one(tmp_path: Path) -> Iterator[Unthreaded]:
 
 
 def fail_next(one: Unthreaded, partition: int, *errors: Exception) -> None:
-    """Lets the next writes to a partition fail with ``errors``, one after the other."""
+    """Fails the next writes to a partition with ``errors``, one by one."""
     writer = writer_of(one.store.log("orders", partition))
     commit, left = writer.commit_many, list(errors)
 
@@ -148,7 +148,7 @@ def test_a_recreated_topic_takes_no_records_of_the_old_one_for_repetitions(one: 
 
 
 def test_callbacks_run_in_order_whichever_thread_wrote(tmp_path: Path) -> None:
-    """One batch is written by the thread that sends; before it hands it over, the sender writes the next one."""
+    """The sending thread writes one batch; before it hands it over, the sender writes the next one."""
     with unthreaded(tmp_path / "data", linger_ms=0) as one:
         sender, told = one.producer._outbox.sender, []
 
@@ -245,7 +245,7 @@ def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
             one.clock.advance(200)
         assert [delivery.result(0).offset for delivery in deliveries] == list(range(12))
         with suppress(KstoreError):
-            one.store.close()  # a log that was poisoned when its records were published
+            one.store.close()  # the log was poisoned when its records were published
     with Store(tmp_path / "data", background=False) as store:
         assert list(store.log("orders").read_values()) == [b"%d" % number for number in range(12)]
 
@@ -265,7 +265,7 @@ def test_the_sequences_of_a_failed_batch_are_used_by_the_next_one(one: Unthreade
 
 
 def test_batches_after_one_that_failed_get_its_sequences(tmp_path: Path) -> None:
-    """They were tried, and had sequences, before the first of them failed finally."""
+    """They were tried, and had sequences, before the first of them finally failed."""
     with unthreaded(tmp_path / "data", batch_size=0) as one:
         one.store.log("orders")
         full = DiskFullError(errno.ENOSPC, "full", "orders-0")
@@ -295,7 +295,7 @@ def test_sequences_that_may_be_in_the_log_are_not_used_again(one: Unthreaded) ->
 
 
 def test_what_a_tried_batch_is_split_into_and_what_is_after_it_follow_each_other(tmp_path: Path) -> None:
-    """All had sequences already, when the log's limit became smaller."""
+    """All already had sequences when the log's limit became smaller."""
     with unthreaded(tmp_path / "data", batch_size=1000) as one:
         one.store.log("orders")
         values = [b"%d" % number + b"v" * 300 for number in range(9)]
@@ -353,7 +353,7 @@ def test_the_sender_sleeps_until_the_next_batch_is_due_or_expires(tmp_path: Path
         assert 0 < one.round() <= 0.4
         one.fs.faults.clear()
         one.clock.advance(1000)
-        assert one.round() == 0, "it looks at once for more"
+        assert one.round() == 0, "it looks for more at once"
         assert one.round() == 60
 
 
@@ -388,7 +388,7 @@ def test_an_abandoned_queue_keeps_the_batches_being_written(one: Unthreaded) -> 
 
 
 def test_a_batch_that_expires_while_it_is_written_takes_the_result_of_the_write(one: Unthreaded) -> None:
-    """Kafka: testInflightBatchesExpire...; here no batch on its way to the disk is given up."""
+    """Kafka: testInflightBatchesExpire...; here no batch expires during its write."""
     writer = writer_of(one.store.log("orders", 0))
     commit = writer.commit_many
 
@@ -432,7 +432,7 @@ def test_everything_is_written_when_a_flush_begins_in_the_order_of_the_sends(tmp
 
 
 def test_flush_waits_for_what_batches_are_split_into(tmp_path: Path) -> None:
-    """Kafka completed the parent at the split, and so a flush could return early."""
+    """Kafka completed the parent at the split, so a flush could return early."""
     with kstore.open(tmp_path / "data", durability="os", background=False) as store:
         store.create_topic("orders", max_message_bytes=500)
         with store.producer(linger_ms=60_000) as producer:

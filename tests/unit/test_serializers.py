@@ -1,4 +1,4 @@
-"""Serializers: what becomes of keys and values, and what is said of those that they cannot take."""
+"""Serializers: what they make of keys and values, and their errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_a_serializer_cannot_take_is_an_error_that_names_both(
     ) as caught:
         value_of(setting, value)
     assert isinstance(caught.value.__cause__, cause)
-    # Bytes of users are in no message.
+    # No message contains users' bytes.
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
@@ -118,7 +118,7 @@ def test_an_object_sees_the_topic_and_adds_headers() -> None:
 def test_the_key_comes_first() -> None:
     key, value = Framing(), Framing()
     Serializers(key, value).serialize("t", 1, 2)
-    # One list, to which both have added.
+    # One list, to which both added.
     assert key.seen[0] is value.seen[0]
     assert len(value.seen[0]) == 2
 

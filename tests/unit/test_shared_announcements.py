@@ -1,4 +1,4 @@
-"""What a writer of a shared log changes, and that the other writers learn of it first."""
+"""What a writer of a shared log changes, and that it announces each change to the others first."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class AnnouncedFs(WatchedFs):
         log_path = self.path / f"{state.base_offset:020d}.log"
         is_longer = log_path.stat().st_size > state.position
         if operation.path == str(log_path):
-            # It is longer then, or again as long as it was.
+            # The file is then longer, or as long as before.
             return operation.position < state.position and not (operation.kind == "truncate" and is_longer)
         return not (operation.kind in WRITES and operation.path.endswith("index") and is_longer)
 
@@ -127,14 +127,14 @@ def keeps_epoch(log: Log) -> None:
 
 
 def forget_tail(log: Log) -> None:
-    """Makes the record describe nothing of the active segment."""
+    """Makes the record say nothing about the active segment."""
     others = others_of(log)
     with turn_of(log).lock:
         others.seen = others.seen._replace(flags=others.seen.flags & ~TAIL_KNOWN)
 
 
 def is_undone(log: Log) -> None:
-    """An append that is written and indexed when it fails."""
+    """An append that fails after it is written and indexed."""
     with mock.patch.object(writer_of(log).appends._durability, "publish", side_effect=DiskFullError(28, "full")):
         for _ in range(4):
             with pytest.raises(DiskFullError):
@@ -178,7 +178,7 @@ def test_what_changes_a_file_is_announced_first(step: str, tail: str, tmp_path: 
     two = shared(path, durability, **settings)
     first_ms = SYSTEM_CLOCK.now_ms() - 1000
     for number in range(42):
-        # The last one has no index entry, and is the latest: a tail that the record does not describe is rebuilt.
+        # The last record has the latest time and no index entry: a tail unknown to the record is rebuilt.
         (one, two)[number % 2].append(b"%d" % number * 30, timestamp=first_ms + number)
     one.refresh()
     if tail != "open":
@@ -243,7 +243,7 @@ def test_an_index_that_lost_entries_is_rebuilt(
 def test_the_rebuild_of_an_index_is_announced_first(
     tail: str, suffix: str, tmp_path: Path, durability: Durability
 ) -> None:
-    """A writer killed in it leaves a hole of zeros, or less: the next writer must know that it has to look."""
+    """A writer killed in it leaves at most a hole of zeros: the next writer must know that it has to look."""
     path = tmp_path / "log"
     fs = AnnouncedFs(path)
     one = Log(path, shared=True, durability=durability, fs=fs, index_interval_bytes=200)

@@ -81,7 +81,7 @@ def test_a_record_that_cannot_be_believed_means_recovery(how: str, pair: tuple[L
         data = state._replace(flags=state.flags | 1).encode()
         file.seek(POSITION)
         file.write({"torn": data[:50] + bytes(82), "changing": data, "zero": bytes(132)}[how])
-    # What a roll that was not brought to its end leaves.
+    # What an unfinished roll leaves.
     (tmp_path / "log" / f"{30:020d}.log").write_bytes(b"half a batch")
     assert two.append(b"thirty") == 30
     assert one.append(b"thirty-one") == 31
@@ -150,7 +150,7 @@ def test_a_recovery_in_a_turn_has_no_index_rebuilt_that_needs_a_turn_itself(tmp_
 
 
 def test_an_interrupt_between_the_turn_and_the_sync_acknowledges_nothing(tmp_path: Path) -> None:
-    """The leader of a group is interrupted: the other threads must not take what was only written for durable."""
+    """The leader of a group is interrupted: the other threads must not treat unsynced writes as durable."""
     with shared(tmp_path / "log") as log:
         log.append(b"a")
         writer = writer_of(log)

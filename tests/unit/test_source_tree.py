@@ -1,4 +1,4 @@
-"""The error for a program that finds kstore's sources without the compiled modules; and ``python -m kstore``."""
+"""The error of a program that finds kstore's sources without the compiled modules; and ``python -m kstore``."""
 
 from __future__ import annotations
 

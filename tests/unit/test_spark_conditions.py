@@ -1,4 +1,4 @@
-"""Conditions of SQL as what a read may skip: exactly understood, or not at all."""
+"""SQL conditions as what a read may skip: understood exactly, or not at all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNDERSTOOD: dict[str, list[Filter]] = {
     "timestamp > '2026-01-01T02:00:00+02:00'": [
         GreaterThanOrEqual(TIME, NEW_YEAR.astimezone(timezone(timedelta(hours=2))))
     ],
-    # In whatever zone the session is.
+    # Whatever the session's time zone.
     "timestamp >= date'2026-01-01'": [GreaterThanOrEqual(TIME, NEW_YEAR - timedelta(hours=18))],
     "timestamp = '2026-01-01 00:00'": [GreaterThanOrEqual(TIME, NEW_YEAR - timedelta(hours=18))],
     "timestamp < '2026-01-01'": [],
@@ -155,7 +155,7 @@ def test_what_cannot_match_is_not_planned(path: Path) -> None:
     (piece,) = split.pieces
     assert (piece.place.topic, piece.place.partition, piece.start, piece.stop) == ("a", 1, 30, 40)
     assert offsets_of(reader) == list(range(30, 40))
-    # The upper bound of a time skips nothing, a lower one what is before it.
+    # An upper bound of a time skips nothing, a lower one skips what is before it.
     assert len(offsets_of(make_reader(path, pruneWhere="timestamp < '1970-01-01'"))) == 300
     assert offsets_of(make_reader(path, pruneWhere="timestamp >= '1970-01-01T00:00:00.095Z' and topic = 'b'")) == [
         95,

@@ -1,4 +1,4 @@
-"""How Spark finds the data source: ``pyspark_kstore`` is there, is light, and hides no other source."""
+"""How Spark finds the data source: ``pyspark_kstore`` exists, is light, and hides no other source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import kstore.spark
 import pyspark_kstore
 
-# What Spark does in a process of its own, pyspark/sql/worker/lookup_data_sources.py.
+# What Spark does in another process, pyspark/sql/worker/lookup_data_sources.py.
 LOOK_UP = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -1,4 +1,4 @@
-"""What a user of Spark meets first: errors with their own sentence first, missing packages, tables, registration."""
+"""What a Spark user meets first: errors that start with their own sentence, missing packages, tables, registration."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_table_that_is_read_has_no_options() -> None:
 
 
 class Session:
-    """The part of a session that ``register`` uses: the formats that it knows, and those that were registered."""
+    """The part of a session that ``register`` uses: the known formats, and the registered ones."""
 
     def __init__(self, *known: str, can_be_asked: bool = True) -> None:
         self.registered: list[type] = []

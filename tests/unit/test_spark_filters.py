@@ -1,4 +1,4 @@
-"""Filters: what each of Spark's makes of what is read, and that none loses a record that passes it."""
+"""Filters: how each of Spark's limits a read, and that none loses a record that passes it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OFFSET, TIMESTAMP, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), (
         ([GreaterThan(OFFSET, 5), GreaterThan(OFFSET, 7), LessThan(OFFSET, 99), LessThan(OFFSET, 20)], 8, 20),
         ([In(OFFSET, (9, 3, 5))], 3, 10),
         ([In(OFFSET, (9, None))], 9, 10),
-        # What is not understood leaves everything.
+        # An unknown filter excludes nothing.
         ([In(OFFSET, (9, "3"))], 0, OFFSET_MAX),
         ([In(OFFSET, ())], 0, OFFSET_MAX),
         ([EqualTo(OFFSET, None)], 0, OFFSET_MAX),
@@ -87,7 +87,7 @@ MOMENT_MS = 1_767_268_800_000
         ([LessThan(TIMESTAMP, MOMENT)], None),
         ([LessThanOrEqual(TIMESTAMP, MOMENT)], None),
         ([Not(EqualTo(TIMESTAMP, MOMENT))], None),
-        # Which moment this is depends on a zone.
+        # The moment depends on a time zone.
         ([GreaterThan(TIMESTAMP, MOMENT.replace(tzinfo=None))], None),
         ([GreaterThan(TIMESTAMP, date(2026, 1, 1))], None),
     ],
@@ -119,7 +119,7 @@ def test_filters_on_the_time_say_where_reading_may_begin(filters: list[Filter], 
         (LessThanOrEqual(PARTITION, 3), True),
         (In(PARTITION, (1, 2)), False),
         (Not(EqualTo(PARTITION, 3)), False),
-        # What is not understood leaves everything.
+        # An unknown filter excludes nothing.
         (EqualTo(TOPIC, 5), True),
         (EqualTo(PARTITION, "4"), True),
         (In(PARTITION, (1, None)), True),
@@ -177,7 +177,7 @@ def test_no_row_that_passes_all_filters_is_left_out(seed: int) -> None:
 def test_spark_takes_a_soft_pushdown_for_none_where_filters_are_not_pushed() -> None:
     taken: list[list[Filter]] = []
     soft = SoftPushdown(taken.append)
-    # What Spark looks at, in pyspark.sql.worker.data_source_pushdown_filters and plan_data_source_read.
+    # What Spark checks in pyspark.sql.worker.data_source_pushdown_filters and plan_data_source_read.
     assert getattr(soft, "__func__", None) is DataSourceReader.pushFilters
     filters: list[Filter] = [EqualTo(OFFSET, 5)]
     assert soft(filters) is filters

@@ -1,4 +1,4 @@
-"""Which Java Spark gets: the order of the places, what is wrong with each, and the shim for a jlinked one."""
+"""Which Java Spark gets: the order of places, what may be wrong with each, and the shim for a jlinked one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ echo "started with: $*" >&2
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A user's environment with a home of its own and no Java."""
+    """A user's environment with its own home and no Java."""
     return {"HOME": str(tmp_path / "home"), "PATH": "/nowhere"}
 
 

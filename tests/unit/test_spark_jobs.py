@@ -1,4 +1,4 @@
-"""The Spark jobs as far as they go without a session: options, plans, and what a task does to its piece of a log."""
+"""The Spark jobs, as far as possible without a session: options, plans, and a task's work on its piece of a log."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ class Killed(BaseException):
 def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None], seed: int
 ) -> None:
-    """At each step that changes the export directory, before it and after it."""
+    """Before and after each step that changes the export directory."""
     draw = random.Random(seed)
     steps = [0]
     dies_at = -1
@@ -307,7 +307,7 @@ def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
             kills += 1
         dies_at = -1
         run(out)
-        run(out)  # the first one may have ended a run that was planned before more came
+        run(out)  # the first may have finished a run that was planned before more records came
         assert Counter(exported(out)) == Counter(recorded(store))
         assert committed_rows(out) == number
         assert not list((out / STATE_DIRECTORY).glob("part-*"))

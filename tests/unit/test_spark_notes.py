@@ -1,4 +1,4 @@
-"""What a query is told once: options without a meaning here, and rows that depend on the default isolation level."""
+"""What a query logs once: options without a meaning here, and rows that depend on the default isolation level."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_rows_that_only_the_default_isolation_leaves_out_are_noted(store: kstore
         assert len(said) == 1
         assert "records of aborted transactions are left out of t-0" in said[0]
         assert "reading ends before the first open transaction of t-0" in said[0]
-        # Not if the user chose, nor for a range that has none of them.
+        # Not if the user chose a level, and not for a range without such rows.
         offsets_of(make_reader(store.path, isolationLevel="read_committed"))
         offsets_of(make_reader(store.path, endingOffsets='{"t": {"0": 1}}'))
         assert len(said) == 1

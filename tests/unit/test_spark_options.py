@@ -1,4 +1,4 @@
-"""Every option of a read: what it is without being set, what it takes, and what each error says."""
+"""Every option of a read: its default, its values, and its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream(**options: str) -> ReadOptions:
 
 # --- every option: its default, and what a value becomes -------------------------------------------------------------
 
-# Option, field, default, a text, what it becomes. In a batch, where it is not for streams only.
+# Option, field, default, a text, its value. For a batch, unless it is only for streams.
 VALUES: list[tuple[str, str, object, str, object]] = [
     ("storage_options", "storage_options", {}, '{"endpointUrl": "x"}', {"endpointUrl": "x"}),
     ("subscribe", "topics", Topics(), "a, b,a,", Topics(subscribe=("a", "b"))),
@@ -255,7 +255,7 @@ ERRORS: list[tuple[dict[str, str], str]] = [
         {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"},
         "The value of minOffsetPerTrigger(11) is higher than the maxOffsetsPerTrigger(10).",
     ),
-    # where that has none
+    # an error of kstore's own
     ({"subscribePattern": "("}, "subscribePattern is '(', expected a regular expression ("),
     ({"startingOffsetsByTimestampStrategy": "first"}, "Strategy is 'first', expected one of error, latest"),
     ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes', expected true or false"),

@@ -1,4 +1,4 @@
-"""The archive for executors: what is in it, that a Python without kstore runs from it, and its settings."""
+"""The archive for executors: its contents, its settings, and that a Python without kstore runs from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs send to tasks and back: JSON by declared types, from which nothing else is ever created."""
+"""What jobs send to tasks and back: JSON by declared types, which never creates anything else."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def rows_of(segment: Segment) -> Iterator[pa.RecordBatch]:
 
 
 def sent(kind: Any, *groups: list[Any]) -> Iterator[pa.RecordBatch]:
-    """The rows that a task gets: a group each."""
+    """The rows that a task gets: one for each group."""
     first = 0
     for group in groups:
         yield pa.record_batch({"slot": [0], "first": [first], "items": [to_json(group, list[kind])]})

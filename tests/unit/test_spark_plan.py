@@ -1,4 +1,4 @@
-"""How a read is divided: large segments cut where the index knows a batch, small ones together, nothing twice."""
+"""How a read is divided: large segments are cut at batches in the index, small ones joined, nothing is read twice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bounds(splits: Sequence[Split]) -> list[list[tuple[int, int]]]:
 
 
 def check_covers(splits: Sequence[Split], ranges: Sequence[tuple[LogPlace, int, int]]) -> None:
-    """The pieces are the ranges, in order, without a gap, and nothing twice."""
+    """The pieces cover the ranges in order, without gaps or overlaps."""
     pieces = [piece for split in splits for piece in split.pieces]
     found: list[tuple[LogPlace, int, int]] = []
     for piece in pieces:
@@ -129,7 +129,7 @@ def test_there_are_as_many_splits_as_asked_for_at_least(tmp_path: Path) -> None:
         splits = planned(tmp_path, [(place, 0, 1000)], min_partitions=count)
         check_covers(splits, [(place, 0, 1000)])
         assert count <= len(splits) <= max(2 * count, count + 5)
-    # There are no more offsets.
+    # No more offsets exist.
     assert len(planned(tmp_path, [(place, 0, 7)], min_partitions=100)) == 7
     assert planned(tmp_path, [], min_partitions=100) == []
 

@@ -1,4 +1,4 @@
-"""Which offsets a query reads of what the logs hold, when records of them are lost, and how much a batch takes."""
+"""Which of the logs' offsets a query reads, when its records are lost, and how much a batch takes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options(streaming: bool = False, /, **given: str) -> ReadOptions:
 
 
 def times_ten(place: LogPlace, timestamp_ms: int) -> int | None:
-    """Offset n was written at 10 n, up to offset 99."""
+    """Offset n has the time 10 n, up to offset 99."""
     offset = -(-timestamp_ms // 10)
     return offset if offset < 100 else None
 
@@ -91,7 +91,7 @@ def test_times_bound_partitions() -> None:
 
 @pytest.mark.parametrize("given", [{"startingTimestamp": "600"}, {"startingOffsetsByTimestamp": '{"a":{"0":600}}'}])
 def test_no_record_at_or_after_the_start_is_an_error_or_the_end(given: dict[str, str]) -> None:
-    # There is one after the last stable offset, which does not count.
+    # The one after the last stable offset does not count.
     log = held(A0, 10, 50, high_watermark=100)
     with pytest.raises(ConfigError, match="No offset matched from request of topic-partition a-0 and timestamp 600"):
         ranges(log, **given)
@@ -209,7 +209,7 @@ def test_a_start_has_to_name_all_partitions() -> None:
 def test_a_stream_goes_no_further_than_what_is_decided_and_never_back() -> None:
     given = options(True)
     logs = [held(A0, 0, 50, high_watermark=100), held(A1, 0, 5), held(B0, 7, 7)]
-    # a-0 was read uncommitted, beyond the last stable offset, before the query was restarted.
+    # Before its restart the query read a-0 uncommitted, beyond the last stable offset.
     assert latest_offsets({A0: 80, A1: 2}, logs, given) == {A0: 80, A1: 5, B0: 7}
 
 
@@ -230,7 +230,7 @@ def test_a_batch_reads_from_start_to_end() -> None:
 
 
 def test_a_start_above_the_end_reads_nothing() -> None:
-    """A first batch that failed is planned again with a later start and its old end."""
+    """A failed first batch is planned again with a later start and its old end."""
     assert batch_of({A0: 1800, A1: 50}, {A0: 1000}, held(A0, 0, 1800), held(A1, 0, 50)) == {}
 
 
@@ -327,7 +327,7 @@ def test_limits_come_to_the_end_whatever_there_is(seed: int) -> None:
 
 
 def batches_of(count: int, size: int) -> Callable[[TopicPartition, int, int], int]:
-    """Every log has batches of ``count`` records and ``size`` bytes; measured as logs are, in whole ones."""
+    """Every log has batches of ``count`` records and ``size`` bytes; sizes are in whole batches, as for logs."""
 
     def measure(owner: TopicPartition, start: int, stop: int) -> int:
         return (stop // count - start // count) * size
@@ -339,7 +339,7 @@ def test_bytes_are_counted_in_whole_batches() -> None:
     measure = batches_of(10, 1000)
     assert limit_bytes(3500, {A0: 0}, {A0: 1000}, measure) == {A0: 30}
     assert limit_bytes(3000, {A0: 30}, {A0: 1000}, measure) == {A0: 60}
-    # From within a batch: what is left of it comes with it.
+    # From within a batch: the rest of the batch is included.
     assert limit_bytes(3500, {A0: 5}, {A0: 1000}, measure) == {A0: 30}
     assert limit_bytes(100_000, {A0: 5}, {A0: 1000}, measure) == {A0: 1000}
 

@@ -1,4 +1,4 @@
-"""Batch reads without a session: what the splits of a query give is what Kafka's consumer and ``Log.read`` give."""
+"""Batch reads without a session: a query's splits give what Kafka's consumer and ``Log.read`` give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def without_epochs(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def filled(path: Path, count: int = 100, *, per_batch: int = 10, **settings: Any) -> Log:
-    """A log of batches with ten records each, a segment for some of them."""
+    """A log of batches with ten records each, in several segments."""
     log = Log(path, **{"segment_bytes": 2000, "index_interval_bytes": 0, "durability": "os", **settings})
     for first in range(0, count, per_batch):
         log.append_many([b"value %d" % number for number in range(first, min(first + per_batch, count))])
@@ -93,7 +93,7 @@ def test_a_broker_directory_is_all_its_topics_without_the_internal_ones() -> Non
     for row in table_of(reader, splits).select(["topic", "partition", "offset"]).to_pylist():
         found[f"{row['topic']}-{row['partition']}"].append(row["offset"])
     assert found == expected
-    # They are small, and a task costs more than one of them.
+    # The logs are small, and a task costs more than reading one.
     assert len(splits) < len(expected) / 4
 
 
@@ -316,7 +316,7 @@ def test_of_an_empty_log_there_are_no_splits_and_none_reads_as_nothing(tmp_path:
     Log(tmp_path / "orders-0").close()
     reader = make_reader(tmp_path)
     assert splits_of(reader) == []
-    # What Spark makes of no partitions.
+    # Spark passes these if there are no partitions.
     assert list(reader.read(InputPartition(None))) == []
     assert list(reader.read(None)) == []
 
@@ -529,7 +529,7 @@ def test_a_filter_on_time_begins_at_the_first_record_that_is_late_enough(tmp_pat
     begin_ms = int(begin.timestamp() * 1000)
     with Log(tmp_path / "orders-0", segment_bytes=2000, durability="os") as log:
         for hour in range(100):
-            # An early one comes late now and then.
+            # Now and then an early record comes late.
             early = 50 if hour % 10 == 9 else 0
             log.append_many([b"v"] * 2, timestamps=[begin_ms + 3_600_000 * (hour - early)] * 2)
     moment = begin + timedelta(hours=70)
@@ -551,7 +551,7 @@ def test_filters_are_not_taken_unless_the_user_asks_for_it(tmp_path: Path) -> No
     filled(tmp_path / "orders-0", 100).close()
     reader = make_reader(tmp_path)
     filters: list[Filter] = [LessThan(("offset",), 20)]
-    # What Spark takes for a reader that does not know about filters, as it takes a class without the method.
+    # To Spark this is a reader without filters, like a class without the method.
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
     assert reader.pushFilters(filters) == filters
     assert offsets_of(reader) == list(range(100))

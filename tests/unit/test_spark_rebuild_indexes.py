@@ -1,4 +1,4 @@
-"""The Spark job that rebuilds indexes: the bytes are those that appending made."""
+"""The Spark job that rebuilds indexes: it writes the bytes that appends wrote."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_aborts(path: Path) -> Path:
                     with producer.transaction():
                         producer.send("orders", b"v" * 200, key=b"k%d" % number, timestamp=TIME + number)
                         if number % 4 == 0:
-                            producer.flush()  # what was not written needs no abort
+                            producer.flush()  # unwritten batches need no abort
                             raise KeyError
                 except KeyError:
                     pass
@@ -77,9 +77,9 @@ def test_rebuilt_indexes_have_the_bytes_that_appending_made(
 
 @pytest.mark.usefixtures("_without_spark")
 def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_path: Path) -> None:
-    # The topics that had another setting than Kafka's own.
+    # The topics that did not have Kafka's default.
     intervals = dict.fromkeys(["compacted-0", "compacted-no-tombstones-0", "rolled-0", "txn-rolled-0"], 256)
-    # After a restart a broker restarts its count of the bytes between two entries.
+    # A restarted broker restarts its count of the bytes between two entries.
     names = [name for name in golden_partitions("clean") if name != "epochs-0"]
     for name in names:
         log = copy_partition("clean", name, tmp_path)
@@ -95,7 +95,7 @@ def test_all_indexes_of_a_broker_s_logs_come_out_as_the_broker_made_them(tmp_pat
         )
         last = f"{max(int(each.split('.')[0]) for each in expected):020d}"
         found = indexes_of(log)
-        # It is the last segment of a log that does not count as closed: the marker is not copied.
+        # The last segment of a log that does not count as closed, because the marker is not copied.
         sealed = {each: data for each, data in expected.items() if not each.startswith(last)}
         assert {each: found[each] for each in sealed} == sealed
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and created again, with the same name and paths, between the plan of a read and the read."""
+"""A topic that is deleted and created again, with the same name and paths, between a read's plan and the read."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def replaced(path: Path, text: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "is_noticed"),
     [
-        # A log by itself, or a file that says nothing, has no topic to compare.
+        # A lone log, or a file without an id, has no topic to compare.
         (lambda path: replaced(path, None), lambda path: None, False),
         (lambda path: replaced(path, b"nonsense"), lambda path: None, False),
         (lambda path: None, lambda path: replaced(path, b"nonsense"), False),
@@ -113,7 +113,7 @@ def test_a_running_stream_notices_it_however_long_the_new_topic_is(store: kstore
     recreate(store)
     with pytest.raises(DataLossError, match=RECREATED):
         strict.latestOffset(at, ALL)
-    # It continues at its offset, with one warning: what it reads from now on is the new topic's.
+    # It continues at its offset with one warning: from now on it reads the new topic.
     end = lenient.latestOffset(at, ALL)
     assert end == {"t": {"0": 40}}
     (split,) = lenient.partitions(at, end)

@@ -1,4 +1,4 @@
-"""The stream reader, called as Spark calls it, on stores that are written meanwhile."""
+"""The stream reader, called as Spark calls it, on stores that change meanwhile."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_available_now_reads_what_was_there_and_stops(store: kstore.Store) -> No
     append(store, 5, partition=1)
     store.add_partitions("t", 3)
     append(store, 5, partition=2)
-    # Not held back either: nothing more is to come.
+    # Not held back either: no more records will come.
     assert query.until_nothing_is_new() == [10, 10]
     assert query.values == there
 
@@ -344,12 +344,12 @@ def test_a_first_batch_that_failed_loses_nothing_of_what_came_meanwhile(store: k
     source = reader(store)
     start = source.initialOffset()
     append(store, 5)
-    # What Spark keeps of the first batch is only its end: it is where the query began.
+    # Spark keeps only the first batch's end, which is where the query began.
     end = source.latestOffset(start, ALL)
     assert end == start
     assert source.partitions(start, end) == []
     source.stop()
-    # It failed. More comes, and the query is started again.
+    # It failed. More records come, and the query is started again.
     append(store, 8)
     append(store, 2, partition=1)
     store.add_partitions("t", 3)
@@ -420,7 +420,7 @@ def test_a_stream_stops_in_front_of_an_open_transaction(store: kstore.Store) -> 
         uncommitted = Query(reader(store, startingOffsets="earliest", isolationLevel="read_uncommitted"))
         uncommitted.begin()
         assert uncommitted.step() == 6
-        # A query that has read it uncommitted before waits where it is.
+        # A query that read it uncommitted before waits at its position.
         behind = Query(reader(store))
         behind.begin(uncommitted.at)
         assert behind.step() == 0

@@ -1,4 +1,4 @@
-"""What a stream does where records that it was to read are gone: it fails and says which, or goes on if told to."""
+"""A stream whose next records are gone fails and names them, or goes on if failOnDataLoss is false."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs of streams: what a broker wrote, and queries that are killed anywhere while their store changes."""
+"""Whole runs of streams: a broker's logs, and queries that are killed anywhere while their store changes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_broker_partition_streams_as_its_consumer_read_it(
 
 
 class Killed(Exception):
-    """The query, at a point where it may be killed."""
+    """The query at a point where it may be killed."""
 
 
 class Checkpoint:
@@ -165,7 +165,7 @@ class World:
         elif what == "more partitions" and len(store.partitions("t")) < 6:
             store.add_partitions("t", len(store.partitions("t")) + 1)
         elif what == "retention" and query.committed:
-            # Only what the query is done with.
+            # Only what the query has finished.
             done = query.ends[query.committed - 1].get("t", {}).get(str(partition), 0)
             log.delete_records(min(done, log.last_stable_offset))
 
@@ -226,9 +226,9 @@ def one_world(directory: Path, seed: int, tried: Count) -> None:
                 world.change(checkpoint)
             run(draw.randint(1, 6))
         world.close()
-        # Twice: what began to be read at the end has its first batch only then.
+        # Twice: a partition that starts at its end gets its first batch only then.
         if not all([run(10_000, to_the_end=True), run(10_000, to_the_end=True)]):
-            raise Hung("the query does not come to the end")
+            raise Hung("the query does not reach the end")
     first: dict[str, Any] = checkpoint.first_start.get("t", {})
     expected = sorted(row for row in world.written if row[2] >= first.get(str(row[1]), 0))
     found = sorted(row for rows in checkpoint.output.values() for row in rows)

@@ -1,4 +1,4 @@
-"""The options of a write: what they become, and what is said of those that cannot be."""
+"""The options of a write: their values, and their errors."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def options(path: Path, **more: str) -> dict[str, str]:
-    # As Spark hands them over: in lower case.
+    # In lower case, as from Spark.
     return {
         name.lower(): text for name, text in {"path": str(path), "topic": "orders", "lockTimeout": "0", **more}.items()
     }
@@ -287,7 +287,7 @@ def test_seconds_as_double_are_times(path: Path) -> None:
     times = {record.value: record.timestamp for record in records(path)}
     assert times[b"a"] == 1500
     assert times[b"b"] > 1_700_000_000_000
-    # As a double it is a little less.
+    # As a double it is slightly less.
     assert times[b"c"] == 1_100_000_000_001
 
 
@@ -300,7 +300,7 @@ def test_a_streams_batch_is_there_once_however_often_it_is_committed(path: Path)
             options(path), batch_id, [batch_of([b"%d-a" % batch_id]), batch_of([b"%d-b" % batch_id])]
         )
         stream_commit(options(path), batch_id, messages)
-        # Spark died before it noted the commit: the same batch comes again, staged again or not.
+        # Spark died before noting the commit: the same batch comes again, staged again or not.
         stream_commit(options(path), batch_id, messages)
         stream_commit(options(path), batch_id, stream_batch(options(path), batch_id, [batch_of([b"%d-a" % batch_id])]))
     assert all_values(path) == [b"0-a", b"0-b", b"1-a", b"1-b", b"2-a", b"2-b"]
@@ -330,7 +330,7 @@ def test_a_zombies_late_batch_is_dropped_and_its_files_removed(path: Path) -> No
     late = stream_batch(options(path), 1, [batch_of([b"1"])], attempt=5)
     for batch_id in range(3):
         stream_commit(options(path), batch_id, stream_batch(options(path), batch_id, [batch_of([b"%d" % batch_id])]))
-    # The sweep of a later batch has taken the file; that it is missing does not matter any more.
+    # A later batch's sweep removed the file, which is no longer needed.
     assert staged_names(path) == []
     stream_commit(options(path), 1, late)
     assert all_values(path) == [b"0", b"1", b"2"]

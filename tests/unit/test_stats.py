@@ -1,4 +1,4 @@
-"""Statistics of logs on disk: what is counted, what damage does to it, and what bounds it."""
+"""Statistics of logs on disk: what is counted, the effect of damage, and the limits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_torn_end_is_damage_after_whole_batches(cut: int) -> None:
 
 def test_a_size_that_lies_costs_its_batch_alone() -> None:
     data = bytearray(b"".join(THREE))
-    data[ENDS[0] + 11] ^= 4  # within the file, but to where no header is
+    data[ENDS[0] + 11] ^= 4  # within the file, but not at a header
     assert offsets(walked(bytes(data))) == [0, (ENDS[0], ENDS[1]), 3]
 
 
@@ -164,7 +164,7 @@ def test_a_deep_look_counts_keys_and_how_well_compression_does(tmp_path: Path) -
 
 
 def counted(path: Path) -> dict[str, object]:
-    """Everything that a deep look at the log counts."""
+    """Everything that a deep count of the log counts."""
 
     def plain(value: object) -> object:
         if isinstance(value, Distribution):
@@ -206,7 +206,7 @@ def fill_with_everything(path: Path, seed: int) -> None:
 
 
 def counted_by_headers(path: Path) -> dict[str, object]:
-    """What headers alone tell of the only segment in ``path``, batch by batch."""
+    """What the headers alone show of the only segment in ``path``, batch by batch."""
     [log] = path.glob("*.log")
     every = Stats(str(log), segment_count=1)
     found = segment_stats(
@@ -382,7 +382,7 @@ def test_the_damage_that_a_broker_s_directories_hold_is_found() -> None:
     sound = {name for name in names if log_stats(golden_root() / "damaged" / name).is_sound}
     deep_sound = {name for name in names if log_stats(golden_root() / "damaged" / name, deep=True).is_sound}
     assert deep_sound == {name for name in names if "index" in name or name in ("snapshot-crc-0", "log-empty-0")}
-    # Damage within records, of which the headers say nothing.
+    # Damage within records, which headers do not show.
     assert sound - deep_sound == {"flipped-crc-0", "flipped-in-last-batch-0", "flipped-record-0", "gzip-body-0"}
 
 
@@ -435,7 +435,7 @@ def hostile_contents() -> dict[str, bytes]:
     return {
         "zeros": bytes(1 << 20),
         "noise": rng.randbytes(1 << 20),
-        # What looks like a header of a large batch, at every 61st byte.
+        # At every 61st byte, what looks like the header of a large batch.
         "headers everywhere": b"".join(header(number, 1 << 19) for number in range(1 << 14)),
         "small headers everywhere": b"".join(header(0, 61) for _ in range(1 << 14)),
         "damage between all batches": b"".join(batch_of(number, b"x") + b"\xff" for number in range(5_000)),

@@ -1,4 +1,4 @@
-"""A store: topics that are made, changed and deleted; logs that are shared; work that goes on by itself."""
+"""A store: topics that are created, changed and deleted; shared logs; background work."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_topic_that_exists_may_be_asked_for_again(tmp_path: Path) -> None:
         made = store.topic("orders", partitions=2, retention_ms="7d")
         assert (made.name, made.partition_count, made.settings) == ("orders", 2, {"retention_ms": 604_800_000})
         store.log("orders", 1).append(b"x")
-        # What exists wins over what is asked for.
+        # What exists overrides what is requested.
         store.create_topic("orders", partitions=5, exist_ok=True, retention_ms="1d")
         assert store.topic("orders", partitions=5, retention_ms="1d") == made == store.topic("orders")
         assert store.log("orders", 1).end_offset == 1

@@ -1,4 +1,4 @@
-"""The cleaner of a store: which log comes first, how far it got, what stops and what delays it."""
+"""A store's cleaner: which log comes first, how far it got, what stops it and what delays it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def checkpoint(path: Path) -> dict[TopicPartition, int]:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, CompactionReport]]:
-    """The cleaner's passes: which log, and the outcome."""
+    """The cleaner's passes: the log, and the outcome."""
     made: list[tuple[str, CompactionReport]] = []
 
     def noting(writer: LogWriter, **options: Any) -> CompactionReport:

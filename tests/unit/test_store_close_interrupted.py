@@ -1,4 +1,4 @@
-"""A close of a store that Ctrl-C ends: the next close continues it, and the directory is free."""
+"""Ctrl-C ends a store's close: the next close continues it, and the directory is free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kstore.store import Store
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.unit.test_interrupted_counts import Tried
 
-# Between two places of an interrupt.
+# The distance between two places of an interrupt.
 STEP = 19
 
 
@@ -58,7 +58,7 @@ def test_a_log_whose_close_was_interrupted_is_closed_with_its_store(
     opened(tmp_path / "data").close()
 
 
-# An interrupt where a generator is dropped: Python can raise it nowhere.
+# An interrupt while a generator is dropped: Python cannot raise it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_close_that_is_interrupted_anywhere_can_be_completed(tmp_path: Path, seed: int, tried: Tried) -> None:
     path = tmp_path / "data"

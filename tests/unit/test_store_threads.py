@@ -1,4 +1,4 @@
-"""A store that many threads use at once: topics that come and go under readers, writers, tasks and a close; a fork."""
+"""A store in many threads: topics come and go under readers, writers, tasks and a close; a fork."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(path: Path, **settings: Any) -> Store:
 
 
 def together(*works: Callable[[], object]) -> list[object]:
-    """Runs all calls at the same time; returns the results, in order. Raises: what one of them raises."""
+    """Runs all calls at the same time; returns the results in order. Raises: what one of them raises."""
     with ThreadPoolExecutor(len(works)) as pool:
         return [future.result(300) for future in [pool.submit(work) for work in works]]
 
@@ -55,7 +55,7 @@ def test_topics_come_and_go_while_they_are_used(tmp_path: Path) -> None:
         counts = {"appended": 0, "read": 0}
 
         def use(what: str, work: Callable[[], object]) -> None:
-            # A breath between, as tasks and users take one: locks are not fair.
+            # A short pause, as tasks and users make: locks are not fair.
             while not stop.wait(0.001):
                 try:
                     work()
@@ -101,7 +101,7 @@ def test_a_reader_in_the_middle_gets_an_error_if_the_topic_is_gone(tmp_path: Pat
         store.delete_topic("orders")
         with pytest.raises(ClosedError):
             list(mine)
-        # Its files have another name for a while, and no other topic's logs get this one.
+        # Its files have another name for a while, and no other topic's logs get their old names.
         with suppress(KstoreError):
             assert len(list(theirs)) == 19
         assert beside.topics() == []

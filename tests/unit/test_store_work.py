@@ -1,4 +1,4 @@
-"""What a store does by itself, where something is in its way: failing tasks, impossible settings, clocks that jump."""
+"""A store's background work against obstacles: failing tasks, impossible settings, jumping clocks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_what_could_not_be_made_can_be_made_again(tmp_path: Path) -> None:
     fs = FailingFs(SYSTEM_FS)
     with opened(tmp_path / "s", fs=fs) as store:
         store.create_topic("jobs", 2)
-        # Neither can it be made, nor taken back.
+        # The topic can neither be created nor undone.
         fs.faults.append(Fault(2, kinds=frozenset({"mkdir"}), sticky=True))
         fs.faults.append(Fault(1, kinds=frozenset({"rmdir"}), sticky=True))
         with pytest.raises(StorageError):

@@ -1,4 +1,4 @@
-"""Readers of a segment that a compaction or a split is replacing: none opens, or keeps, the wrong files."""
+"""Readers of a segment that a compaction or a split is replacing: none opens or keeps the wrong files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.log_cases import offsets
 from tests.log_helpers import TIME, append, segment
 from tests.overflowing import overflowing_log
 
-# More than the bytes that are found without an index.
+# More bytes than a search without an index covers.
 COUNT = 200
 OPENERS = ("log_file", "offset_index", "time_index")
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    """Three segments that one compaction makes into one; every key is there once, so that every record stays."""
+    """Three segments that one compaction merges; each key is there once, so every record stays."""
     settings: dict[str, Any] = {"durability": "os", "cleanup_policy": "compact", "index_interval_bytes": 100}
     with Log(tmp_path / "log", clock=ManualClock(TIME), segment_bytes=1 << 20, **settings) as made:
         for offset in range(3 * COUNT):
@@ -82,7 +82,7 @@ def uses_its_own_file(log: Log, base_offset: int) -> bool:
 
 
 def holds_everything(log: Log) -> None:
-    """Whichever reader comes first, and after the next compaction too."""
+    """Whichever reader comes first; also after the next compaction."""
     assert log.get(0) is not None, "the first reader after the swap"
     assert uses_its_own_file(log, 0)
     assert offsets(log) == list(range(3 * COUNT + 1))
@@ -104,7 +104,7 @@ def test_a_reader_within_a_swap_leaves_no_old_file_to_the_new_segment(
     def reads() -> None:
         cached.append(len(handles))
         opens_nothing(retired)
-        assert len(handles) == cached[0], "a handle of a replaced segment would keep its file from being removed"
+        assert len(handles) == cached[0], "a handle would keep a replaced segment's file alive"
 
     with monkeypatch.context() as patch:
         patch.setattr("kstore.engine.cuts.complete_swap", between(when, complete_swap, reads))
@@ -163,7 +163,7 @@ def test_a_size_that_is_asked_for_while_the_file_is_replaced_is_not_kept(tmp_pat
     sealed_bytes = made.size
 
     class ReplacedFile:
-        """The process that writes replaces the file after this one has asked for its size."""
+        """The writing process replaces the file after this one got its size."""
 
         def size(self) -> int:
             made.path(LOG_SUFFIX).write_bytes(b"another file")

@@ -1,4 +1,4 @@
-"""A process that may start no more threads: what needs one says so with a type, or does the work itself."""
+"""A process that cannot start more threads: calls that need one raise a typed error, or do the work themselves."""
 
 from __future__ import annotations
 

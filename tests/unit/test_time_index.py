@@ -1,4 +1,4 @@
-"""The time index: when an entry is added, and what a search for a time finds (Kafka: TimeIndexTest)."""
+"""The time index: when it gets an entry, and what a search for a time finds (Kafka: TimeIndexTest)."""
 
 from __future__ import annotations
 

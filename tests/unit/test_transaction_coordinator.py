@@ -1,4 +1,4 @@
-"""The coordinator: producer ids, epochs and fencing, transactions that end everywhere, and what goes on by itself."""
+"""The coordinator: producer ids, epochs and fencing, transactions that end everywhere, and background work."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_second_producer_aborts_what_the_first_has_open(tmp_path: Path) -> Non
         second = coordinator_of(store).init_producer_id("x")
         assert committed(store) == [[], [], []]
         assert all(not store.log(*owner).transactions() for owner in PARTITIONS)
-        # In every partition, before it has written to them.
+        # In every partition, before it has written to any.
         with pytest.raises(InvalidProducerEpochError):
             write(store, PARTITIONS[0], first, b"late", 1)
         begin(store, "x", second, b"kept")
@@ -282,7 +282,7 @@ def test_a_marker_that_fails_leaves_a_decision_that_only_the_same_call_completes
         coordinator = coordinator_of(store)
         producer = coordinator.init_producer_id("x")
         begin(store, "x", producer, b"a")
-        # The decision is written; of the markers the second.
+        # The decision is written, and the second of the markers.
         fs.faults.append(Fault(3, 28, kinds=SYNCS))
         with pytest.raises(DiskFullError):
             coordinator.end("x", *producer, commit=True)
@@ -297,7 +297,7 @@ def test_a_marker_that_fails_leaves_a_decision_that_only_the_same_call_completes
         following = coordinator.end("x", *producer, commit=True)
         assert following == (producer[0], producer[1] + 1)
         assert committed(store) == [[b"a"]] * 3
-        # Each got its marker once.
+        # Each partition got its marker once.
         assert [markers(store.log(*owner)) for owner in PARTITIONS] == [[ControlRecordType.COMMIT]] * 3
 
 
@@ -385,7 +385,7 @@ def test_an_open_finishes_what_was_left_unfinished(tmp_path: Path) -> None:
         store.close()
     fs.faults.clear()
     with opened(tmp_path / "s") as store:
-        # Without a word about the coordinator.
+        # Before any use of the coordinator.
         assert committed(store) == [[b"whole"]] * 3
         assert all(not store.log(*owner).transactions() for owner in PARTITIONS)
         found = {one.transactional_id: one.state for one in coordinator_of(store).transactions()}
@@ -410,7 +410,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> N
         slow, quick = coordinator.init_producer_id("slow", 30_000), coordinator.init_producer_id("quick", 60_000)
         begin(store, "slow", slow, b"lost")
         begin(store, "quick", quick, b"kept")
-        # The clock on the wall says nothing.
+        # The wall clock does not matter.
         clock.jump(10**9)
         clock.advance(29_999)
         store.run_due_tasks()
@@ -424,7 +424,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> N
             coordinator.add_partitions("slow", *slow, PARTITIONS)
         coordinator.end("quick", *quick, commit=True)
         assert committed(store) == [[b"kept"]] * 3
-        # It knows that it is over, and goes on.
+        # The producer learns of the abort, and goes on.
         begin(store, "slow", coordinator.end("slow", *slow, commit=False), b"again")
 
 

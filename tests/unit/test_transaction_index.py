@@ -1,4 +1,4 @@
-"""The index of aborted transactions, which readers of committed records believe (Kafka: TransactionIndexTest)."""
+"""The index of aborted transactions, which committed readers rely on (Kafka: TransactionIndexTest)."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_long_index_is_read_in_pieces(path: Path) -> None:
     assert max(operation.size for operation in fs.operations) <= 64 * 1024
     fs.operations.clear()
     assert index.collect_aborted(0, 20) == (many[:2], True)
-    assert len(fs.operations) == 1, "it stops where no later entry can belong to the range"
+    assert len(fs.operations) == 1, "it stops when no later entry can belong to the range"
 
 
 # --- truncate ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Records of ``__transaction_state``: a broker's bytes, the dump tool's words for ours, and bytes that are hostile."""
+"""Records of ``__transaction_state``: a broker's bytes, the dump tool's text of ours, and hostile bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent and transactional appends: repetitions, fences, ends of transactions, and what is listed of them."""
+"""Idempotent and transactional appends: repetitions, fences, ends of transactions, and listings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DAY_MS = 86_400_000
 def sent(
     sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, time: int = TIME, **fields: Any
 ) -> bytes:
-    """A batch as a producer sends it: of base offset 0."""
+    """A batch as a producer sends it, with base offset 0."""
     return build_batch(
         [Record(number, time + number, value=b"%d" % (sequence + number)) for number in range(count)],
         producer_id=producer_id,

@@ -16,7 +16,7 @@ from tools import typed_settings
 
 
 def test_the_module_is_what_the_tool_writes() -> None:
-    # Not their format: make check sees to that.
+    # Not their format, which make check checks.
     written, expected = (
         ast.unparse(ast.parse(source)) for source in (typed_settings.PATH.read_text(), typed_settings.text())
     )
@@ -39,7 +39,7 @@ def test_every_setting_has_a_type(typed: type, names: set[str]) -> None:
 
 
 if TYPE_CHECKING:
-    # mypy reports an ignore that is not needed, so each of these lines must be an error.
+    # mypy reports unneeded ignores, so each of these lines must be an error.
     kstore.Log("d", segment_byts=1)  # type: ignore[call-arg]
     kstore.Log("d", segment_bytes=1.5)  # type: ignore[arg-type]
     kstore.open("d", retention_mss=1)  # type: ignore[call-arg]

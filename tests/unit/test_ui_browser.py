@@ -1,4 +1,4 @@
-"""``kstore ui`` in a real browser: it is let in, and hostile records and names neither run nor ask for anything."""
+"""``kstore ui`` in a real browser: it gets access, and hostile records and names neither run nor request anything."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 class LetIn:
-    """Adds the cookie to every request: a browser that is started for one page has none."""
+    """Adds the cookie to every request: a browser started for one page has none."""
 
     def __init__(self, pages: Site) -> None:
         self._pages = pages

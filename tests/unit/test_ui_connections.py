@@ -1,4 +1,4 @@
-"""``kstore ui``: connections that send no request end, and the server's own answers have the same headers as ours."""
+"""``kstore ui``: connections without a request end, and the server's own answers have the same headers as ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kstore ui`` answers only its user: hosts, token and cookie, methods, headers; and no address becomes a path."""
+"""``kstore ui`` answers only its user: hosts, token and cookie, methods, headers; no address becomes a path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ui_parts import HOST, PORT, Site, scope, site
 
 
 class Watched:
-    """The system's files; remembers every path that is named."""
+    """The system's files; records every path that is used."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
@@ -161,7 +161,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("place", range(7))
 def test_no_address_leads_to_another_file(pages: Site, watched: Watched, place: int) -> None:
-    """Each part of the longest address in turn, plainly and escaped."""
+    """Replaces each part of the longest address in turn, plain and escaped."""
     (root,) = pages.survey.paths
     parts = ["logs", "0", "orders", "0", "0", "0", "1"]
     watched.paths.clear()

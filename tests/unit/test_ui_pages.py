@@ -1,4 +1,4 @@
-"""``kstore ui``: every page of every kind of log, its twin as JSON, its links; damage at its byte."""
+"""``kstore ui``: every page of every kind of log, its JSON, its links; damage at its byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A store with several topics, and a log with nothing in it."""
+    """A store with several topics, and an empty log."""
     root = tmp_path_factory.mktemp("own")
     with kstore.open(root) as store:
         store.create_topic("orders", partitions=2)
@@ -84,7 +84,7 @@ def crawled(pages: Site, first: str, count: int) -> dict[str, str]:
 
 
 def assert_harmless(text: str) -> Seen:
-    """Well-formed, and with nothing that the Content-Security-Policy would have to stop."""
+    """Well-formed, and without anything that the Content-Security-Policy would block."""
     seen = Seen(text)
     for tag, attributes in seen.elements:
         assert "style" not in attributes, attributes
@@ -160,7 +160,7 @@ def test_the_numbers_are_those_of_the_report(own: Site) -> None:
     assert seen == {name: document["total"][name] for name in seen}
     for log in document["partitions"]:
         counted = own.json(f"/logs/0/{log['topic']}/{log['partition']}.json")["counted"]
-        # The report also compresses a sample of it, and knows the settings of its topic.
+        # The report also compresses a sample of the log, and knows its topic's settings.
         every = counted.keys() - {"at", "findings"}
         assert {"records", "batch_bytes", "segment_list", "timeline"} <= every
         assert log.keys() - every <= {"findings", "savings", "compaction"}
@@ -264,7 +264,7 @@ def test_a_log_that_is_gone_is_a_problem_and_no_failure(tmp_path: Path) -> None:
 
 
 class Slow:
-    """The system's files, of which none can be asked for its size before it is let."""
+    """The system's files; a request for the size of a ``.log`` waits for ``let``."""
 
     def __init__(self) -> None:
         self.let = threading.Event()
@@ -335,7 +335,7 @@ def test_a_log_that_has_grown_is_counted_again(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", golden_partitions("damaged"))
 def test_the_page_of_a_segment_names_damage_at_its_byte(damaged: Site, name: str) -> None:
-    """As ``verify`` does; and the page of the damaged place shows its bytes."""
+    """As ``verify`` does; the page of the damaged place also shows its bytes."""
     directory = golden_root() / "damaged" / name
     topic = name.rpartition("-")[0]
     expected = {
@@ -429,7 +429,7 @@ def test_pages_of_a_segment_show_each_batch_once(
 
 
 def test_a_page_of_a_large_segment_reads_a_part_of_it(tmp_path: Path) -> None:
-    """Of a sparse file of 1 GiB, whose end is one hole."""
+    """In a sparse file of 1 GiB that ends in one hole."""
     with kstore.Log(tmp_path / "large-0", index_interval_bytes=0, max_message_bytes=60_000) as log:
         for _ in range(30):
             log.append_many([b"x" * 50_000 for _ in range(10)])
@@ -454,7 +454,7 @@ def test_a_page_of_a_large_segment_reads_a_part_of_it(tmp_path: Path) -> None:
 
 
 class Counting:
-    """A file that adds up what is read of it."""
+    """A file that counts the bytes read from it."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -501,7 +501,7 @@ def test_a_jump_to_nowhere_says_why(own: Site, to: str) -> None:
     for page in ("jump", "explain"):
         answer = own.get(f"/logs/0/rolled/0/{page}?to={to}")
         if answer.status == 200:
-            assert page == "explain"  # it draws that nothing is found
+            assert page == "explain"  # the drawing shows that nothing is found
             assert not own.json(f"/logs/0/rolled/0/explain.json?to={to}")["found"]
             continue
         assert answer.status == 404

@@ -1,4 +1,4 @@
-"""``kstore ui``: hostile, huge and odd keys, values, headers and names are shown as text, and disturb no page."""
+"""``kstore ui`` shows hostile, huge and odd keys, values, headers and names as text; they break no page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append of foreign batches of magic 2 accepts, and the bytes it makes of them (Kafka: LogValidator)."""
+"""Which foreign batches of magic 2 an append accepts, and the bytes it writes (Kafka: LogValidator)."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_bytes_that_are_no_compressed_stream_are_damage(codec: str) -> None:
 
 def test_a_broken_record_is_damage_with_its_batch() -> None:
     data = bytearray(build_batch(THREE))
-    data[62] = 0x40  # the first record's attributes are not looked at, its lengths are
+    data[62] = 0x40  # the first record's lengths are checked, not its attributes
     data[61] = 0x7E
     with pytest.raises(CorruptBatchError, match="batch 1 of the append: "):
         append(build_batch(THREE) + tampered(bytes(data)))

@@ -1,4 +1,4 @@
-"""Batches that keep their offsets in an append: another log's, unchanged, or refused."""
+"""Appended batches that keep their offsets: another log's, unchanged, or refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_kept_batches_are_written_byte_for_byte(codec: str) -> None:
 
 
 def test_kept_batches_are_not_what_a_producer_must_send() -> None:
-    """Control and empty batches, gaps, stamped and mixed ones, any size, time and codec."""
+    """Control, empty, stamped and mixed batches, gaps, any size, time and codec."""
     gap = build_batch([Record(3, NOW_MS + 9 * HOUR_MS), Record(7, 0)], last_offset=9)
     marker = build_batch(
         [Record(10, NOW_MS, key=bytes(4), value=bytes(6))],

@@ -1,4 +1,4 @@
-"""Verification: each kind of damage that kstore's own files may have, and a writer at work."""
+"""Verification: each kind of damage to kstore's own files, and a working writer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_time_entry_followed_by_earlier_records_is_found(tmp_path: Path) -> No
 
 
 def test_a_missing_segment_in_the_middle_shows_only_in_its_offsets(tmp_path: Path) -> None:
-    # A gap between segments is what compaction leaves too, so it is not called damage.
+    # Compaction leaves gaps between segments too, so a gap is not damage.
     path = filled(tmp_path / "log")
     middle = sorted(path.glob("*.log"))[1]
     for suffix in (".log", ".index", ".timeindex"):

@@ -27,12 +27,12 @@ Result = TypeVar("Result")
 SEGMENT = 12
 COUNT = 4 * SEGMENT
 MERGED = (0, SEGMENT, 2 * SEGMENT)
-# More than a verification of the log makes.
+# More operations than a verification of the log makes.
 OPERATIONS = 150
 
 
 class CleanedFs(WatchedFs):
-    """From operation number ``at`` on, another program makes its next ``steps_each`` steps before each one."""
+    """From operation ``at`` on, another program makes its next ``steps_each`` steps before each operation."""
 
     def __init__(self, steps: Iterator[str], at: int, steps_each: int) -> None:
         super().__init__(SYSTEM_FS)
@@ -56,7 +56,7 @@ def keeps(batch: Batch) -> bool:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A broker's log: no file of kstore's own in it."""
+    """A broker's log, without kstore's own files."""
     path = tmp_path_factory.mktemp("live") / "t-0"
     with Log(path, clock=ManualClock(TIME), durability="os", index_interval_bytes=200) as log:
         for offset in range(COUNT):

@@ -1,4 +1,4 @@
-"""A log verified piece by piece: it finds what ``verify_log`` finds."""
+"""A log verified piece by piece gives what ``verify_log`` gives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def filled(tmp_path: Path) -> Path:
                     with producer.transaction():
                         producer.send("orders", b"v%d" % number * 20, key=b"k")
                         if number % 4 == 0:
-                            producer.flush()  # what was not written needs no abort
+                            producer.flush()  # unwritten batches need no abort
                             raise KeyError
                 except KeyError:
                     pass
@@ -110,7 +110,7 @@ def test_an_aborted_transaction_without_records_need_not_be_in_the_index(tmp_pat
 
 
 def test_an_emptied_batch_is_no_record_of_an_aborted_transaction(tmp_path: Path) -> None:
-    """The empty batch that compaction keeps for a producer's sequence holds nothing that an entry could hide."""
+    """The empty batch that compaction keeps for a producer's sequence has no record that an entry could hide."""
     path = tmp_path / "t-0"
     with kstore.Log(path, durability="os", cleanup_policy="compact") as log:
         for sequence in range(2):
@@ -129,7 +129,7 @@ def test_an_emptied_batch_is_no_record_of_an_aborted_transaction(tmp_path: Path)
 def test_a_marker_that_compaction_removed_leaves_no_transaction_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Kafka's cleaner does it; kstore keeps that marker."""
+    """Kafka's cleaner removes it; kstore keeps that marker."""
     monkeypatch.setattr(LogWriter, "open_at_start", lambda writer: frozenset())
     with crossing(tmp_path, commit=True) as log:
         log.delete_records(2)

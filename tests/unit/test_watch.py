@@ -1,4 +1,4 @@
-"""Watches of directories, and followers that sleep until one tells them."""
+"""Watches of directories, and followers that sleep until one wakes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kstore.log import Log
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
-# What must come comes in far less; a busy machine may take its time.
+# Far more than anything here takes, except on a busy machine.
 LONG = 300.0
 
 
@@ -187,7 +187,7 @@ def test_an_idle_follower_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Log(tmp_path / "log", read_only=True) as view:
         looks = CountingView(monkeypatch)
         assert list(view.read(follow=True, timeout=0.4)) == []
-        # When it comes to the end, before it sleeps, and when its time is over.
+        # When it reaches the end, before it sleeps, and when its time is over.
         assert looks.count <= 5
 
 
@@ -195,7 +195,7 @@ def test_an_idle_follower_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_follower_is_woken_by_each_append_and_not_by_time(
     durability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With looks at intervals only, of a second here, twenty records would take twenty seconds."""
+    """If it only looked at intervals, of a second here, twenty records would take twenty seconds."""
     path = tmp_path / "log"
     with (
         Log(path, durability=durability, segment_bytes=1024) as writer,  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_a_writer_in_another_process_wakes_many_followers(tmp_path: Path) -> Non
 def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """If it were closed under the thread, its number would soon be another file's, from which the thread would read."""
+    """If it were closed while the thread reads, its number might become another file's, which the thread would read."""
     read_from: list[int] = []
 
     class Started:
