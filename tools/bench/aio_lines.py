@@ -1,4 +1,4 @@
-"""asyncio: sends, appends, a consumer and a queue beside a thread's; and how long the disk holds up a loop."""
+"""asyncio: sends, appends, a consumer and a queue beside a thread's; and how long the disk delays a loop."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def work(store: kstore.Store) -> None:
 
 
 CASES = (
-    # Name, unit, size, durability; for tasks, for a thread, what that is.
+    # Name, unit, size, durability; the work for tasks, the work for a thread, and its name.
     Case("asyncio, 1,000 sends awaited, fsync", "records", GATHERED, "sync", gather_sends, all_sends, "one thread"),
     Case(
         "asyncio, 1,000 appends awaited, fsync", "records", GATHERED, "sync", gather_appends, one_append, "append_many"

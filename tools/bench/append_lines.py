@@ -1,6 +1,6 @@
 """Appending without a sync: batches of 1,000, calls of several batches, and single records.
 
-Values that are appended again and again stay in the processor's cache; an application has distinct ones. So both are
+Values that are appended repeatedly stay in the processor's cache; an application has distinct ones. So both are
 measured.
 """
 
@@ -18,9 +18,9 @@ __all__ = ["append_many", "append_one", "append_peers"]
 
 BLOCK_BYTES = 64 * 1024
 ONE_COUNT = 20_000
-# The records of a call of several batches, each of the largest size that a log takes by default.
+# The records of a call of several batches, each of the largest default size.
 LONG_COUNT = 50_000
-# Distinct values are appended this often: a fifth of them is far more than a processor's cache holds.
+# How many times distinct values are appended: a fifth of them is far more than a processor's cache.
 DISTINCT_ROUNDS = 5
 # A batch of one record: 61 bytes of header, 108 of record.
 ONE_BYTES = 169
@@ -69,7 +69,7 @@ def append_one(run: Run) -> list[Line]:
 
 
 def append_peers(run: Run) -> list[Line]:
-    """One record a call, nothing synced, beside the trees that are made for writing."""
+    """One record in each call, nothing synced, beside the trees that are made for writing."""
     batch = values()
     peers = [peer for peer in PEERS if peer.name in ("kstore", "RocksDB", "LevelDB")]
 

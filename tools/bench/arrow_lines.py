@@ -1,4 +1,4 @@
-"""Reading a whole log as Arrow columns, every CRC checked: batches that are dropped, and a table that is kept."""
+"""Reading a whole log as Arrow columns, every CRC checked: dropped batches, and a kept table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tools.bench.read_lines import pread_rate
 
 __all__ = ["arrow"]
 
-# What most jobs read, and the least possible: the projection shows the cost of the columns themselves.
+# What most jobs read, and the minimum, which shows the cost of the columns themselves.
 SMALL_RECORDS, LONG_RECORDS = 150_000, 200_000
 APPENDS = 20
 COLUMNS = ["key", "value", "offset", "timestamp"]
@@ -51,7 +51,7 @@ def _small(run: Run) -> Line:
     with fresh(run.root, "arrow") as path:
         fill(path, SMALL_RECORDS, 1)
         with kstore.Log(path, read_only=True) as log:
-            # Of a record alone in its batch there are more bytes.
+            # A record alone in its batch takes more bytes.
             share = SMALL_RECORDS * RECORD_BYTES / sum(file.stat().st_size for file in path.glob("*.log"))
             rates = in_turn(
                 lambda: SMALL_RECORDS / seconds_of(lambda: _drop(log, None)),

@@ -1,8 +1,7 @@
 """kstore beside a live Kafka broker on the same disk, and its clients: Kafka's own tools, confluent-kafka, aiokafka.
 
-Run as ``python -m tools.bench.broker``; it needs a Java development kit and Maven. Neither the start of a JVM nor its
-first records count, nor what a consumer needs to join its group. All are asked in turn, round by round; a figure is the
-median.
+Run as ``python -m tools.bench.broker``; it needs a Java development kit and Maven. The start of a JVM, its first
+records, and the time to join a group do not count. All are measured in turn, round by round; a figure is the median.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ __all__ = ["main"]
 
 TOPIC = "orders"
 RECORDS = 2_000_000
-# Until a JVM has compiled what it runs.
+# Until a JVM has compiled its code.
 WARM_RECORDS = 500_000
 BULK = 1_000
 FLUSH_SECONDS = 120
-# Unlike the tests' JVMs these run long enough for the optimising compiler.
+# Unlike the tests' JVMs, these run long enough for the optimising compiler.
 JVM_OPTIONS = ("-Xmx1g", "-Djava.net.preferIPv4Stack=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 PRODUCED = re.compile(r"([\d.]+) records/sec")
 SECONDS_MAX = 300
@@ -74,7 +73,7 @@ class Clients:
         printed = self._run("ConsumerPerformance", "--topic", topic, "--num-records", str(RECORDS))
         head, row = ([cell.strip() for cell in line.split(",")] for line in printed.splitlines()[:2])
         found = dict(zip(head, row, strict=True))
-        # Without the time until the group has given it the partition.
+        # Without the time until the group assigns it the partition.
         return float(found["fetch.nMsg.sec"])
 
     def confluent_sends(self) -> float:
@@ -108,9 +107,9 @@ class Clients:
             }
         )
         consumer.subscribe([topic])
-        consumer.consume(1, FLUSH_SECONDS)  # the group has given it the partition
+        consumer.consume(1, FLUSH_SECONDS)  # the group has assigned it the partition
         count, started = 0, time.perf_counter()
-        while count < RECORDS - BULK:  # the last ones would be waited for
+        while count < RECORDS - BULK:  # it would wait for the last ones
             count += sum(len(message.value()) == VALUE_SIZE for message in consumer.consume(BULK, FLUSH_SECONDS))
         rate = count / (time.perf_counter() - started)
         consumer.close()
@@ -211,7 +210,7 @@ class Own:
 
 
 def table(measures: dict[str, Measure], rounds: int, peer: str) -> str:
-    """The median of each, and how many times the rate of ``peer`` it is."""
+    """The median of each, and its multiple of ``peer``'s rate."""
     taken = all_in_turn(list(measures.values()), rounds=rounds)
     rates = {name: percentile(found, 0.5) for name, found in zip(measures, taken, strict=True)}
     rows = [(name, f"{rate / MILLION:.2f} M/s", f"{rate / rates[peer]:.1f}") for name, rate in rates.items()]

@@ -1,4 +1,4 @@
-"""Compacts a log in a process of its own; prints seconds, the peak growth of its memory in bytes, and the keys.
+"""Compacts a log in its own process; prints seconds, the peak growth of its memory in bytes, and the keys.
 
 usage: python -m tools.bench.compaction_child PATH
 """

@@ -29,12 +29,12 @@ RATE_MIN = 300
 # Ten records a key, 1 GiB of them; the smaller log is for work beside it.
 KEYS, RECORDS = 1_000_000, 8_800_000
 KEYS_BESIDE, RECORDS_BESIDE = 100_000, 2_000_000
-# The memory of a pass besides its map: the blocks that it reads, processes and writes.
+# A pass's memory besides its map: the blocks that it reads, processes and writes.
 BLOCKS_BYTES = 64 * MIB
 WINDOW_SECONDS = 1.0
-# Takes some milliseconds, all of them without the interpreter's lock.
+# Takes a few milliseconds, all without the interpreter's lock.
 COMPUTED = bytes(8 * MIB)
-# What appends keep of their rate while another log is compacted.
+# The share of their rate that appends keep while another log is compacted.
 SHARES: dict[Durability, float] = {"os": 0.7, "sync": 0.5}
 
 
@@ -78,7 +78,7 @@ def compaction(run: Run) -> list[Line]:
 def compaction_beside(run: Run) -> list[Line]:
     """Single appends to one log: alone, while another thread compacts another log, and beside one that only computes.
 
-    The last is what a machine with busy cores leaves: no compaction could cost less there.
+    The last shows what busy cores leave: no compaction could cost less.
     """
     with fresh(run.root, "compaction") as other:
         _fill(other, RECORDS_BESIDE, KEYS_BESIDE)
@@ -111,7 +111,7 @@ def _beside(run: Run, other: Path, durability: Durability, share: float) -> Line
 
 
 def _compact_while(work: Callable[[], object], path: Path) -> int:
-    """Does ``work`` while the log at ``path`` is compacted, whole, repeatedly; how many times it was."""
+    """Does ``work`` while the log at ``path`` is wholly compacted, repeatedly; returns how many times."""
     with kstore.Log(path, durability="os") as log, _Working(lambda: log.compact(whole=True)) as compacting:
         work()
     return compacting.count
@@ -129,7 +129,7 @@ def _append_rate(log: kstore.Log) -> float:
 
 
 class _Working:
-    """Repeats some work in a thread, while it is entered."""
+    """Repeats some work in a thread while it is entered."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work

@@ -18,7 +18,7 @@ BLOCK_BYTES = 512
 
 
 class Workload(NamedTuple):
-    """``batch_count`` records a call: ``records`` in all without a sync, ``synced`` with one a call."""
+    """``batch_count`` records in a call: ``records`` in all without syncs, ``synced`` with a sync in each call."""
 
     name: str
     batch_count: int
@@ -33,7 +33,7 @@ WORKLOADS = (
 
 
 class Result(NamedTuple):
-    """Records a second, the p50 of a lookup, and the bytes that a record takes on disk."""
+    """Records per second, the p50 of a lookup, and a record's bytes on disk."""
 
     append_synced: float
     append: float

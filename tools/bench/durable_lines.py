@@ -39,7 +39,7 @@ def _line(run: Run, name: str, fs: FileSystem, times: float, bare: str) -> Line:
 
 
 def append_rate(run: Run, threads: int, fs: FileSystem) -> float:
-    """Appends a second by ``threads`` threads together."""
+    """Appends per second by ``threads`` threads together."""
     value = values(1)[0]
     with fresh(run.root, "durable") as path, kstore.Log(path, fs=fs) as log:
         counts = [0] * threads
@@ -62,7 +62,7 @@ def append_rate(run: Run, threads: int, fs: FileSystem) -> float:
 
 
 def sync_rate(run: Run) -> float:
-    """Writes of one record's batch a second, each followed by fdatasync, with nothing around them."""
+    """Bare writes of one record's batch per second, each followed by fdatasync."""
     block = os.urandom(169)
     path = run.root / "limit"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -60,8 +60,8 @@ def fill(path: Path, records: int, batch_count: int = BATCH_COUNT, **settings: A
 
 
 def fill_as_producer(path: Path, records: int, batch_count: int, *, transaction_batches: int = 0) -> None:
-    """The same records by one idempotent producer; ``transaction_batches``: in transactions of so many batches, which
-    commit."""
+    """The same records by one idempotent producer; ``transaction_batches``: in committed transactions of this many
+    batches."""
     batch = values(batch_count)
     with kstore.Log(path, durability="os") as log:
         for number in range(records // batch_count):

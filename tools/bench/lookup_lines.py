@@ -18,7 +18,7 @@ LOOKUPS = 2_000
 
 
 class Case(NamedTuple):
-    """Batches of ``batch_count`` records; what is asked, and what one read of it takes."""
+    """Batches of ``batch_count`` records; the requirement, and the size of one read."""
 
     name: str
     batch_count: int
@@ -47,8 +47,8 @@ def _line(run: Run, case: Case) -> Line:
 
 
 def lookup_line(run: Run, path: Path, name: str, asked_us: float, read_bytes: int, *, opens: bool = False) -> Line:
-    """The line for the log at ``path``. With ``opens`` most lookups reach a segment that is not open; then the limit is
-    to open, read and close a file too."""
+    """The line for the log at ``path``. With ``opens`` most lookups reach a segment that is not open; then the limit
+    opens, reads and closes a file too."""
     generator = random.Random(11)
     files = sorted(path.glob("*.log"))
     p50s, p99s, floors = [], [], []

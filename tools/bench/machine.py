@@ -49,7 +49,7 @@ def file_system(directory: Path, mounts: str | None = None) -> str:
     for line in mounts.splitlines():
         before, _, behind = line.partition(" - ")
         point = before.split(" ")[4]
-        # The last one of several on one mount point hides the earlier ones.
+        # The last of several on one mount point hides the earlier ones.
         if directory.resolve().is_relative_to(point) and len(point) >= len(best):
             best, kind = point, behind.split(" ")[0]
     return kind

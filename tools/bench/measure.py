@@ -1,7 +1,7 @@
 """Measuring on a shared and noisy machine.
 
 A figure and its limit are measured in turn, A B A B, so that a slow spell hits both. The figure is a median. The limit
-is its upper quartile: it often stalls, and a stalled limit would fake a pass.
+is an upper quartile: limits often stall, and a stalled limit would fake a pass.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 def in_turn(
     work: Callable[[], float], limit: Callable[[], float], *, rounds: int, warm_up: int = 1
 ) -> tuple[float, float]:
-    """Runs both ``rounds`` times in turn; each returns a rate. The work's median, the limit's upper quartile."""
+    """Runs both ``rounds`` times in turn; each gives a rate. Returns the work's median, the limit's upper quartile."""
     rates, limits = all_in_turn((work, limit), rounds=rounds, warm_up=warm_up)
     return statistics.median(rates), percentile(limits, 0.75)
 
@@ -90,7 +90,7 @@ def rate_line(
     ratio_min: float | None = None,
     rate_min: float | None = None,
 ) -> Line:
-    """A line of records a second; the requirement is a share of the limit, or a rate."""
+    """A line of records per second; the requirement is a share of the limit, or a rate."""
     asked, reached = "", None
     if ratio_min is not None:
         asked, reached = f"{ratio_min} of it", rate >= ratio_min * limit

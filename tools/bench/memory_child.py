@@ -1,4 +1,4 @@
-"""Reads a log in a process of its own, and prints the peak growth of its memory in bytes.
+"""Reads a log in its own process, and prints the peak growth of its memory in bytes.
 
 usage: python -m tools.bench.memory_child PATH read|read_values COUNT
 """

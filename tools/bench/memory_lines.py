@@ -1,4 +1,4 @@
-"""Memory of a reader above that of its process after its imports: the peak, in a process of its own."""
+"""A reader's memory above that of its process after the imports: the peak, in its own process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["memory"]
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 GROWTH_MAX = 64 * MIB
-# GROWTH_MAX applies to batches up to this size, uncompressed; for larger ones, this many times their size.
+# GROWTH_MAX applies to batches up to this size, uncompressed; larger ones may take this many times their size.
 BATCH_BYTES_USUAL = 8 * MIB
 TIMES_LARGE = 3
 METHODS = ("read", "read_values")
 PLAIN_COUNT = 9_000_000
-# The least bytes of a record in a batch besides its value.
+# The fewest bytes of a record in a batch, besides its value.
 RECORD_OVERHEAD = 7
 
 
@@ -79,7 +79,7 @@ def fill_compressed(path: Path, shape: Shape) -> int:
 
 
 def grown_most(path: Path, count: int) -> int:
-    """The growth in bytes of a process that reads the log, for the worst way to read."""
+    """The growth in bytes of a process that reads the log, for the worst way of reading."""
     return max(_grown(path, method, count) for method in METHODS)
 
 

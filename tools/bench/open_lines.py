@@ -1,4 +1,4 @@
-"""Opening: a log of 10,000 segments closed cleanly, with lookups in it; and one that needs recovery."""
+"""Opening: a cleanly closed log of 10,000 segments, and lookups in it; and one that needs recovery."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tools.bench.measure import Line, Run, in_turn, seconds_of
 __all__ = ["recovery", "segments"]
 
 SEGMENTS = 10_000
-# A batch of ten records, the whole content of a segment.
+# A batch of ten records, a segment's whole content.
 SEGMENT_BYTES = 1_141
-# What is recovered, by the records in a batch: how many, and what is asked as a share of what the disk gives.
+# By the records in a batch: how many records are recovered, and the required share of the disk's rate.
 RECOVERED = {1: (3 * RECORDS // 10, 0.5), 10: (RECORDS, 0.85), BATCH_COUNT: (4 * RECORDS, 0.85)}
 
 
@@ -33,7 +33,7 @@ def segments(run: Run) -> list[Line]:
 
         rate, limit = in_turn(opened, lambda: 1 / seconds_of(lambda: SYSTEM_FS.list(path)), rounds=run.rounds)
         ms, limit_ms = 1000 / rate, 1000 / limit
-        name, beside = f"open, {SEGMENTS:,} segments closed in order", f"one directory listing {limit_ms:.1f} ms"
+        name, beside = f"open, {SEGMENTS:,} segments closed cleanly", f"one directory listing {limit_ms:.1f} ms"
         return [
             Line(name, f"{ms:.0f} ms", beside, f"{ms / limit_ms:.1f}", "75 ms", ms <= 75),
             lookup_line(run, path, f"get one record, segment not open, one of {SEGMENTS:,}", 14, SEGMENT_BYTES,

@@ -1,7 +1,7 @@
-"""The stores that kstore is compared with, each in the fastest documented way to use it as a log.
+"""The stores that kstore is compared with, each in its fastest documented way as a log.
 
-All of them keep values under the numbers from 0. ``synced``: an append is on disk when it returns; without it nothing
-is ever synced. A lookup sees the latest append, so lmdb starts a transaction for each.
+All keep values under numbers from 0. ``synced``: an append is on disk when it returns; without it nothing is ever
+synced. A lookup sees the latest append, so lmdb starts a transaction for each.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class LmdbTree:
         self._next += 1
 
     def values(self) -> Iterator[bytes]:
-        # The transaction ends with the last reference, that of the iterator.
+        # The transaction ends with its last reference, the iterator's.
         return iter(self._env.begin(self._tree).cursor().iternext(keys=False, values=True))
 
     def value_at(self, number: int) -> bytes | None:
@@ -121,7 +121,7 @@ class LmdbTree:
 
 
 class RocksDb:
-    """RocksDB with raw bytes, without compression, which the others do not have either; a write batch for many."""
+    """RocksDB with raw bytes and, like the others, without compression; a write batch for many."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions

@@ -1,4 +1,4 @@
-"""Several processes on one log: how soon a follower gets another process's appends, and the cost of sharing."""
+"""Several processes on one log: a follower's latency for another process's appends, and the cost of sharing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer: ``send`` and ``send_many`` to delivery, and the time of one record that is waited for."""
+"""A producer: ``send`` and ``send_many`` to delivery, and the time of a wait for one record."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tools.bench.measure import Line, Run, all_in_turn, percentile, rate_line, s
 __all__ = ["keys", "producer_latency", "producer_send", "producing"]
 
 TOPIC = "orders"
-# Delivered before the clock runs: then the producer knows its topic, and its memory was touched.
+# Delivered before the clock runs, so that the producer knows its topic and has used its memory.
 WARM_COUNT = 50_000
 LATENCY_COUNT = 300
 
 
 class Case(NamedTuple):
-    """A way to send ``RECORDS`` records, from ``threads`` threads, and the required rate."""
+    """A way to send ``RECORDS`` records from ``threads`` threads, and the required rate."""
 
     name: str
     send: Callable[[Producer, int], object]
@@ -72,7 +72,7 @@ def keys() -> list[bytes]:
 def producing(
     path: Path, *, partitions: int = 1, durability: Durability = "os", acks: str = "1"
 ) -> Iterator[tuple[Producer, kstore.Store]]:
-    """A producer with a running sender, in a store of its own; on leaving everything is delivered."""
+    """A producer with a running sender, in its own store; at the end everything is delivered."""
     with kstore.open(path, durability=durability) as store:
         store.create_topic(TOPIC, partitions)
         with store.producer(acks=acks) as producer:  # type: ignore[arg-type]  # a parameter of the program
@@ -125,7 +125,7 @@ def send_rate(run: Run, case: Case) -> float:
 
 
 def producer_latency(run: Run) -> list[Line]:
-    """``send(...).result()``: each record is waited for, and its batch is sent at once."""
+    """``send(...).result()``: waits for each record, whose batch is sent at once."""
     return [_latency_line(run, "os", synced=False), _latency_line(run, "sync", synced=True)]
 
 
@@ -156,7 +156,7 @@ def result_us(run: Run, durability: Durability) -> list[float]:
 
 
 def bare_us(run: Run, *, synced: bool) -> list[float]:
-    """The time of one write of one record's batch, with or without a sync."""
+    """The time of a write of one record's batch, with or without a sync."""
     block = os.urandom(ONE_BYTES)
     path = run.root / "limit"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)

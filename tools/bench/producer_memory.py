@@ -1,4 +1,4 @@
-"""Memory of a producer above that of its process: the peak, while its sender is held up in a write."""
+"""A producer's memory above that of its process: the peak, while its sender is blocked in a write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPES = (
 
 
 def producer_memory(run: Run) -> list[Line]:
-    """Records are sent until there is no memory for one more; then the sender continues, and all are delivered."""
+    """Sends records until no memory is left for one more; then the sender continues, and all are delivered."""
     return [_line(run, shape) for shape in SHAPES]
 
 
@@ -56,6 +56,6 @@ def blocked_growth(run: Run, shape: Shape) -> int:
         command += [str(shape.value_size), shape.codec]
         output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     grown, count = map(int, output.split())
-    # They fill the pool, except for the overhead of batches; compressed they may take less than their size.
+    # They fill the pool, except for the batches' overhead; compressed ones may take less than their size.
     assert count * shape.value_size > BUFFER_BYTES / 2, f"{count} records of {shape.value_size} bytes were taken"
     return grown

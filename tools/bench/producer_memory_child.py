@@ -1,4 +1,4 @@
-"""Fills a producer whose sender is held up in a write, in a process of its own; prints the peak growth of its memory in
+"""Fills a producer whose sender is blocked in a write, in its own process; prints the peak growth of its memory in
 bytes, including the delivery, and the number of accepted records.
 
 usage: python -m tools.bench.producer_memory_child STORE VALUE_SIZE CODEC
@@ -46,7 +46,7 @@ class Gate:
 
     def enter(self) -> None:
         self.reached.set()
-        assert self.opened.wait(WAIT_SECONDS), "nobody opened the gate"
+        assert self.opened.wait(WAIT_SECONDS), "the gate stayed shut"
 
 
 class GatedFile(OsFile):
@@ -86,7 +86,7 @@ def main() -> None:
             producer.send(TOPIC, b"first").result()
             gate.shut()
             producer.send(TOPIC, b"second")
-            assert gate.reached.wait(WAIT_SECONDS), "the sender has written nothing"
+            assert gate.reached.wait(WAIT_SECONDS), "the sender wrote nothing"
             is_exact = reset_peak()
             before = status_bytes("VmRSS") if is_exact else greatest_bytes()
             count = 2

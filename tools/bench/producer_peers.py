@@ -1,8 +1,8 @@
-"""The peers of a producer: other ways for a Python program to hand over records, each at its fastest.
+"""A producer's peers: other ways for a Python program to hand over records, each at its fastest.
 
-``send`` takes records one by one, ``send_many`` all at once; ``commit`` ends a group of them, and waits for those in
-progress. A ``synced`` one is on disk when ``commit`` returns. A peer that cannot be used here raises ``Unavailable``
-with the reason.
+``send`` takes records one by one, ``send_many`` all at once; ``commit`` ends a group, and waits for those in progress.
+A ``synced`` one is on disk when ``commit`` returns. A peer that cannot be used here raises ``Unavailable`` with the
+reason.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class LmdbTree:
 class PersistQueue:
     """persist-queue: its file of pickles, its fastest; if synced its table, which syncs each ``put``.
 
-    It has no call for many records, and no groups: each stands for itself.
+    It has no call for many records, and no groups: each record is its own group.
     """
 
     def __init__(self, path: Path, synced: bool) -> None:
@@ -195,7 +195,7 @@ class PersistQueue:
             from persistqueue import Queue, SQLiteQueue
         except ImportError as error:
             raise Unavailable("not installed") from error
-        # On the same file system, or it would say so in a warning.
+        # On the same file system; otherwise it would warn.
         path.mkdir()
         self._queue = (
             SQLiteQueue(str(path)) if synced else Queue(str(path / "q"), chunksize=CHUNK_RECORDS, tempdir=str(path))
@@ -210,7 +210,7 @@ class PersistQueue:
     send_many = send
 
     def commit(self) -> None:
-        """Each is committed."""
+        """Each record is already committed."""
 
     def close(self) -> None:
         if hasattr(self._queue, "close"):
@@ -220,8 +220,8 @@ class PersistQueue:
 class Peer(NamedTuple):
     """A target's name, how to create one at an unused path, and how much of it is measured.
 
-    ``records`` are those without a sync, ``commits`` the synced ones. ``commits_itself``: without a sync it commits in
-    the background; else it is asked to after each thousand.
+    ``records`` is their number without syncs, ``commits`` that of synced ones. ``commits_itself``: without syncs it
+    commits in the background; else after each thousand, on request.
     """
 
     name: str
@@ -239,5 +239,5 @@ PEERS: tuple[Peer, ...] = (
     Peer("persist-queue", PersistQueue, 1_000, commits=1),
 )
 
-# It logs each of its steps.
+# Otherwise it logs each step.
 logging.getLogger("persistqueue").setLevel(logging.WARNING)

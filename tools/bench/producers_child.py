@@ -1,4 +1,4 @@
-"""Sends or reads in a process of its own, on a signal, and prints when it started and ended.
+"""Sends or reads in its own process, on a signal, and prints when it started and ended.
 
 usage: python -m tools.bench.producers_child sent|read STORE COUNT
 """
@@ -21,7 +21,7 @@ FOLLOW_SECONDS = 30
 
 
 class Span(NamedTuple):
-    """By the machine's monotonic clock, which all processes share, seconds."""
+    """Seconds by the machine's monotonic clock, which all processes share."""
 
     started: float
     ended: float
@@ -43,7 +43,7 @@ def produce(store: kstore.Store, partition: int, count: int, begin: Callable[[],
 
 
 def follow(store: kstore.Store, partition: int, count: int, begin: Callable[[], object]) -> Span:
-    """Reads record by record, as they arrive; ends with the last."""
+    """Reads records one by one as they arrive; ends with the last."""
     log = store.log(TOPIC, partition)
     begin()
     started = time.monotonic()

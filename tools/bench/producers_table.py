@@ -1,8 +1,8 @@
 """Producers and readers that follow them, at the same time: 1, 2 and 3 of each, as threads and as processes.
 
-Each producer has a log of its own, and each log one reader, which gets a Record for each record with its CRC checked.
-As threads all of them share one store: a topic with a partition for each producer. As processes each producer has its
-own store, since a log has one writer; each reader opens that store for reading only.
+Each producer has its own log, and each log one reader, which gets a Record for each record with its CRC checked. As
+threads they all share one store: a topic with a partition for each producer. As processes each producer has its own
+store, since a log has one writer; each reader opens that store for reading only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDS_MAX = 3
 
 
 class Rates(NamedTuple):
-    """Records a second, of all producers together and all readers together."""
+    """Records per second of all producers together, and of all readers together."""
 
     sent: float
     read: float
@@ -94,7 +94,7 @@ def with_processes(run: Run, count: int, records_each: int) -> Rates:
         }
         for child in children.values():
             assert child.stdout is not None
-            assert child.stdout.readline() == READY, "a process did not begin"
+            assert child.stdout.readline() == READY, "a process did not start"
         for child in children.values():
             assert child.stdin is not None
             child.stdin.write("\n")

@@ -1,4 +1,4 @@
-"""A queue: items put, got and acked a second, beside queues written by hand at the same durability, and libraries."""
+"""A queue: items put, got and acked per second, beside queues written by hand at the same durability, and libraries."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tools.bench.queue_peers import BY_HAND, QUEUES
 
 __all__ = ["queue", "queues"]
 
-# Items a call in bulk.
+# Items in each bulk call.
 BULK = 1_000
 
 
 class Workload(NamedTuple):
-    """``items``: those of one measurement of kstore and the queues by hand; ``library_items``: of the slower ones.
-    ``times``: what is asked, in multiples of the best by hand."""
+    """``items``: how many in one measurement of kstore and the queues by hand; ``library_items``: of the slower
+    libraries. ``times``: the requirement, as a multiple of the best by hand."""
 
     name: str
     in_bulk: bool

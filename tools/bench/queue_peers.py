@@ -1,7 +1,7 @@
 """The queues that kstore's is compared with: each puts, gets and acks items, one by one and in bulk.
 
 ``synced``: a put and an ack are on disk when they return; without it nothing is ever synced. In bulk each uses its own
-means: one transaction, if its user can start one. Values are what each accepts: bytes, or text.
+means: one transaction, if its user can start one. Values are bytes or text, as each accepts.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SqliteLease:
 
 
 class _Peer:
-    """A queue as three functions; ``puts`` and ``gets`` surround very many of them, as a transaction."""
+    """A queue as three functions; ``puts`` and ``gets`` surround bulk calls, as a transaction."""
 
     put: Callable[[Any], object]
     get: Callable[[], Any]
@@ -152,7 +152,7 @@ class PersistQueue(_Peer):
 
 
 class LiteQueue(_Peer):
-    """Accepts only text; its ``pop`` is its lease."""
+    """Accepts only text; its ``pop`` is the lease."""
 
     def __init__(self, path: Path, synced: bool) -> None:
         from litequeue import LiteQueue

@@ -16,7 +16,7 @@ from tools.bench.peers import LmdbTree
 __all__ = ["read", "read_producers", "read_small", "read_values"]
 
 CHUNK_BYTES = 1 << 20
-# Records in a batch, as many producers make them, and what is asked of each as a share of the rate of batches of 1,000.
+# Usual numbers of records in a batch, and the required share of the rate of batches of 1,000.
 SMALL_COUNTS = {1: None, 3: None, 10: 0.6, 149: None}
 SMALL_RECORDS = 149_000
 PRODUCER_COUNTS = (1, 3, 10, 149, BATCH_COUNT)
@@ -46,7 +46,7 @@ def read_small(run: Run) -> list[Line]:
 
 
 def read_producers(run: Run) -> list[Line]:
-    """Batches of an idempotent producer, and the same in transactions, beside the same batches without a producer."""
+    """An idempotent producer's batches, the same in transactions, and the same without a producer."""
     lines = [_of_producer(run, count) for count in PRODUCER_COUNTS]
     # Small transactions: ten records in one batch, then ten batches of any size.
     lines.append(_of_producer(run, 10, transaction_batches=1))
@@ -86,7 +86,7 @@ def _beside_lmdb(run: Run) -> Line:
 
 
 def _rate(log: kstore.Log, method: str, **options: str) -> float:
-    """Offsets a second of one pass over the log; a marker counts as one."""
+    """Offsets per second of one pass over the log; a marker counts as one."""
 
     def loop() -> None:
         for _ in getattr(log, method)(**options):
@@ -112,7 +112,7 @@ def _read(run: Run, name: str, items: Callable[[kstore.Log], Iterable[object]], 
 
 
 def pread_rate(path: Path) -> float:
-    """Records a second that a bare pread of the same files would make."""
+    """Records per second at the speed of a bare pread of the same files."""
     files = sorted(path.glob("*.log"))
 
     def read_all() -> None:

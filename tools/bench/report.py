@@ -1,4 +1,4 @@
-"""The report of a run as Markdown, at most 120 columns wide: the machine, in words, the lines, and the tables."""
+"""The report of a run as Markdown, at most 120 columns wide: the summary, the machine, the lines, and the tables."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ BENCHMARKS.md` writes it. `python -m tools.bench NAME...` runs some of it; `--li
 `make bench-broker` measures beside a live Kafka broker."""
 
 WORDS = """\
-kstore is ahead where records come in batches: many in one append, many in one read, bulk calls of a queue, columns
-for Arrow. There the work for each record is compiled, a batch costs one write, and a read gives out records without a
-copy of their bytes by Python. It is also ahead where several callers wait for the disk at once, because they share a
+kstore is ahead if records come in batches: many in one append, many in one read, bulk calls of a queue, columns
+for Arrow. There the work for each record is compiled, a batch costs one write, and a read returns records without a
+copy of their bytes by Python. It is also ahead if several callers wait for the disk at once, because they share a
 sync.
 
 It is behind in three places. A lookup of one record reads and checks a whole batch, where a tree of lmdb, RocksDB or
-LevelDB reads one page and checks nothing: it takes several times as long, and ten times and more where batches have a
+LevelDB reads one page and checks nothing: it takes several times as long, and ten times or more with batches of a
 thousand records. A record that is appended alone carries a batch header of 61 bytes with its own CRC, which each
-reader pays for again; RocksDB and LevelDB append it in about half of the time. And sends of which each write is synced
-leave the disk idle while the next batch is encoded. Whoever can should hand over many records at a time."""
+reader pays for again; RocksDB and LevelDB append it in about half of the time. Sends with a sync for each write leave
+the disk idle while the next batch is encoded. Hand over many records at a time if you can."""
 
 HOW = """\
-Values of 100 bytes, in the page cache. A figure and what stands beside it are taken in turn, round by round, so that
-a slow spell of the machine hits both: the figure is the median of the rounds, a limit of the machine the upper
-quartile, since a limit that stalls would flatter. Each line begins with the ratio of the two; "asked" is the
+Values of 100 bytes, in the page cache. A figure and those beside it are measured in turn, round by round, so that a
+slow spell of the machine hits both: the figure is the median of the rounds, a limit of the machine the upper
+quartile, since a stalled limit would flatter. Each line begins with the ratio of the two; "asked" is the
 project's own aim. The code is in `tools/bench/`."""
 
 PRODUCERS = """\
 Producers that send one by one, to delivery with `acks=1`, and readers that follow them at the same time; values of
-100 bytes, in the page cache, nothing synced. Each producer has a log of its own, and each log one reader, which gets
+100 bytes, in the page cache, nothing synced. Each producer has its own log, and each log one reader, which gets
 a `Record` for each record, its CRC checked. As threads: one process, one store, a partition for each producer. As
-processes: each producer has its own store, for a log has one writer, and each reader is a process that opens that
+processes: each producer has its own store, since a log has one writer, and each reader is a process that opens that
 store for reading only. The rates are those of all producers, and of all readers, together; MB are of values."""
 
 COMPARISON = """\
-The same values, in the same order; it is checked that all of them come back. Synced: an append is on disk when it
-returns. Not synced: nothing is. Each store is used by the fastest of its documented ways (`executemany` in one
+The same values, in the same order; a check confirms that all of them come back. Synced: an append is on disk when it
+returns. Not synced: nothing is. Each store is used in its fastest documented way (`executemany` in one
 transaction; `putmulti` with `append`; a write batch; an iterator over all; a lookup that sees the newest records).
 kstore checks a CRC with every read, RocksDB and LevelDB one of each block that they read from disk; SQLite, lmdb and
-the plain file check nothing. The plain file has no offsets and survives no torn write: it is what the least code
-gets. On disk: blocks, after closing."""
+the plain file check nothing. The plain file has no offsets and survives no torn write: it shows the speed of the
+least code. On disk: blocks, after closing."""
 
 QUEUES = """\
 Each item is put, leased and acknowledged, by one thread. By hand: what an application would write itself, in 20
-lines, over two tables of lmdb or one of SQLite with `RETURNING`; no redelivery after a lease has ended, no delays, no
+lines, over two tables of lmdb or one of SQLite with `RETURNING`; no redelivery after a lease expired, no delays, no
 dead letters. huey and diskcache have no lease: a got item is gone. fsync: a put and an ack are on disk when they
 return."""
 
@@ -65,7 +65,7 @@ TABLES = {
 def report(
     machine: Sequence[tuple[str, str]], sections: Mapping[str, Sequence[Line]], tables: Mapping[str, str]
 ) -> str:
-    """The page. ``sections`` are lines by their heading, ``tables`` those of ``TABLES``; empty ones are omitted."""
+    """The page. ``sections`` has lines by heading, ``tables`` those of ``TABLES``; empty ones are omitted."""
     parts = ["# Benchmarks", RERUN, "## In words", WORDS]
     parts += ["## The machine", "\n".join(f"- {what}: {which}" for what, which in machine)]
     lines = [line for section in sections.values() for line in section]

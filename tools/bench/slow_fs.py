@@ -30,7 +30,7 @@ class SlowSyncFile(OsFile):
         super().write_and_sync(buffers, position)
         if platform.DSYNC_FLAG:
             time.sleep(self._seconds)
-        # If a write cannot be durable itself, an fdatasync has followed, and has slept.
+        # If a write cannot be durable itself, an fdatasync followed it, and slept.
 
     def fdatasync(self) -> None:
         super().fdatasync()

@@ -44,14 +44,14 @@ def store(run: Run) -> list[Line]:
 
         rate, limit = in_turn(opened, listed, rounds=run.rounds)
         ms, limit_ms = 1000 / rate, 1000 / limit
-        name = f"open a store, {PARTITIONS:,} partitions and {PARTITIONS * SEGMENTS_EACH:,} segments closed in order"
+        name = f"open a store, {PARTITIONS:,} partitions and {PARTITIONS * SEGMENTS_EACH:,} segments closed cleanly"
         return [
             Line(name, f"{ms:.0f} ms", f"listing them {limit_ms:.0f} ms", f"{ms / limit_ms:.1f}", "500 ms", ms <= 500)
         ]
 
 
 def retention(run: Run) -> list[Line]:
-    """By time, which must look into every segment; the files are renamed, as in a store, and then removed."""
+    """By time, which must examine every segment; the files are renamed, as in a store, and then removed."""
     taken: list[float] = []
     limits: list[float] = []
     with fresh(run.root, "retention") as origin:

@@ -1,4 +1,4 @@
-"""A roll, and what looks at every byte of a log: verify, a deep count, a search; with small batches and large ones."""
+"""A roll, and the commands that read every byte of a log: verify, a deep count, a search; small and large batches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["roll", "upkeep"]
 
 ROLLS = 200
 ROLL_US_MAX = 400
-# Records of the measured log by the records in a batch.
+# The measured log's records, by the records in a batch.
 LOGS = {1: RECORDS // 10, 3: RECORDS // 10, 10: RECORDS // 2, 149: RECORDS // 2, BATCH_COUNT: RECORDS}
-# Small batches of one producer: records in a batch, and batches in a transaction, of which 0 means none.
+# Small batches of one producer: records in a batch, and batches in a transaction; 0 means no transactions.
 OWNED = ((1, 0), (1, 10), (10, 1))
 SMALL_RATE_MIN, LARGE_BYTES_MIN = 3 * MILLION, 1e9
 # A record and its share of the header: more in a small batch.
