@@ -1,10 +1,10 @@
-"""Plants one bug after the other in a copy of the package, and runs the crash tests: each must be caught.
+"""Plants bugs, one by one, in a copy of the package, and runs the crash tests: they must catch each bug.
 
 usage: python -m tools.crash.mutants [NAME-PART...]
 
-First as `make test` runs them, then, if they find nothing, with the counts of `make test-all`.
+They run first as in `make test` and, if they find nothing, with the counts of `make test-all`.
 
-A bug that is not caught is a hole in the tests, or a line that nobody needs.
+A bug that is not caught shows a hole in the tests, or a line that is not needed.
 """
 
 from __future__ import annotations
@@ -549,13 +549,13 @@ def run(mutant: Mutant, root: Path) -> str:
             (found for found, markexpr in RUNS.items() if not tests_pass(mutant.tests, root, markexpr)), "MISSED"
         )
     except subprocess.TimeoutExpired:
-        return "caught"  # it hangs, which cannot be overlooked
+        return "caught"  # it hangs, which is noticed
     finally:
         path.write_text(source, encoding="utf-8")
 
 
 def tests_pass(tests: str, root: Path, markexpr: str) -> bool:
-    """Raises: ValueError where they could not be run; TimeoutExpired."""
+    """Raises: ValueError if they could not be run; TimeoutExpired."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider"]
     command += ["-m", markexpr, *tests.split()]
     done = subprocess.run(command, cwd=root, capture_output=True, timeout=SECONDS_MAX, check=False)
@@ -577,14 +577,14 @@ def main() -> int:
                 shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copyfile(source, root / name)
-        # What a test imports late must not be compiled while it measures memory.
+        # A test's late imports must not be compiled while it measures memory.
         compileall.compile_dir(root / "kstore", quiet=1)
         if not tests_pass(
             " ".join(dict.fromkeys(" ".join(mutant.tests for mutant in chosen).split())),
             root,
             RUNS["caught by make test-all only"],
         ):
-            print("they fail: nothing can be said of the bugs")
+            print("they fail: the bugs cannot be tried")
             return 1
         for mutant in chosen:
             found = run(mutant, root)

@@ -26,7 +26,7 @@ from tools.fuzz.outcome import Ended, read_atheris, read_seeded
 from tools.fuzz.targets import TARGETS
 
 SEED = 20260131
-# Additional time: to import, to build the seeds, and to finish the last input.
+# Additional time: for imports, the seeds, and the last input.
 SECONDS_BESIDE = 120
 ENGINES = ("seeded", "atheris", "asan")
 
@@ -49,8 +49,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="for each target (default: 60)")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--engine", choices=ENGINES, default="seeded")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="targets at a time (default: processors)")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz", help="where findings go")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel targets (default: processors)")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "fuzz", help="the directory of the findings")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="try this one input on the target")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.target if name not in TARGETS]

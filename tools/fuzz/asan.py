@@ -1,6 +1,6 @@
 """Builds the compiled modules with the address and undefined behaviour sanitizers, in a copy of the package.
 
-The copy is in a directory of its own, so that the modules that everything else uses stay unchanged.
+The copy has its own directory, so that the modules that everything else uses stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SOURCE_SUFFIXES = (".pyx", ".pxd", ".pxi")
 
 
 def build(target: Path, source: Path = ROOT / "kstore") -> Path:
-    """Fills ``target`` with the package and instrumented modules; what is newer than its sources stays. Returns it.
+    """Fills ``target`` with the package and instrumented modules; keeps those newer than their sources. Returns it.
 
-    Raises: CalledProcessError, with the compiler's words on stderr.
+    Raises: CalledProcessError, with the compiler's stderr.
     """
     package = target / "kstore"
     shutil.copytree(source, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"))

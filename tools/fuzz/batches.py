@@ -37,13 +37,13 @@ LEGACY_SIZE_MIN = 26
 WRAPPER_BYTES_MIN = 34
 PAYLOAD_BYTES_MAX = 1 << 20
 SNAPPY, LZ4, ZSTD = 2, 3, 4
-# Position and size of each field of a header of version 2, and of the lengths of version 0 and 1.
+# Position and size of each header field of version 2, and of the lengths of versions 0 and 1.
 FIELDS_V2 = ((0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4), (57, 4))
 FIELDS_LEGACY = ((0, 8), (8, 4), (16, 1), (17, 1), (18, 8), (18, 4), (22, 4), (26, 4), (30, 4))
 
 
 def batch_bounds(data: bytes) -> list[tuple[int, int]]:
-    """Start and end of the entries from the start, as far as their sizes are possible."""
+    """Start and end of the entries from the beginning, as long as their sizes are possible."""
     at, bounds = 0, []
     while len(data) - at > MAGIC_POSITION:
         size = LOG_OVERHEAD_BYTES + struct.unpack_from(">i", data, at + 8)[0]
@@ -89,7 +89,7 @@ def mend_state(data: bytes) -> bytes:
 
 
 def _set_field(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
-    """A header field set to where its meaning changes, or changed a little."""
+    """Sets a header field to a value where its meaning changes, or changes it a little."""
     bounds = batch_bounds(data)
     if not bounds:
         return mutate(data, rng, pool)

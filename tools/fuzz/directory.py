@@ -1,4 +1,4 @@
-"""The target that is a whole log: any files under any names in a directory, opened for reading and for writing.
+"""The target of a whole log: any files with any names in a directory, opened for reading and for writing.
 
 An input is the files one after another: uint8 length of the name | name | uint32 size | content.
 """
@@ -69,7 +69,7 @@ def mutate_directory(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> 
     other = unpack(rng.choice(pool)) if pool else {}
     for _ in range(rng.randint(1, 2)):
         name = rng.choice(list(files))
-        # The log itself is where most can go wrong.
+        # Most can go wrong in the log itself.
         if rng.random() < 0.5:
             name = rng.choice([found for found in files if found.endswith(".log")] or [name])
         step = rng.random()
@@ -87,7 +87,7 @@ def mutate_directory(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> 
 
 
 def directory(data: bytes) -> None:
-    """Open, read in every way, then write: damage is reported, and never raised if it should be skipped."""
+    """Opens, reads in every way, then writes: damage is reported, and not raised if it should be skipped."""
     path = scratch() / "log"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir()
@@ -130,18 +130,18 @@ def _write(path: Path, viewed: dict[int, Record] | None) -> None:
             expect(viewed is not None and found[offset] == viewed[offset], f"another record {offset} for the writer")
         end = log.end_offset
         if end < log.start_offset:
-            return  # what lies between was lost: nothing can be read there
+            return  # what was between is lost: nothing can be read there
         try:
             appended = log.append(b"behind it all", timestamp=TIME)
         except KstoreError as error:
             expect(end >= 2**62, f"no append at {end}: {error}")
             return
-        expect(appended >= end, f"offset {appended} behind an end of {end}")
+        expect(appended >= end, f"offset {appended} after an end of {end}")
         found[appended] = Record(appended, TIME, value=b"behind it all", leader_epoch=_epoch_of(log, appended))
         expect(_served(log) == found, "other records after an append")
     with _open(path) as log:
         expect(_served(log) == found, "other records when opened again")
-        expect(log.end_offset == appended + 1, f"an end of {log.end_offset} behind {appended}")
+        expect(log.end_offset == appended + 1, f"an end of {log.end_offset} after {appended}")
 
 
 def _open(path: Path, *, read_only: bool = False) -> Log:
@@ -153,7 +153,7 @@ def _epoch_of(log: Log, offset: int) -> int:
 
 
 def _served(log: Log) -> dict[int, Record]:
-    """Everything that can be read; offsets increase, within the log, and skipped records are not served."""
+    """Everything that can be read; offsets increase within the log, and skipped records are not served."""
     reader = log.read(on_corrupt="skip")
     found: dict[int, Record] = {}
     last = -1
@@ -163,7 +163,7 @@ def _served(log: Log) -> dict[int, Record]:
         found[last] = record
     expect(all(log.start_offset <= offset < log.end_offset for offset in found), "offsets outside the log")
     for lost in reader.corrupt:
-        expect(not any(lost.first <= offset <= lost.last for offset in found), f"{lost}, of which records are served")
+        expect(not any(lost.first <= offset <= lost.last for offset in found), f"{lost}, but records of it are served")
     expect(list(log.read_values(on_corrupt="skip")) == [record.value for record in found.values()], "other values")
     return found
 
@@ -175,7 +175,7 @@ def _read_strictly(log: Log, isolation_level: str, found: dict[int, Record]) -> 
         return
     expect(all(found.get(record.offset) == record for record in strict), "other records than with 'skip'")
     if isolation_level == "read_uncommitted":
-        expect(len(strict) == len(found), "fewer records, and no error")
+        expect(len(strict) == len(found), "fewer records, but no error")
 
 
 def _look_up(log: Log, found: dict[int, Record]) -> None:

@@ -55,7 +55,7 @@ def _scratch_of(process: int) -> Path:
 
 
 def scratch() -> Path:
-    """A directory of this process's own, in memory if such a file system exists."""
+    """A directory for this process, in memory if possible."""
     return _scratch_of(os.getpid())
 
 
@@ -77,7 +77,7 @@ def offset_index(data: bytes) -> None:
         sound = False
     for offset in (*OFFSETS, *(entry.offset for entry in entries[:8])):
         found, above = index.lookup(offset), index.ceiling(offset)
-        expect(found in entries or found == OffsetPosition(BASE, 0), f"{found}, which is no entry")
+        expect(found in entries or found == OffsetPosition(BASE, 0), f"{found}, which is not an entry")
         if sound:
             below = [entry for entry in entries if entry.offset <= offset]
             expect(found == (below[-1] if below else OffsetPosition(BASE, 0)), f"{found} for {offset}")
@@ -109,7 +109,7 @@ def time_index(data: bytes) -> None:
         sound = False
     for timestamp in (-1, 0, 1, 2**40, 2**63 - 1, 2**63, *(entry.timestamp for entry in entries[:8])):
         found = index.lookup(timestamp)
-        expect(found in entries or found == TimestampOffset(-1, BASE), f"{found}, which is no entry")
+        expect(found in entries or found == TimestampOffset(-1, BASE), f"{found}, which is not an entry")
         if sound:
             below = [entry for entry in entries if entry.timestamp <= timestamp]
             expect(found == (below[-1] if below else TimestampOffset(-1, BASE)), f"{found} for {timestamp}")
@@ -124,7 +124,7 @@ def time_index(data: bytes) -> None:
 
 
 def _write_on(kind: Any, path: Path, entries: list[Any], grow: Callable[[Any], None]) -> None:
-    """A writer's starting point is sound, begins as the file did, and is there when it is read again."""
+    """A writer's starting point is sound, begins like the file, and is there when read again."""
     writable = kind.open_writable(SYSTEM_FS, path, BASE, index_bytes_max=INDEX_BYTES_MAX)
     try:
         writable.check()
@@ -178,7 +178,7 @@ def state(data: bytes) -> None:
     except UnsupportedFormatError:
         return
     if found is not None:
-        expect(LogState.decode(found.encode()) == found, f"{found}, which is encoded otherwise")
+        expect(LogState.decode(found.encode()) == found, f"{found}, which is encoded differently")
     handle = StateFile.open(SYSTEM_FS, path, mode=0o600)
     try:
         handle.store(LogState(durable_end=12))

@@ -17,7 +17,7 @@ __all__ = ["UNCOMPRESSED_BYTES_MAX", "Finding", "expect", "try_input", "within_m
 
 # The setting max_batch_bytes_uncompressed of every target: small, so that a bomb is seen.
 UNCOMPRESSED_BYTES_MAX = 64 << 10
-# What a decompressor may hold besides its output, and the interpreter besides that.
+# What a decompressor may hold besides its output, and the interpreter besides both.
 MEMORY_SLACK_BYTES = 512 << 10
 SECONDS_MAX = 5.0
 
@@ -69,7 +69,7 @@ def try_input(name: str, run: Callable[[bytes], None], data: bytes, seconds: flo
             signal.setitimer(signal.ITIMER_PROF, seconds)
         run(data)
     except KstoreError as error:
-        # A target knows which errors may occur where: an exception that leaves it should not have occurred.
+        # A target knows which errors may occur where: an exception that leaves it is a finding.
         return Finding(name, "wrong", _said(error), data)
     except Exception as error:
         verdict = "wrong" if isinstance(error, Wrong) else "hung" if isinstance(error, Hung) else "untyped"
@@ -78,7 +78,7 @@ def try_input(name: str, run: Callable[[bytes], None], data: bytes, seconds: flo
         if seconds:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, before)
-    # The exception may have been swallowed, or the code may have been where signals are not handled.
+    # The exception may have been swallowed, or the signal not handled.
     if seconds and time.process_time() - started > seconds:
         return Finding(name, "hung", f"more than {seconds} seconds", data)
     return None

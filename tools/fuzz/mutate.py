@@ -1,4 +1,4 @@
-"""Makes new inputs from seeds: small, random, repeatable damage to bytes of any kind.
+"""Makes new inputs from seeds: small, random, repeatable damage to any bytes.
 
 A mutator is a function (data, rng, pool) -> data; ``pool`` holds other inputs of the same kind, to splice from.
 """
@@ -33,7 +33,7 @@ def mutate(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
 
 
 def mended(mutator: Mutator, mend: Callable[[bytes], bytes], share: float = 0.8) -> Mutator:
-    """``mutator``, and corrected checksums for that share of the inputs: they reach the code after the check."""
+    """``mutator``, with corrected checksums for that share of the inputs, which reach the code after the check."""
 
     def mutate_and_mend(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> bytes:
         found = mutator(data, rng, pool)

@@ -1,4 +1,4 @@
-"""A target that is what a report learns of runs, held against single batches and records in plain Python."""
+"""A target for what a report learns of runs, compared with single batches and records in plain Python."""
 
 from __future__ import annotations
 

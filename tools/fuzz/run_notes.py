@@ -1,4 +1,4 @@
-"""Targets that are what a deep count and a verification make of runs, held against single batches in plain Python."""
+"""Targets for a deep count and a verification of runs, compared with single batches in plain Python."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROW_BYTES = 16
 
 
 def counts(data: bytes) -> None:
-    """What is counted of runs, and of decompressed records, is what is counted of their batches one by one."""
+    """The counts of runs, and of decompressed records, are those of their batches one by one."""
     for run in _runs(data):
         _check_counts(run)
     for run in _runs(data, with_compressed=True):
@@ -50,13 +50,13 @@ def counts(data: bytes) -> None:
                 except CorruptDataError:
                     continue
                 _check_records(payload, batch.header.record_count, batch.header.last_offset_delta)
-    # Any bytes, of which no CRC says that they are records.
+    # Any bytes: no CRC says that they are records.
     for count, last_offset_delta in ((1, 2), (3, 2**31 - 1), (2**31 - 1, 0), (-1, 0)):
         _check_records(data[BATCH_HEADER_BYTES:], count, last_offset_delta)
 
 
 def checks(data: bytes) -> None:
-    """What a verification finds in a run is what it finds in its batches."""
+    """A verification finds the same in a run as in its batches."""
     hostile = array("q", data[: len(data) // ROW_BYTES * ROW_BYTES])
     for run in _runs(data, with_compressed=True):
         batches = [*run.batches()]
@@ -160,7 +160,7 @@ def _check_records(payload: bytes, count: int, last_offset_delta: int) -> None:
     except CorruptDataError:
         is_sound = False
         expected, keys, values = dict.fromkeys(RECORD_FIELDS, 0), Distribution(), Distribution()
-    expect(found.add_records(payload, count, last_offset_delta) == is_sound, f"sound: {is_sound}, expected the other")
+    expect(found.add_records(payload, count, last_offset_delta) == is_sound, f"sound: {is_sound}, expected the reverse")
     expect({name: getattr(found, name) for name in RECORD_FIELDS} == expected, "other counts of records")
     expect([_spread(each) for each in found.spreads()[2:]] == [keys, values], "other distributions of records")
 

@@ -1,4 +1,4 @@
-"""The engine without a library: inputs from seeds and a random generator, the same ones for the same seed."""
+"""The engine without a library: inputs from seeds and a random generator, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_seeded(
     count: int | None = None,
     note: Callable[[bytes], object] = lambda data: None,
 ) -> Outcome:
-    """Tries inputs until ``seconds`` are over, or ``count`` were tried; ``note`` receives each before it is tried."""
+    """Tries inputs for ``seconds``, or ``count`` of them; ``note`` receives each before it is tried."""
     target = TARGETS[name]
     rng = random.Random(seed ^ zlib.crc32(name.encode()))
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -52,6 +52,6 @@ def run_seeded(
         tried += 1
         finding = try_input(name, target.run, data, SECONDS_MAX)
         if finding is not None:
-            # The same place again is the same finding.
+            # The same place counts as the same finding.
             found.setdefault(finding.message.rpartition(" (")[2], finding)
     return Outcome(tried, list(found.values()))

@@ -1,6 +1,6 @@
-"""The targets: each takes any bytes, lets kstore read them, and checks the result against what must always hold.
+"""The targets: each lets kstore read any bytes, and checks what must always hold.
 
-A target catches the errors that are allowed where they occur; any other exception that leaves it is a finding.
+A target catches the errors that may occur; any other exception that leaves it is a finding.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
 
 def check_batch(batch: Batch) -> None:
-    """Whatever can be decoded of a batch agrees with the rest of it. Raises: CorruptDataError, Wrong."""
+    """Everything that can be decoded of a batch agrees with the rest of it. Raises: CorruptDataError, Wrong."""
     limit = UNCOMPRESSED_BYTES_MAX
     if batch.magic == 2:
         with within_memory(batch.size):
@@ -57,12 +57,12 @@ def check_batch(batch: Batch) -> None:
     expect(list(offsets) == [record.offset for record in records], "offsets other than the records'")
     expect(list(timestamps) == [record.timestamp for record in records], "timestamps other than the records'")
     expect(batch.values(max_bytes_uncompressed=limit) == [record.value for record in records], "other values")
-    expect(all(one < other for one, other in pairwise(offsets)), "offsets that do not rise")
+    expect(all(one < other for one, other in pairwise(offsets)), "offsets that do not increase")
     expect(len(records) == batch.record_count, "another count of records")
     if offsets:
         expect(offsets[0] >= batch.base_offset, f"a record {offsets[0]} below the base offset {batch.base_offset}")
         if batch.magic == 2:
-            expect(offsets[-1] <= batch.last_offset, f"a record {offsets[-1]} behind {batch.last_offset}, the last")
+            expect(offsets[-1] <= batch.last_offset, f"a record {offsets[-1]} after {batch.last_offset}, the last")
         middle = offsets[len(offsets) // 2]
         expect(list(batch.records(middle, middle + 1, limit)) == records[len(offsets) // 2 :][:1], "another window")
     expect(sum(len(record.value or b"") + len(record.key or b"") for record in records) <= limit + batch.size, "more")
@@ -83,7 +83,7 @@ def batches(data: bytes) -> None:
 def records(data: bytes) -> None:
     """The decoders after a header whose CRC was not checked: they may get any bytes."""
     try:
-        # Bytes have a zero after their end, which hides a read one byte too far from a sanitizer.
+        # Python's bytes end with a zero, which hides a read one byte too far from a sanitizer.
         whole = data[: parse_batch(data).size]
         batch = parse_batch(memoryview((c_ubyte * len(whole)).from_buffer_copy(whole)).cast("B"))
         for name in ("codec", "timestamp_type", "last_sequence", "delete_horizon_ms", "producer_id", "max_timestamp"):
@@ -122,7 +122,7 @@ def scanner(data: bytes) -> None:
     assert small.stop is not None
     expect(scanned.stop[:2] == small.stop[:2], f"{small.stop} in small chunks, {scanned.stop} in large ones")
     expect(scanned.stop.position == sum(size for _, size, _ in found), "a gap between batches")
-    expect(scanned.stop.position + scanned.stop.size_left == len(data), "bytes that nobody told of")
+    expect(scanned.stop.position + scanned.stop.size_left == len(data), "unreported bytes")
 
     at = next_offset = 0
     for step in walk(source, 0, len(data), next_offset=0, offset_stop=OFFSET_STOP):
@@ -134,7 +134,7 @@ def scanner(data: bytes) -> None:
         else:
             position, batch = step
             expect(position == at and batch.is_valid(), f"a batch at {position}, expected {at}")
-            expect(next_offset <= batch.last_offset < OFFSET_STOP, f"{batch} behind offset {next_offset}")
+            expect(next_offset <= batch.last_offset < OFFSET_STOP, f"{batch} after offset {next_offset}")
             at, next_offset = at + batch.size, batch.last_offset + 1
     expect(at == len(data), f"the walk ended at {at} of {len(data)}")
 
@@ -147,7 +147,7 @@ def scanner(data: bytes) -> None:
 
 
 def runs(data: bytes) -> None:
-    """The walk over runs finds what the walk over single batches finds, and makes the same records of it."""
+    """The walk over runs finds what the walk over single batches finds, and gives the same records."""
     source = BufferSource(data)
     for known_end, chunk_bytes in product((0, 1 << 20), (SMALL_CHUNK_BYTES, 1 << 20)):
         bounds: dict[str, Any] = {"offset_stop": OFFSET_STOP, "known_end": known_end, "chunk_bytes": chunk_bytes}
@@ -172,7 +172,7 @@ def runs(data: bytes) -> None:
 
 
 def lookup(data: bytes) -> None:
-    """A record that is looked up is one that its batch has, and the CRC of the batch is right."""
+    """A looked-up record is in its batch, and the batch's CRC is right."""
     items = [item for item in walk(BufferSource(data), 0, len(data), next_offset=0) if not isinstance(item, Damage)]
     targets = {0, 1, *(offset for _, batch in items[:8] for offset in (batch.base_offset, batch.last_offset))}
     counts = array("q", [0, 0, 0])
@@ -196,7 +196,7 @@ def _told(item: tuple[int, Batch] | Damage) -> object:
 
 
 def check_run(run: Run) -> None:
-    """A run is never empty, and gives the records of its batches; nothing of it is damaged."""
+    """A run is never empty, gives the records of its batches, and contains no damage."""
     batches = [batch for _, batch in run.batches()]
     expect(len(batches) == run.batch_count > 0, "another count of batches")
     expect(all(batch.is_valid() for batch in batches), "a batch with a wrong CRC")
@@ -215,7 +215,7 @@ def check_run(run: Run) -> None:
 
 
 def check_notes(run: Run) -> None:
-    """What recovery notes of a run is what it notes of the batches."""
+    """Recovery notes the same of a run as of its batches."""
     batches = [*run.batches()]
     entries: list[int] = []
     since_entry, timestamp, offset, latest = 0, -1, -1, -1
@@ -252,7 +252,7 @@ def check_notes(run: Run) -> None:
 
 
 def foreign(data: bytes) -> None:
-    """Batches that a caller wants to append: what is accepted can be read back, and holds the same records."""
+    """Batches that a caller wants to append: accepted ones can be read back, with the same records."""
     for assign_offsets in (True, False):
         for codec in COMPRESSION_TYPES:
             config = LogConfig(
@@ -280,12 +280,12 @@ def foreign(data: bytes) -> None:
 
 
 def snapshot(data: bytes) -> None:
-    """A producer snapshot: what is read is exactly what is there."""
+    """A producer snapshot: it is read exactly as it is."""
     try:
         entries = decode_snapshot(data)
     except CorruptDataError:
         return
-    expect(encode_snapshot(entries) == data, "a snapshot that is encoded otherwise")
+    expect(encode_snapshot(entries) == data, "a snapshot that is encoded differently")
 
 
 TARGETS: dict[str, Target] = {

@@ -1,9 +1,9 @@
-"""One target in a process of its own: a crash, a hang and an engine that does not return end that process only.
+"""One target in its own process: a crash, a hang or an engine that does not return ends only that process.
 
 usage: python -m tools.fuzz.worker ENGINE TARGET SECONDS SEED DIRECTORY
 
 The last line of its output is JSON: [inputs, [[verdict, message, file], ...]]. The input being tried is always in
-DIRECTORY/TARGET.current, for the parent to take when this process is no more.
+DIRECTORY/TARGET.current, for the parent after this process's end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# Nothing of kstore may be imported before atheris has had its chance to instrument it.
+# atheris must be able to instrument kstore before anything imports it.
 
 MEMORY_MIB_MAX = 2048
 SECONDS_MAX = 10
@@ -42,7 +42,7 @@ def run_seeded(name: str, seconds: float, seed: int, directory: Path) -> None:
 
 
 def run_atheris(name: str, seconds: float, seed: int, directory: Path) -> None:
-    """Coverage-guided. Does not return: the engine ends the process, and says on stderr how it went."""
+    """Coverage-guided. Does not return: the engine ends the process, and reports on stderr."""
     import atheris
 
     with atheris.instrument_imports(include=["kstore"]):
@@ -51,7 +51,7 @@ def run_atheris(name: str, seconds: float, seed: int, directory: Path) -> None:
     seeds = list(target.seeds())
 
     def mutate(data: bytes, size_max: int, seed: int) -> bytes:
-        # Half of the time as libFuzzer would: what it learned of comparisons is worth something too.
+        # Half of the time as libFuzzer would, to use what it learned from comparisons.
         rng = random.Random(seed)
         found = target.mutate(data, rng, seeds) if rng.random() < 0.5 else atheris.Mutate(data, size_max)
         return bytes(found[:size_max])

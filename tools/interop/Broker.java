@@ -7,10 +7,10 @@ import java.nio.file.Path;
  *
  * usage: Broker.java PROPERTIES CLUSTER_ID META_DIRECTORY
  *
- * The parent holds the other end of standard input, so the broker cannot outlive it; -Dseconds bounds its life besides.
+ * The parent holds the other end of standard input, so the broker cannot outlive it; -Dseconds also bounds its life.
  */
 public class Broker {
-    /** How long an orderly stop may take before the JVM is halted. */
+    /** How long a clean stop may take before the JVM is halted. */
     static final long STOP_MS = 30_000;
 
     public static void main(String[] args) throws IOException {
@@ -24,10 +24,10 @@ public class Broker {
             try {
                 System.in.read();
             } catch (IOException e) {
-                // As good as the end of the stream: the parent is gone.
+                // Like the end of the stream: the parent is gone.
             }
             after(STOP_MS, () -> Runtime.getRuntime().halt(125));
-            System.exit(0); // Kafka's shutdown hook stops the broker in order.
+            System.exit(0); // Kafka's shutdown hook stops the broker cleanly.
         });
         kafka.Kafka.main(new String[] {properties});
     }

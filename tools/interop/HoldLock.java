@@ -4,7 +4,7 @@ import java.nio.channels.FileLock;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 
-/** Tries the lock of a file as a broker does, says how that went, and keeps it until a line on standard input. */
+/** Tries a file's lock as a broker does, prints the result, and keeps it until a line on standard input. */
 public final class HoldLock {
     public static void main(String[] arguments) throws IOException {
         Path path = Path.of(arguments[0]);

@@ -7,6 +7,6 @@
     Dfs.java      an HDFS that ends with its parent       dfs.py       the same from Python (hdfs-pom.xml: its jars)
     handover.py   puts partition directories that kstore wrote in place of a broker's own
 
-All traffic is on loopback, on free ports; every program ends by itself after a time. What is written and compared is
+All traffic is on loopback, on free ports; every program ends by itself after a time. The scenarios and comparisons are
 in ``tests/interop/``.
 """

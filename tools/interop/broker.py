@@ -1,7 +1,7 @@
-"""A real Kafka broker on loopback: one node in KRaft mode, in a directory of its own, never left running.
+"""A real Kafka broker on loopback: one node in KRaft mode, in its own directory, never left running.
 
-The broker process waits on a pipe from this one: it stops when the pipe closes, however its parent ended, and a
-watchdog in it limits its life as well.
+The broker process waits on a pipe from this one: it stops when the pipe closes, however its parent ended. A watchdog
+also limits its life.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class BrokerError(Exception):
 class Broker:
     """One broker's directories and configuration below ``root``, and its process while it runs. Not thread-safe."""
 
-    # Lines for the broker's configuration; to be set before it is started.
+    # Lines for the broker's configuration; set before its start.
     extra_properties = ""
-    # How long it lives whatever happens; to be set before it is started.
+    # The limit of its life, whatever happens; set before its start.
     life_seconds_max = LIFE_SECONDS_MAX
-    # Of its JVM; to be set before it is started.
+    # For its JVM; set before its start.
     jvm_options: Sequence[str] = java.JVM_OPTIONS
 
     def __init__(self, root: Path, java_path: str, jars: Path) -> None:
@@ -74,7 +74,7 @@ class Broker:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Start the broker, and stop it cleanly at the end; kill it if that fails. Raises BrokerError."""
+        """Starts the broker, and stops it cleanly at the end; kills it if that fails. Raises: BrokerError."""
         process = self._start()
         try:
             yield
@@ -97,14 +97,14 @@ class Broker:
         return self._log_path.read_text(encoding="utf-8", errors="replace")
 
     def create_topics(self, topics: Mapping[str, Mapping[str, str]]) -> None:
-        """Create topics of one partition, each with its settings in Kafka's names."""
+        """Creates topics, by default of one partition, each with its settings in Kafka's names."""
         self.client(
             "\t".join(["create", topic, *(f"{name}={value}" for name, value in settings.items())])
             for topic, settings in topics.items()
         )
 
     def consume(self, topics: Iterable[str], isolation_level: str) -> dict[str, Consumed]:
-        """Everything that a consumer reads of partition 0 of each topic."""
+        """Everything that a consumer reads from partition 0 of each topic."""
         folder = self._root / f"consumed-{self._starts}-{isolation_level}"
         folder.mkdir(exist_ok=True)
         paths = {topic: folder / f"{topic}.jsonl" for topic in topics}
@@ -116,7 +116,7 @@ class Broker:
         return self._look_up("seek", offsets)
 
     def offsets_for_times(self, timestamps: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """By topic, the first offset at or after each time (ms; -1 if none), and then that of the latest record."""
+        """By topic, the first offset at or after each time (ms; -1 if none), and then the latest record's."""
         return self._look_up("time", timestamps)
 
     def _look_up(self, verb: str, numbers: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -126,7 +126,7 @@ class Broker:
         return {topic: [int(line) for line in (folder / topic).read_text().split()] for topic in numbers}
 
     def client(self, commands: Iterable[str]) -> None:
-        """Run commands of Client.java against the running broker, in one JVM. Raises java.ProgramError."""
+        """Runs commands of Client.java against the running broker, in one JVM. Raises: java.ProgramError."""
         java.run(self._java, self._jars, "Client.java", commands, seconds=CLIENT_SECONDS_MAX, server=self.server)
 
     @property
@@ -170,7 +170,7 @@ class Broker:
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline and process.poll() is None:
-            # Printed when the listener answers and every log of the directory is open.
+            # Printed when the listener answers and every log in the directory is open.
             if "Kafka Server started" in self.log:
                 return True
             time.sleep(0.1)

@@ -31,7 +31,7 @@ MODES_BY_SUFFIX: dict[str, tuple[tuple[str, ...], ...]] = {
 
 
 class Run(NamedTuple):
-    """One run of a dump tool: a file and the options besides ``--files``."""
+    """One run of a dump tool: a file, and the options besides ``--files``."""
 
     path: Path
     options: tuple[str, ...]
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """What a run printed on its two streams, and the exception that it ended with ("" if none)."""
+    """What a run printed on its two streams, and the exception that ended it ("" if none)."""
 
     out: bytes
     err: bytes
@@ -59,7 +59,7 @@ def runs_over(directory: Path) -> list[Run]:
 
 
 def kafka_dumps(java_path: str, jars: Path, runs: Sequence[Run], work: Path) -> dict[Run, Printed]:
-    """Kafka's output for each run, all made in one JVM; ``work`` is an empty folder for it. Raises java.ProgramError.
+    """Kafka's output for each run, all in one JVM; ``work`` is an empty folder for it. Raises: java.ProgramError.
 
     Kafka's tool may change what it dumps (it cuts a ragged index): give it copies.
     """
@@ -82,7 +82,7 @@ def unexpected_reports(err: bytes, offsets: Sequence[int]) -> list[str]:
 def without_emptied(reports: list[str]) -> list[str]:
     """Reports of a compacted log, except those of time index entries that lead to an emptied batch.
 
-    Kafka's tool treats such a batch, whose header keeps a time, as one without a time; in a broker's own logs too.
+    Kafka's tool treats such a batch, whose header keeps a time, as one without a time, even in a broker's own logs.
     """
     lines = [line for line in reports if not EMPTIED.fullmatch(line)]
     return [] if all(line.startswith(TIMES_HEADING) for line in lines) else lines

@@ -1,11 +1,11 @@
-"""Gives partition directories that kstore wrote to a stopped broker, replacing its own.
+"""Puts partition directories that kstore wrote in place of a stopped broker's own.
 
 The broker's topics exist already, so that its cluster knows their names. A partition keeps the broker's
 ``partition.metadata``, which holds the topic's id; every other file comes from the given directory. The log start
 offset, which kstore keeps inside the directory, goes into the checkpoint of the broker's root.
 
-After a clean stop the root has a mark, and the broker trusts the files. Without the mark it recovers what is above the
-recovery points in its checkpoint: without that too, every segment.
+After a clean stop the root has a mark, and the broker trusts the files. Without the mark it recovers everything above
+its checkpoint's recovery points; without a checkpoint, every segment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ CHECKPOINT_VERSION = 0
 
 
 def put_in_place(data: Path, directories: Mapping[str, Path], *, clean: bool) -> None:
-    """Put the files of ``directories`` (by topic) into the log directory ``data`` of a cleanly stopped broker.
+    """Puts the files of ``directories`` (by topic) into the log directory ``data`` of a cleanly stopped broker.
 
-    ``clean``: the broker opens them as after its own clean stop, else as after a crash. Raises CorruptBatchError,
-    before anything is changed, if a log has damage in it: a broker that recovers such a log deletes everything after
-    it.
+    ``clean``: the broker opens them as after its own clean stop, else as after a crash. Raises: CorruptBatchError,
+    before any change, if a log is damaged: a broker that recovers it deletes everything after the damage.
     """
     starts = {topic: whole_log_start(directory) for topic, directory in directories.items()}
     for topic, directory in directories.items():
@@ -49,7 +48,7 @@ def put_in_place(data: Path, directories: Mapping[str, Path], *, clean: bool) ->
 
 
 def whole_log_start(directory: Path) -> int:
-    """The log start offset of a log that can be read to its end. Raises CorruptBatchError if it cannot."""
+    """The start offset of a log that can be read to its end. Raises: CorruptBatchError if it cannot."""
     with kstore.Log(directory, read_only=True) as log:
         for _ in log.read():
             pass

@@ -1,4 +1,4 @@
-"""Java, with Kafka's jars on its class path, or Hadoop's: found, fetched once with Maven, and run.
+"""Java, with Kafka's or Hadoop's jars on its class path: found, fetched once with Maven, and run.
 
 The jars, and the programs of this folder when compiled, are in ``target/interop/``, which git ignores. The ``pom.xml``
 files beside this one pin the jars' versions. Maven's own configuration decides where it gets them.
@@ -38,9 +38,9 @@ HDFS_POM = HERE / "hdfs-pom.xml"
 
 # Kafka's broker requires it, and the programs beside this file use its language.
 JAVA_VERSION_MIN = 17
-# 54 MB, or 104 for HDFS, and Maven's own plugins on a new machine.
+# For 54 MB, or 104 for HDFS, and on a new machine Maven's own plugins.
 FETCH_SECONDS_MAX = 240
-# The time of a program beyond its own watchdog before it is killed.
+# A program is killed this long after its own watchdog should have ended it.
 GRACE_SECONDS = 10
 JVM_OPTIONS = (
     "-Xmx512m",
@@ -53,15 +53,15 @@ JVM_OPTIONS = (
 
 
 class Unavailable(Exception):
-    """Java or the jars are not available on this machine: not a failure, the message says why a test is skipped."""
+    """Java or the jars are not available on this machine. Not a failure: the message says why a test is skipped."""
 
 
 class ProgramError(Exception):
-    """A Java program failed: its exit status, and the end of what it printed on standard error."""
+    """A Java program failed: its exit status, and the end of its standard error."""
 
 
 def find_java() -> str:
-    """The path of a ``java`` that is new enough: from JAVA_HOME, else from PATH. Raises Unavailable."""
+    """The path of a ``java`` that is new enough: from JAVA_HOME, else from PATH. Raises: Unavailable."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     found = found or shutil.which("java")
@@ -80,7 +80,7 @@ def find_java() -> str:
 
 
 def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
-    """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises Unavailable."""
+    """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises: Unavailable."""
     folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     return _made_once(folder, lambda partial: _copy_dependencies(pom, partial))
 
@@ -90,13 +90,13 @@ def _made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Moved into place when complete, so that one that was interrupted is never mistaken for a complete one.
+    # Moved into place when complete, so that an interrupted one never counts as complete.
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.{get_ident()}.partial")
     try:
         make(partial)
         partial.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another run was faster, and made the same
+        if not folder.is_dir():  # another run was faster, and made the same
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -134,7 +134,7 @@ def command(
     """
     source = HERE / program
     digest = hashlib.sha256(source.read_bytes() + jars.name.encode()).hexdigest()[:12]
-    # Java compiles a source file at each start, which takes a second and more of a processor.
+    # Java would compile the source file at each start, which takes a second or more of processor time.
     classes = _made_once(CACHE / f"{source.stem}-{digest}", partial(_compile, java, jars, source))
     settings = [f"-D{name}={value}" for name, value in {"seconds": str(seconds), **properties}.items()]
     return [java, *options, *settings, "-cp", f"{classes}:{jars}/*", source.stem]
@@ -150,7 +150,7 @@ def _compile(java: str, jars: Path, source: Path, target: Path) -> None:
 
 
 def run(java: str, jars: Path, program: str, lines: Iterable[str], *, seconds: int, **properties: str) -> None:
-    """Run ``program`` with ``lines`` on its standard input, to its end. Raises ProgramError."""
+    """Runs ``program`` to its end, with ``lines`` on its standard input. Raises: ProgramError."""
     quiet = {"org.slf4j.simpleLogger.defaultLogLevel": "off"}
     done = subprocess.run(
         command(java, jars, program, seconds=seconds, **quiet, **properties),

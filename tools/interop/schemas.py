@@ -2,7 +2,7 @@
 
     python -m tools.interop.schemas
 
-Only what the bytes need is kept: names, types, versions, tags.
+Keeps only what the bytes need: names, types, versions, tags.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _fields(fields: Iterable[dict[str, Any]], structs: dict[str, Any], indent: s
             words.append(f"tag={field['tag']}")
             if field["taggedVersions"] != versions:
                 words.append(f"tagged={field['taggedVersions']}")
-            # JSON's null is no default; the text "null" is.
+            # JSON's null means no default; the text "null" is a default.
             if field.get("default") is not None:
                 words.append(f"default={field['default']}")
         yield indent + " ".join(words)
