@@ -58,8 +58,7 @@ def write_until_killed(directory: str) -> None:
 
 
 def kill_half_way(directory: Path, count: int) -> int:
-    """Runs the child until half of the corpus is acknowledged, and kills it in the middle of its work; returns its
-    reports."""
+    """Runs the child until half of the corpus is acknowledged, and kills it at work; returns its reports."""
     command = [sys.executable, __file__, "--write", str(directory)]
     acknowledged = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
@@ -69,14 +68,14 @@ def kill_half_way(directory: Path, count: int) -> int:
             if acknowledged >= count // 2:
                 os.kill(writer.pid, signal.SIGKILL)
                 break
-        # Output before the kill that was not read yet was acknowledged too.
+        # Unread output from before the kill is acknowledged too.
         for line in writer.stdout:
             acknowledged = int(line)
     return acknowledged
 
 
 def command(*arguments: str | Path) -> list[str]:
-    """The lines that a command of kstore prints."""
+    """The lines that a kstore command prints."""
     called = [sys.executable, "-m", "kstore", *map(str, arguments)]
     return subprocess.run(called, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 
@@ -144,7 +143,7 @@ def work(directory: str, number: str) -> None:
 
 
 def show_queue(directory: Path) -> None:
-    print(f"3. A queue of {JOB_COUNT} jobs and two worker processes, one of which is killed with a job in its hands")
+    print(f"3. A queue of {JOB_COUNT} jobs and two worker processes, one of which is killed with a job")
     with kstore.open(directory, shared=True) as store:
         jobs = store.queue("jobs", lease_seconds=1)
         jobs.put_many([b"job %d" % number for number in range(JOB_COUNT)])
@@ -159,13 +158,13 @@ def show_queue(directory: Path) -> None:
     for number, (worker, count) in enumerate(zip(workers, counts, strict=True), 1):
         end = "then was killed" if worker.returncode == -signal.SIGKILL else "then found the queue empty"
         print(f"   worker {number} finished {count} jobs, {end}")
-    print(f"   left in the queue: {left}. The killed worker's job went to the other when its lease was over")
+    print(f"   left in the queue: {left}. The killed worker's job went to the other when its lease expired")
     if left or sum(counts) < JOB_COUNT:
         sys.exit(f"WRONG: {sum(counts)} of {JOB_COUNT} jobs were finished, {left} are left")
 
 
 def rate(call: Callable[[], object], count: int) -> float:
-    """Calls a second, the best of three."""
+    """Calls per second, the best of three."""
     best = float("inf")
     for _ in range(3):
         started = time.perf_counter()

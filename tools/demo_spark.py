@@ -41,7 +41,7 @@ USERS = 17
 RECORDS_PER_SECOND = 5_000
 # The largest micro-batch, so that neither query ends before the other has started.
 AT_ONCE = 10_000
-# In the time of the clicks: one each ms, counted in windows of 5 s; a click may be late by 30 s.
+# By the clicks' times: one each ms, counted in windows of 5 s; a click may be late by 30 s.
 FIRST_MS = 1_700_000_000_000
 WINDOW_MS = 5_000
 LATE_SECONDS = 30
@@ -59,7 +59,7 @@ Window = tuple[int, str]
 
 
 def produce(directory: Path, count: int) -> None:
-    """Sends the clicks at an even pace, then waits for a word, sends those that close the windows, and ends."""
+    """Sends the clicks at an even pace, waits for a word, sends the clicks that close the windows, and ends."""
     started = time.monotonic()
     with kstore.open(directory / SOURCE) as store, store.producer(linger_ms=5) as producer:
         for number in range(count):
@@ -81,7 +81,7 @@ def produce(directory: Path, count: int) -> None:
 
 
 def stream(directory: Path) -> None:
-    """Runs both queries and reports how many records each has seen, until a signal says that there will be no more."""
+    """Runs both queries and reports how many records each has seen, until a signal says that no more will come."""
     import pyarrow.parquet as parquet
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
@@ -101,7 +101,7 @@ def stream(directory: Path) -> None:
             query.processAllAvailable()
     for query in queries:
         query.stop()
-    # Spark's own reader knows which of the Parquet files count: a killed batch may have left others.
+    # Spark's own reader knows which Parquet files count: a killed batch may have left others.
     rows = spark.read.parquet(str(directory / PARQUET)).select("partition", "offset", "key", "value")
     parquet.write_table(rows.toArrow(), directory / ROWS)
     spark.stop()
@@ -117,7 +117,7 @@ def start_rows(spark: SparkSession, directory: Path) -> StreamingQuery:
 
 
 def start_windows(spark: SparkSession, directory: Path) -> StreamingQuery:
-    """Counts by window and user, each written once, when its window is closed."""
+    """Counts by window and user, each written once, when its window closes."""
     from pyspark.sql import functions as f
 
     counts = (
@@ -147,7 +147,7 @@ def read_clicks(spark: SparkSession, directory: Path) -> DataFrame:
 
 @contextmanager
 def reporting(queries: list[StreamingQuery]) -> Iterator[None]:
-    """Prints the end of each query's last batch whenever it changes, from a thread of its own.
+    """Prints the end of each query's last batch whenever it changes, in its own thread.
 
     A query that fails ends the process, so that no process waits for it.
     """
@@ -162,7 +162,7 @@ def reporting(queries: list[StreamingQuery]) -> Iterator[None]:
                 print(*ends, flush=True)
             for query in queries:
                 if not query.isActive:
-                    print(f"a query has failed: {query.exception()}", file=sys.stderr, flush=True)
+                    print(f"a query failed: {query.exception()}", file=sys.stderr, flush=True)
                     os._exit(1)
 
     thread = Thread(target=report)
@@ -212,11 +212,11 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
     for line in process.stdout:
         if line.strip() == word:
             return
-    sys.exit(f"the process that should have said {word!r} ended with {process.wait()}")
+    sys.exit(f"the process that should say {word!r} ended with {process.wait()}")
 
 
 def run_until(process: subprocess.Popen[str], reached: Callable[[list[int]], bool]) -> list[int]:
-    """Reads what a streaming process says until both queries are far enough; the last it said."""
+    """Reads a streaming process's reports until both queries are far enough; returns the last one."""
     assert process.stdout is not None
     for line in process.stdout:
         ends = [int(word) for word in line.split()]
@@ -226,8 +226,7 @@ def run_until(process: subprocess.Popen[str], reached: Callable[[list[int]], boo
 
 
 def expected(directory: Path) -> tuple[Counter[tuple[int, int, bytes, bytes]], dict[Window, tuple[int, int]]]:
-    """What plain Python computes from the clicks: every row, and for each window and user the clicks and their
-    bytes."""
+    """Plain Python's result: every row, and for each window and user the clicks and their bytes."""
     rows: Counter[tuple[int, int, bytes, bytes]] = Counter()
     windows: dict[Window, tuple[int, int]] = {}
     with kstore.open(directory / SOURCE, read_only=True) as store:
@@ -273,7 +272,7 @@ def compare(directory: Path) -> None:
     missing = len(windows.keys() - dict(found).keys())
     print(f"   sink: {len(found):,} windows of {len(windows):,}, {missing} lost, {doubled} doubled, {wrong} wrong")
     if lost or more or missing or doubled or wrong:
-        sys.exit("WRONG: what came out is not what went in")
+        sys.exit("WRONG: the output differs from the input")
     print("   both are what plain Python makes of the log")
 
 
@@ -289,11 +288,11 @@ def demo(directory: Path, count: int) -> None:
             producer = children.enter_context(child("--produce", directory, "--records", count))
             killed_at = run_until(spark, lambda ends: min(ends) > 0 and max(ends) >= count // 2)
             os.killpg(spark.pid, signal.SIGKILL)
-        print(f"2. Spark was killed (SIGKILL) behind {killed_at[0]:,} clicks (Parquet) and {killed_at[1]:,} (windows)")
+        print(f"2. Spark was killed (SIGKILL) after {killed_at[0]:,} clicks (Parquet) and {killed_at[1]:,} (windows)")
         started = time.perf_counter()
         with child("--stream", directory) as spark:
             run_until(spark, lambda ends: sum(ends) > sum(killed_at))
-            print(f"3. Started again, it goes on behind them after {time.perf_counter() - started:.0f} s")
+            print(f"3. Started again, it continues there after {time.perf_counter() - started:.0f} s")
             wait_for(producer, "sent")
             run_until(spark, lambda ends: min(ends) >= count)
             tell(producer)

@@ -37,7 +37,7 @@ DOCUMENTS = {
     "tests/README.md": "tests.md",
     "tests/kafka_cases.md": "kafka_cases.md",
 }
-# The pages of the API reference. Errors have a page of their own.
+# The pages of the API reference. Errors have their own page.
 API = {
     "reference/log.md": (
         "Logs",
@@ -80,7 +80,7 @@ TABLES: dict[str, Callable[[], tuple[Setting, ...]]] = {
     "A consumer": consumer_settings,
     "A queue": queue_settings,
 }
-# Wide enough for the examples, and as wide on every machine.
+# Wide enough for the examples, and the same on every machine.
 WIDTH = {"terminal_width": 100, "max_content_width": 100}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 
@@ -149,7 +149,7 @@ def examples_page() -> str:
 
 
 def pages() -> dict[str, str]:
-    """The text of each page that docs/ does not hold, by its place in the site."""
+    """The text of each page that is not in docs/, by its place in the site."""
     found = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in DOCUMENTS.items()}
     found["examples.md"] = examples_page()
     found["reference/commands.md"] = commands_page()

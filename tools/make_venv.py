@@ -26,7 +26,7 @@ from typing import Any
 
 PYTHON_MIN = (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
-# Compiling a large package to bytecode takes longer than unpacking it: Python compiles what is imported.
+# Compiling a large package to byte code takes longer than unpacking it: Python compiles what it imports.
 PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off")
 SHOWN = re.compile(r"Downloading |Building wheel|Installing collected packages|\[ *\d+/\d+\] Cythonizing|building '")
 WIDTH = 110
@@ -135,7 +135,7 @@ def bundled_pip() -> Path | None:
 
 
 def make_environment(environment: Path) -> None:
-    """An environment with pip: unpacked, which takes a tenth of the time in which ensurepip installs it."""
+    """Makes an environment with pip, unpacked: this takes a tenth of ensurepip's time."""
     say(f"makes the virtual environment {environment.name}")
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin" / "python"
@@ -147,7 +147,7 @@ def make_environment(environment: Path) -> None:
     packages = Path(sysconfig.get_path("purelib", "venv", bases))
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory(dir=environment) as unpacked:
         archive.extractall(unpacked)
-        # pip itself comes last: what is there is whole.
+        # pip itself comes last, so if it exists the rest is complete.
         for part in sorted(Path(unpacked).iterdir(), key=lambda each: each.name == "pip"):
             shutil.rmtree(packages / part.name, ignore_errors=True)
             part.rename(packages / part.name)
@@ -157,7 +157,7 @@ def make_environment(environment: Path) -> None:
 
 
 def has_java(python: Path) -> bool:
-    """Whether Spark finds a Java here, by the rule with which it is started."""
+    """Whether Spark finds a Java here, by the rule that starts it."""
     command = "from kstore.spark.java import java_home; java_home()"
     return not subprocess.run([str(python), "-c", command], cwd=ROOT, capture_output=True).returncode
 
@@ -173,7 +173,7 @@ def install(environment: Path, groups: list[str], project: dict[str, Any]) -> No
         wanted += requirements(project, project["dependency-groups"][group])
     wanted = sorted(set(wanted))
     say(f"compiles its modules, and installs {', '.join(re.split('[ <>=!~;]', each)[0] for each in wanted)}")
-    # Unbuffered: what it does is shown while it does it.
+    # Unbuffered: its progress is shown at once.
     with Step(python, "-u", "setup.py", "build_ext", "--inplace") as compilation:
         run(python, *PIP, *wanted)
         compilation.wait()
@@ -189,7 +189,7 @@ def main() -> None:
     problem = lacking()
     if problem:
         sys.exit(f"kstore: {problem}")
-    import tomllib  # Python 3.11 has it, and an older one gets the sentence above
+    import tomllib  # Python 3.11 has it; an older one gets the sentence above
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     groups = sys.argv[2:]

@@ -2,8 +2,8 @@
 
     python tools/pack_golden.py SOURCE [NAME...]
 
-SOURCE holds the trees that tests/golden/README.md describes. The same trees give the same bytes, so that an archive
-changes in a commit only when its content does.
+SOURCE holds the trees that tests/golden/README.md describes. The same trees give the same bytes, so a commit changes an
+archive only if its content changed.
 """
 
 from __future__ import annotations

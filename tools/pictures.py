@@ -1,6 +1,6 @@
 """Draws the pictures of a report that the documents show: ``make pictures``.
 
-Writes docs/images/report-*.png: parts of the page about a small store, made for it, in a headless browser. The store's
+Writes docs/images/report-*.png: parts of the page about a small store made for this, in a headless browser. The store's
 times, keys and sizes do not depend on the day or the machine; the browser's fonts do.
 """
 
@@ -30,7 +30,7 @@ BEGIN_MS = 1_767_225_600_000  # 2026-01-01
 
 
 class Picture(NamedTuple):
-    """A file, the parts of the page that it shows, by CSS selectors, and its height."""
+    """A file, the CSS selectors of the parts that it shows, and its height."""
 
     name: str
     shown: tuple[str, ...]
@@ -81,7 +81,7 @@ def _hour(store: kstore.Store, choose: random.Random, now_ms: int, busy: int) ->
 
 
 def _payments(store: kstore.Store, clock: ManualClock) -> None:
-    """Transactions; the last one stays open until the store is closed."""
+    """Transactions; the last one stays open until the store closes."""
     with store.producer(transactional_id="billing") as producer:
         producer.init_transactions()
         for number in range(90):
@@ -97,7 +97,7 @@ def _payments(store: kstore.Store, clock: ManualClock) -> None:
 
 
 def _damage(log: Path) -> None:
-    """One bit of a batch in the middle of the log."""
+    """Flips a bit of a batch in the middle of the log."""
     segment = sorted(log.glob("*.log"))[0]
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0x04

@@ -18,7 +18,7 @@ __all__ = ["PATH", "text"]
 
 PATH = Path(__file__).parent.parent / "kstore" / "settings.py"
 
-# What the type of a field does not say about what is accepted.
+# Accepted types that a field's own type does not show.
 ACCEPTED = {
     "acks": 'Literal["all", "-1", "1", "0"] | int',
     "cleanup_policy": "CleanupPolicy | list[str] | tuple[str, ...] | set[str] | frozenset[str]",
@@ -28,7 +28,7 @@ ACCEPTED = {
     "interceptors": "Iterable[Any]",
     "retention_groups": "str | Iterable[str]",
 }
-# The durability of a queue is '' for the store's.
+# A queue's durability may be '', for the store's.
 QUEUE_ACCEPTED = {"durability": 'Durability | Literal[""]'}
 
 HEAD = '''"""The settings of each call that takes some, for type checkers and editors.
@@ -113,7 +113,7 @@ def _type_of(declared: str, rule: Rule) -> str:
     return f"{found} | None" if " no limit" in rule.expected and "None" not in found else found
 
 
-# Aliases of other modules, which kstore/settings.py could not import without loading these.
+# Aliases from other modules, which kstore/settings.py could not import without loading them.
 NAMED = {
     "ProducerCompression": 'Literal["none", "gzip", "snappy", "lz4", "zstd"]',
     "OffsetReset": 'Literal["earliest", "latest", "none"]',
