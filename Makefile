@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-# The hundreds of processes that the tests start would each compile every module again.
+# Otherwise each of the tests' hundreds of processes would compile every module again.
 export PYTHONDONTWRITEBYTECODE :=
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi kstore/cli/dump/*.pyx)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
@@ -12,7 +12,7 @@ SOURCES := kstore pyspark_kstore tests tools examples setup.py
 help:
 	@echo "Each command installs what it needs into $(VENV), once."
 	@echo "make demo     the main job on real data: dump, append, kill, recover, read back"
-	@echo "make demo-spark  a live producer, Spark streams killed once half way, compared with plain Python (needs Java, 3 minutes)"
+	@echo "make demo-spark  a live producer and Spark streams killed half way, compared with plain Python (needs Java, 3 minutes)"
 	@echo "make test     the tests that show in a few minutes whether every promise holds"
 	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers"
@@ -22,14 +22,14 @@ help:
 	@echo "make bench-broker  speed beside a live Kafka broker and its clients (needs Java and Maven)"
 	@echo "make soak     the tests with their long counts (hours), or TESTS=tests/crash/test_forks.py of them; updates docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
-	@echo "make simulate SEED=17  one long life of a store with its crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
-	@echo "make simulate-mutants  planted bugs, and how many simulated lives it takes to find each (half an hour)"
+	@echo "make simulate SEED=17  one long life of a store with crashes; LIVES=100 of them, KEEP=3,20-25 only these steps"
+	@echo "make simulate-mutants  planted bugs, and how many simulated lives find each (half an hour)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
 	@echo "make format   formats the sources"
-	@echo "make clean    removes all that these commands make, the virtual environment included"
+	@echo "make clean    removes everything that these commands make, and the virtual environment"
 
-# A test that takes longer than so many seconds hangs: its process prints all stacks and ends, and the others go on.
+# A test that takes longer than this many seconds hangs: its process prints all stacks and ends; the others go on.
 hung_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 
 # One environment that grows: a target asks for kstore itself, compiled, and for its group of pyproject.toml.
@@ -63,7 +63,7 @@ format: $(call with,lint)
 	$(VENV)/bin/ruff format $(SOURCES)
 	$(VENV)/bin/ruff check --fix $(SOURCES)
 
-# Every warning is an error. Material's banner about its own future is none of them.
+# Every warning is an error, except Material's banner about its own future.
 docs: $(call with,docs)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet --strict
 	@echo "The site is in build/site. To read it: $(RUN) -m http.server --directory build/site"
@@ -77,7 +77,7 @@ bench: $(call with,bench)
 bench-broker: $(call with,bench) $(call with,interop)
 	$(RUN) -m tools.bench.broker
 
-# Its page keeps what other runs have tried, so it may be run in parts.
+# Its page keeps the rows of other runs, so it may be run in parts.
 soak: $(call with,test-all)
 	$(RUN) -m pytest -q -n auto --dist worksteal -m "not interop and not spark" --durations 25 --promises docs/promises.md $(or $(TESTS),tests)
 	$(if $(TESTS),,$(RUN) -m pytest -q -m "spark and not interop" tests)
