@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 
 
 def unusable(error: Exception) -> type[DataSource]:
-    """A data source ``kstore`` whose every use raises the error."""
+    """A data source ``kstore`` that raises the error at every use."""
     problem = f"kstore does not load in this Python: {type(error).__name__}: {error}"
 
     class DefaultSource(DataSource):

@@ -19,7 +19,7 @@ FREQUENT_MAX = 10
 REGISTER_COUNT = 1 << 14
 # The greatest rank: that of 50 zeros.
 RANK_MAX = 51
-# The standard error of a HyperLogLog with so many registers: 0.8 %.
+# The standard error of a HyperLogLog with this many registers: 0.8 %.
 DISTINCT_ERROR = 1.04 / sqrt(REGISTER_COUNT)
 
 

@@ -85,7 +85,7 @@ def _is_known(spark: SparkSession, name: str) -> bool:
     try:
         # No public call answers this. Registering looks at the same list, so this costs nothing more.
         return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
-    except Exception:  # whatever another version of Spark makes of it: then it is registered, with a warning at worst
+    except Exception:  # another version of Spark may raise anything: then it is registered, with a warning at worst
         return False
 
 

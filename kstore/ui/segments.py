@@ -26,7 +26,7 @@ from kstore.upkeep.verify.partition import LogHead, is_live
 
 __all__ = ["Entries", "Entry", "Segment", "Window", "segment_of"]
 
-# A page ends after so many batches, or after a batch that reaches so many bytes.
+# A page ends after this many batches, or after a batch that reaches this many bytes.
 BATCHES_MAX = 100
 WINDOW_BYTES = 4 << 20
 # How far before a position the walk to it may begin; the indexes of a sound segment have an entry every few KiB.

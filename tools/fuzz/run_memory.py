@@ -1,6 +1,6 @@
 """A target that makes every compiled call over runs, and compares nothing: several times the inputs in the same time.
 
-For the sanitizers, which see what the calls read. What the calls return is held against single batches elsewhere.
+For the sanitizers, which see what the calls read. Other targets compare what the calls return with single batches.
 """
 
 from __future__ import annotations
