@@ -3,12 +3,64 @@
 
 @cython.final
 cdef class Account:
-    """The bytes that a pool may still lend. Each change is one call, so that no interrupt tears it."""
+    """The bytes that a pool may still lend, and its free buffers, each made for ``buffer_size`` bytes.
+
+    Each change is one call that runs no Python code. So no interrupt and no other thread comes between its parts.
+    """
 
     cdef readonly int64_t available
+    cdef readonly list free
+    cdef readonly int64_t buffer_size
+    # A buffer that has grown beyond this is not kept.
+    cdef int64_t capacity_max
 
-    def __init__(self, int64_t available):
+    def __init__(self, int64_t available, int64_t buffer_size=0, int64_t capacity_max=0):
         self.available = available
+        self.free = []
+        self.buffer_size = buffer_size
+        self.capacity_max = capacity_max
+
+    def pop_free(self):
+        """A free buffer, which is no longer kept; None without one."""
+        return self.free.pop() if self.free else None
+
+    def lend_free(self):
+        """A free buffer, with its loan; None without one, or without the bytes for it."""
+        cdef Loan loan = Loan(self, self.buffer_size)
+        cdef BatchBuffer buffer
+        if not self.free or self.available < self.buffer_size:
+            return None
+        buffer = self.free.pop()
+        self.available -= loan.wanted
+        loan.taken = loan.wanted
+        buffer.loan = loan
+        return buffer
+
+    def take_back(self, BatchBuffer buffer not None, size=None):
+        """Takes a lent buffer back, whose content is lost, and keeps it if it is one of ``buffer_size``.
+
+        Raises: ValueError, BufferError; then nothing has changed.
+        """
+        cdef Loan loan
+        cdef int64_t lent
+        given = buffer.loan
+        if type(given) is not Loan or (<Loan>given).account is not self:
+            raise ValueError("a buffer that the pool has not lent, or that was given back already")
+        loan = given
+        lent = loan.taken
+        if size is not None and size != lent:
+            raise ValueError(f"a buffer of {size} bytes given back, expected the {lent} that it was allocated for")
+        buffer.truncate(0)
+        buffer.loan = None
+        loan.repay()
+        # A buffer that grew, for a large record or in compression, would keep more than is counted.
+        if lent == self.buffer_size and buffer.capacity <= self.capacity_max:
+            self.free.append(buffer)
+
+    def drop_excess(self):
+        """Drops free buffers until all of them fit into the available bytes, which include theirs."""
+        while self.free and len(self.free) * self.buffer_size > self.available:
+            self.free.pop()
 
 
 @cython.final
@@ -41,7 +93,7 @@ cdef class Loan:
             self.taken = self.wanted
         return True
 
-    def repay(self):
+    cpdef repay(self):
         """Returns the bytes; a second call does nothing."""
         self.account.available += self.taken
         self.taken = 0

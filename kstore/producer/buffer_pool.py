@@ -2,7 +2,7 @@
 
 Buffers of the poolable size are reused; others are made and dropped. Memory is allocated on first use. Requests are
 served strictly in turn: a large request gets its memory as soon as enough is returned, and no request is served in
-part.
+part. While none waits, memory is lent and returned without the lock.
 
 A buffer may be returned only when no other thread reads it any more: the next batch overwrites it at once.
 
@@ -65,13 +65,11 @@ class BufferPool:
         self.exhausted_total: int = 0
         self._clock = clock
         self._on_wait = on_wait
-        # A buffer always has a minimum size, so that not every buffer has exactly the poolable size.
-        self._pooled_capacity = max(poolable_bytes, BatchBuffer().capacity)
+        # Bytes that are not lent, including those of the free buffers. A buffer always has a minimum capacity, so that
+        # not every buffer has exactly the poolable size.
+        self._account = Account(total_bytes, poolable_bytes, max(poolable_bytes, BatchBuffer().capacity))
         self._lock = threading.Lock()
-        # Bytes that are not lent, including those of the free buffers.
-        self._account = Account(total_bytes)
         # Guarded by _lock, like all below.
-        self._free: list[BatchBuffer] = []
         self._waiting: deque[_Claim] = deque()
         self._freed: list[Callable[[], object]] = []
         self._is_closed = False
@@ -84,7 +82,7 @@ class BufferPool:
     @property
     def free_count(self) -> int:
         """Buffers of the poolable size that are free."""
-        return len(self._free)
+        return len(self._account.free)
 
     @property
     def waiting_count(self) -> int:
@@ -106,6 +104,8 @@ class BufferPool:
                     claim.ready = threading.Lock()
                     claim.ready.acquire()
                     self._waiting.append(claim)
+                    # Memory that was returned meanwhile: nothing else would tell.
+                    self._serve()
             if claim.ready is not None:
                 self._wait(claim, claim.ready, timeout_seconds)
             buffer = claim.buffer
@@ -123,17 +123,9 @@ class BufferPool:
 
     def take_free(self, size: int) -> BatchBuffer | None:
         """A buffer of the poolable size, if one is free and no request waits for it; else None. Never waits."""
-        if size != self.poolable_bytes or not self._free:
+        if size != self.poolable_bytes or self._waiting or self._is_closed:
             return None
-        with self._lock:
-            if self._waiting or self._is_closed or not self._free:
-                return None
-            loan = Loan(self._account, size)
-            if not loan.take():
-                return None
-            buffer = self._free.pop()
-            buffer.loan = loan
-            return buffer
+        return self._account.lend_free()
 
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
         """Takes a buffer back, whose content is lost; None does nothing. A closed pool takes buffers back too.
@@ -143,23 +135,13 @@ class BufferPool:
         """
         if buffer is None:
             return
-        with self._lock:
-            loan = buffer.loan
-            if not isinstance(loan, Loan) or loan.account is not self._account:
-                raise ValueError("a buffer that the pool has not lent, or that was given back already")
-            lent = loan.taken
-            if size is not None and size != lent:
-                raise ValueError(f"a buffer of {size} bytes given back, expected the {lent} that it was allocated for")
-            buffer.clear()
-            # Drop the content first: the buffer may be lent again as soon as it is free.
-            buffer.loan = None
-            loan.repay()
-            # A buffer that grew, for a large record or in compression, would keep more than is counted.
-            if lent == self.poolable_bytes and buffer.capacity <= self._pooled_capacity:
-                self._free.append(buffer)
-            self._serve()
-            if self._freed:
-                self._tell_freed()
+        self._account.take_back(buffer, size)
+        # A request is in ``_waiting`` before it looks for memory for the last time.
+        if self._waiting or self._freed:
+            with self._lock:
+                self._serve()
+                if self._freed:
+                    self._tell_freed()
 
     def when_freed(self, freed: Callable[[], object]) -> None:
         """Calls ``freed`` once, when memory is returned or the pool closes. It must be short and not raise.
@@ -178,7 +160,8 @@ class BufferPool:
             for claim in self._waiting:
                 _wake(claim)
             self._waiting.clear()
-            self._free.clear()
+            while self._account.pop_free() is not None:
+                pass
             self._tell_freed()
 
     def _wait(self, claim: _Claim, ready: threading.Lock, timeout_seconds: float) -> None:
@@ -235,11 +218,10 @@ class BufferPool:
         """Gives a request its memory, if there is enough; a second call does nothing."""
         if not claim.loan.take():
             return False
-        if claim.buffer is None and claim.loan.wanted == self.poolable_bytes and self._free:
-            claim.buffer = self._free.pop()
+        if claim.buffer is None and claim.loan.wanted == self.poolable_bytes:
+            claim.buffer = self._account.pop_free()
         # The memory of free buffers counts as available: any part taken from it must be dropped.
-        while len(self._free) * self.poolable_bytes > self._account.available:
-            self._free.pop()
+        self._account.drop_excess()
         return True
 
     def _serve(self) -> None:

@@ -410,7 +410,7 @@ def test_an_interrupt_of_a_request_loses_nothing(size: int, tried: Callable[[str
         pool.deallocate(pool.allocate(5 * KIB, 0))
         if not interrupted.struck:
             break
-    assert number > 10
+    assert number > (10 if size == 4 * KIB else 2)  # most of it is compiled
     tried("faults", number - 1)
 
 
