@@ -145,7 +145,7 @@ PRODUCER_METRICS = (
         "writes",
         "counter",
         "writes",
-        "Appends to logs; each takes up to 1 MiB of a partition's waiting batches (4 MiB if the log syncs).",
+        "Appends to logs; each takes up to 1 MiB of a partition's waiting batches (16 MiB if the log syncs).",
     ),
     Metric("records_per_write", "gauge", "records", "Average number of records per write."),
     Metric("batch_avg_bytes", "gauge", "bytes", "Average size of a batch, as stored."),

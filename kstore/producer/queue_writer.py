@@ -51,11 +51,11 @@ __all__ = ["QueueWriter"]
 logger = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 1 << 20
-# Of a log that syncs each write. After a sync the writing thread waits up to 5 ms for the interpreter's lock while
-# another thread sends; a larger write does so less often.
-SYNCED_WRITE_BYTES_MAX: Final = 4 << 20
-# At most this share of the memory is written at a time: the senders fill the rest.
-WRITE_SHARE: Final = 4
+# Of logs that sync each write, together. After a sync the writing thread waits up to 5 ms for the interpreter's lock
+# while another thread sends; a larger write does so less often.
+SYNCED_WRITE_BYTES_MAX: Final = 16 << 20
+# At most this share of the memory is written at a time: the senders fill the rest meanwhile.
+WRITE_SHARE: Final = 2
 # Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it
 # at once.
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
@@ -87,7 +87,7 @@ class QueueWriter:
         self._acks = config.acks
         self._wakeup = wakeup
         self._completions = completions
-        self._synced_bytes_max = max(min(SYNCED_WRITE_BYTES_MAX, config.buffer_memory // WRITE_SHARE), WRITE_BYTES_MAX)
+        self._synced_bytes_max = min(SYNCED_WRITE_BYTES_MAX, config.buffer_memory // WRITE_SHARE)
         # The error for everything that is written from now on.
         self.forced: Exception | None = None
 
@@ -105,7 +105,10 @@ class QueueWriter:
         appends: list[PendingAppend] = []
         try:
             writer = queue.writer
-            size_max = WRITE_BYTES_MAX if writer is None or not writer.syncs_appends else self._synced_bytes_max
+            size_max = WRITE_BYTES_MAX
+            if writer is not None and writer.syncs_appends:
+                # Logs that sync are written at the same time.
+                size_max = max(self._synced_bytes_max // max(len(self._accumulator.active), 1), WRITE_BYTES_MAX)
             if queue.careful_count:
                 queue.careful_count, size_max = queue.careful_count - 1, 1
             self._accumulator.take(queue, size_max, now, taken=taken)

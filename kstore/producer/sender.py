@@ -1,7 +1,8 @@
 """Writes the waiting batches, in rounds, and reports their outcome (Kafka: Sender).
 
 One thread serves all partitions in turn: it writes up to 1 MiB of batches of each ready one with one call. Logs that
-sync every append are written in parallel, in separate threads, because each waits for the disk, and in up to 4 MiB.
+sync every append are written in parallel, in separate threads, because each waits for the disk, and in up to 16 MiB
+together: while the disk syncs one half of the memory, the sending threads fill the other.
 
 A thread that sends does not wait for the disk: its batches wait in memory, and only a full pool makes it write or wait.
 There is one exception. A busy Python thread releases the interpreter's lock every 5 ms, so one that sends all the time

@@ -62,7 +62,7 @@ def fail_next(one: Unthreaded, partition: int, *errors: Exception) -> None:
 
 @pytest.mark.parametrize(
     ("durability", "settings", "writes"),
-    [("os", {}, 5), ("sync", {}, 2), ("sync", {"buffer_memory": "8MiB"}, 3)],
+    [("os", {}, 5), ("sync", {}, 1), ("sync", {"buffer_memory": "8MiB"}, 2)],
 )
 def test_a_write_of_a_log_that_syncs_takes_more(
     tmp_path: Path, durability: Durability, settings: dict[str, Any], writes: int
