@@ -111,10 +111,10 @@ class PendingAppend(Pending[AppendInfo]):
             # As below, with fewer steps: the usual case.
             _, _, size, count, _, timestamp, delta = self.batches[0]
             offset_of_max = NO_OFFSET if timestamp == NO_TIMESTAMP else first_offset + delta
-            self.result = AppendInfo(
+            self.result = tuple.__new__(AppendInfo, (
                 first_offset, last_offset, timestamp, offset_of_max, NO_TIMESTAMP,
-                self.source_codec, self.target_codec, 1, count, size, self.offsets_monotonic,
-            )  # fmt: skip
+                self.source_codec, self.target_codec, 1, count, size, self.offsets_monotonic, False,
+            ))  # fmt: skip
             return
         base_offset = first_offset
         record_count = size = 0

@@ -1,6 +1,8 @@
 """Types of the compiled send; what each thing does is said in _accumulate.pyx."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -14,7 +16,8 @@ from kstore.record._codec import BatchBuffer, EncodedBatch, Headers
 
 @final
 class Account:
-    def __init__(self, available: int, buffer_size: int = 0, capacity_max: int = 0) -> None: ...
+    is_closed: bool
+    def __init__(self, available: int, buffer_size: int = 0, capacity_max: int = 0, waiting: Sized = ()) -> None: ...
     @property
     def available(self) -> int: ...
     @property
@@ -160,6 +163,9 @@ class PartitionQueue:
     topic: str
     partition: int
     open_batch: ProducerBatch | None
+    is_retired: bool
+    @property
+    def lock(self) -> threading.Lock: ...
     def __init__(self, topic: str, partition: int) -> None: ...
 
 class TopicQueues:
@@ -170,13 +176,71 @@ class TopicQueues:
     sticky_bytes: int
     ignores_keys: bool
     is_compacted: bool
+    is_plain: bool
+    last_used: float
     def __init__(
         self, name: str, queues: Iterable[Any], *, ignores_keys: bool = False, is_compacted: bool = False
+    ) -> None: ...
+
+class BatchOpener:
+    active: dict[Queue, None]
+    incomplete: set[ProducerBatch]
+    is_closed: bool
+    is_paused: bool
+    is_transactional: bool
+    opened_count: int
+    sleeps_until: float
+    patience: float
+    stale: set[str]
+    def _use(
+        self,
+        account: Account,
+        failures: FailureCount | None,
+        hurry: Callable[[ProducerBatch], object] | None,
+        *,
+        is_system_clock: bool,
+    ) -> None: ...
+
+class WrittenCounts:
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def uncompressed_bytes(self) -> int: ...
+
+class WriteCounts(WrittenCounts):
+    @property
+    def batches(self) -> int: ...
+    @property
+    def batch_max_bytes(self) -> int: ...
+    @property
+    def writes(self) -> int: ...
+    @property
+    def queue_seconds(self) -> float: ...
+    @property
+    def queue_max_seconds(self) -> float: ...
+    @property
+    def append_seconds(self) -> float: ...
+    @property
+    def append_max_seconds(self) -> float: ...
+    def count_write(
+        self,
+        topic: WrittenCounts,
+        batches: list[ProducerBatch],
+        encoded: list[EncodedBatch],
+        records: int,
+        size: int,
+        begun: float,
+        ended: float,
+        *,
+        is_compressed: bool,
     ) -> None: ...
 
 class SendPath:
     _is_plain: bool
     _run_bytes_max: int
+    _opener: BatchOpener | None
     def __init__(
         self, topic_queues: dict[str, Any], slow_path: Any, now_ms: Callable[[], int] | None = None
     ) -> None: ...
@@ -204,3 +268,5 @@ class SendPath:
 def seal_run(
     batches: list[ProducerBatch], queue: Queue, producer_id: int, producer_epoch: int, size_max: int
 ) -> tuple[list[EncodedBatch], list[BatchBuffer], bool] | None: ...
+def take_closed(closed: deque[ProducerBatch], taken: list[ProducerBatch], size_max: int) -> None: ...
+def succeed_all(batches: list[ProducerBatch], first_offset: int, append_time_ms: int) -> None: ...

@@ -18,10 +18,11 @@ import threading
 import time
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, PyBytes_CheckExact
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 cimport cython
 
@@ -31,7 +32,25 @@ from kstore.errors import ClosedError
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import EncodedBatch
 
-__all__ = ["Account", "Deliveries", "Delivery", "DrainLock", "Failures", "Loan", "PartitionQueue", "ProducerBatch", "SendPath", "TopicQueues", "calling", "seal_run"]
+__all__ = [
+    "Account",
+    "BatchOpener",
+    "Deliveries",
+    "Delivery",
+    "DrainLock",
+    "Failures",
+    "Loan",
+    "PartitionQueue",
+    "ProducerBatch",
+    "SendPath",
+    "TopicQueues",
+    "WriteCounts",
+    "WrittenCounts",
+    "calling",
+    "seal_run",
+    "succeed_all",
+    "take_closed",
+]
 
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
@@ -52,12 +71,25 @@ cdef enum:
     # Estimates of what a batch, and a record in it without key and headers, need besides the value.
     BATCH_OVERHEAD = 61
     RECORD_OVERHEAD = 12
+    # The most that a batch with one record needs besides key and value: see ``accumulator.size_upper_bound``.
+    RECORD_SIZE_MAX = 61 + 21 + 3 * 5
+    # Of an EncodedBatch.
+    ENCODED_SIZE = 2
+
+assert EncodedBatch._fields[ENCODED_SIZE] == "size", EncodedBatch._fields
 
 
 cdef inline int64_t wall_clock_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+cdef inline double monotonic_seconds() noexcept nogil:
+    """As ``time.monotonic``."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <double>now.tv_sec + <double>now.tv_nsec * 1e-9
 
 
 cdef inline int32_t size_of(object field) noexcept:
@@ -106,10 +138,15 @@ cdef class PartitionQueue:
     cdef readonly int32_t partition
     # The last batch of the queue while it accepts records.
     cdef public ProducerBatch open_batch
+    # Held for moments, by a thread that opens, closes or takes batches.
+    cdef readonly object lock
+    # A retired queue accepts no more records.
+    cdef public bint is_retired
 
     def __init__(self, str topic not None, int32_t partition):
         self.topic = topic
         self.partition = partition
+        self.lock = threading.Lock()
 
 
 cdef class TopicQueues:
@@ -125,6 +162,10 @@ cdef class TopicQueues:
     # Set if the fast path must leave records with a key, or those without one, to ``slow_path``.
     cdef readonly bint ignores_keys
     cdef readonly bint is_compacted
+    # Whether its batches are neither compressed nor stamped.
+    cdef public bint is_plain
+    # Monotonic, seconds.
+    cdef public double last_used
 
     def __init__(self, str name not None, queues, *, bint ignores_keys=False, bint is_compacted=False):
         cdef tuple kept = tuple(queues)
@@ -152,11 +193,15 @@ cdef inline ProducerBatch accepting_batch(TopicQueues queues, Py_ssize_t number)
     return batch if batch is not None and batch.records is not None and batch.records.is_open else None
 
 
+include "_accumulate_open.pxi"
+include "_accumulate_counts.pxi"
+
+
 # --- the path of a send -----------------------------------------------------------------------------------------------
 
 
 cdef class SendPath:
-    """``send`` and ``send_many``; the rest is left to ``slow_path``: its ``send_next``, ``send_slowly`` and
+    """``send`` and ``send_many``; the rest is left to ``slow_path``: its ``send_next``, ``send_slowly``, ``opened`` and
     ``refused``.
 
     ``_is_plain``: a record needs no lookup and no call: no interceptors, serializers or partitioner, no transaction, not
@@ -170,6 +215,8 @@ cdef class SendPath:
     cdef public Py_ssize_t _run_bytes_max
     # ``now_ms()``; None for the machine's clock.
     cdef object now_ms
+    # Opens batches; None leaves that to ``slow_path``.
+    cdef public BatchOpener _opener
 
     def __init__(self, dict topic_queues not None, slow_path not None, now_ms=None):
         self.topic_queues = topic_queues
@@ -207,6 +254,8 @@ cdef class SendPath:
         cdef int64_t now
         cdef tuple pairs = ()
         cdef object callback
+        cdef bint is_sticky
+        cdef int opened
         if (
             not self._is_plain
             or timestamp is not None
@@ -250,6 +299,14 @@ cdef class SendPath:
                             batch.callbacks.append(callback)
                         return delivery
                 is_sticky = partition is None and (key is None or queues.ignores_keys)
+                if batch is None and self._opener is not None and not pairs:
+                    opened = self._opener.open(
+                        queues, number, delivery, <bytes>value, <bytes>key, now, callback, is_sticky
+                    )
+                    if opened:
+                        if opened == 2:
+                            self.slow_path.opened(queues.queues[number])
+                        return delivery
                 next_one = self.slow_path.send_next(
                     queues, None if is_sticky else number, value, key, pairs, now, on_delivery
                 )

@@ -13,22 +13,26 @@ cdef class Account:
     cdef readonly int64_t buffer_size
     # A buffer that has grown beyond this is not kept.
     cdef int64_t capacity_max
+    # The requests that wait: while there are any, or if it is closed, nothing is lent besides.
+    cdef object waiting
+    cdef public bint is_closed
 
-    def __init__(self, int64_t available, int64_t buffer_size=0, int64_t capacity_max=0):
+    def __init__(self, int64_t available, int64_t buffer_size=0, int64_t capacity_max=0, waiting=()):
         self.available = available
         self.free = []
         self.buffer_size = buffer_size
         self.capacity_max = capacity_max
+        self.waiting = waiting
 
     def pop_free(self):
         """A free buffer, which is no longer kept; None without one."""
         return self.free.pop() if self.free else None
 
-    def lend_free(self):
-        """A free buffer, with its loan; None without one, or without the bytes for it."""
+    cpdef lend_free(self):
+        """A free buffer, with its loan; None without one, without the bytes for it, or if a request waits."""
         cdef Loan loan = Loan(self, self.buffer_size)
         cdef BatchBuffer buffer
-        if not self.free or self.available < self.buffer_size:
+        if not self.free or self.available < self.buffer_size or self.is_closed or self.waiting:
             return None
         buffer = self.free.pop()
         self.available -= loan.wanted
@@ -36,13 +40,15 @@ cdef class Account:
         buffer.loan = loan
         return buffer
 
-    def take_back(self, BatchBuffer buffer not None, size=None):
+    cpdef take_back(self, BatchBuffer buffer, size=None):
         """Takes a lent buffer back, whose content is lost, and keeps it if it is one of ``buffer_size``.
 
         Raises: ValueError, BufferError; then nothing has changed.
         """
         cdef Loan loan
         cdef int64_t lent
+        if buffer is None:
+            raise TypeError("None, expected a buffer")
         given = buffer.loan
         if type(given) is not Loan or (<Loan>given).account is not self:
             raise ValueError("a buffer that the pool has not lent, or that was given back already")

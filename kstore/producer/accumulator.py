@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kstore.clock import Clock
+from kstore.clock import Clock, SystemClock
 from kstore.config import LogConfig
 from kstore.engine.writer import LogWriter
 from kstore.errors import ClosedError, InvalidTransactionStateError
-from kstore.producer._accumulate import Delivery, DrainLock, Failures, PartitionQueue, ProducerBatch, TopicQueues
+from kstore.producer._accumulate import (
+    BatchOpener,
+    Delivery,
+    DrainLock,
+    Failures,
+    PartitionQueue,
+    ProducerBatch,
+    TopicQueues,
+    take_closed,
+)
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios
 from kstore.producer.config import ProducerConfig
@@ -30,6 +38,7 @@ from kstore.producer.partitioner import next_partition
 from kstore.producer.records import Callback
 from kstore.record._codec import BatchBuffer
 from kstore.record.batch import BATCH_HEADER_BYTES
+from kstore.types import LOG_APPEND_TIME
 
 __all__ = ["Queue", "RecordAccumulator", "RecordHeaders", "Topic", "retry_delay", "size_upper_bound"]
 
@@ -54,10 +63,8 @@ class Queue(PartitionQueue):
         "closed",
         "drain_lock",
         "is_doubtful",
-        "is_retired",
         "is_urgent",
         "last_error",
-        "lock",
         "next_sequence",
         "producer",
         "retry_at",
@@ -70,9 +77,7 @@ class Queue(PartitionQueue):
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__(topic, partition)
         self.closed: deque[ProducerBatch] = deque()  # guarded by ``lock``, as ``open_batch``
-        self.lock: threading.Lock = threading.Lock()
         self.drain_lock: DrainLock = DrainLock()
-        self.is_retired: bool = False
         # A thread waits for its open batch.
         self.is_urgent: bool = False
         # Guarded by ``drain_lock``, like all below. Not before this: monotonic, seconds.
@@ -108,7 +113,7 @@ class Queue(PartitionQueue):
 class Topic(TopicQueues):
     """A topic as of its last lookup, with the queues of its partitions."""
 
-    __slots__ = ("codec", "config", "last_used", "level")
+    __slots__ = ("codec", "config", "level", "size_max")
 
     def __init__(
         self, name: str, queues: list[Queue], config: LogConfig, codec: str, level: int | None, *, ignores_keys: bool
@@ -117,7 +122,9 @@ class Topic(TopicQueues):
         self.config: LogConfig = config
         self.codec: str = codec
         self.level: int | None = level
-        self.last_used: float = 0.0
+        # Of a batch in the log.
+        self.size_max: int = min(config.max_message_bytes, config.segment_bytes)
+        self.is_plain = codec == "none" and config.message_timestamp_type != LOG_APPEND_TIME
         self.sticky_partition: int = random.randrange(len(queues))
 
     def queue(self, partition: int) -> Queue:
@@ -144,8 +151,13 @@ def retry_delay(config: ProducerConfig, retry_count: int, random_factor: Callabl
     return min(most, first * factor * 2.0 ** min(retry_count, 62)) / 1000
 
 
-class RecordAccumulator:
-    """All queues of a producer. Thread-safe."""
+class RecordAccumulator(BatchOpener):
+    """All queues of a producer. Thread-safe.
+
+    ``active``: queues with batches, in the order in which they got their first one: a writer serves them in turn.
+    ``incomplete``: batches without a result. Between transactions it ``is_paused`` and accepts nothing; while it
+    ``is_transactional``, batches that are opened belong to a transaction. ``opened_count`` batches were opened.
+    """
 
     def __init__(
         self,
@@ -158,19 +170,10 @@ class RecordAccumulator:
     ) -> None:
         """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
+        self._use(pool.account, failures, hurry, is_system_clock=isinstance(clock, SystemClock))
         self.ratios: CompressionRatios = CompressionRatios()
-        # Queues with batches, in the order in which they got their first one: a writer serves them in turn.
-        self.active: dict[Queue, None] = {}
-        # Batches without a result.
-        self.incomplete: set[ProducerBatch] = set()
-        self.is_closed = False
-        # Between transactions it accepts nothing.
-        self.is_paused = False
-        # Batches opened from now on belong to a transaction.
-        self.is_transactional = False
         # The threads in a hurry: while any is, all batches are ready. Flushes, and ends of transactions.
         self.hurries: set[object] = set()
-        self.opened_count: int = 0
         self._config = config
         self._clock = clock
         self._hurry = hurry
@@ -370,16 +373,11 @@ class RecordAccumulator:
         returns ``taken``: after an interrupt ``restore`` puts its content back.
         """
         taken = [] if taken is None else taken
-        size = 0
         with queue.lock:
-            if queue.open_batch is not None and (all_now or self._open_due_in(queue, now) <= 0):
+            if queue.open_batch is not None and (all_now or queue.is_urgent or self._open_due_in(queue, now) <= 0):
                 queue.is_urgent = False
                 self.close_open(queue)
-            closed = queue.closed
-            while closed and (not taken or size + closed[0].size <= size_max):
-                taken.append(closed[0])
-                closed.popleft()
-                size += taken[-1].size
+            take_closed(queue.closed, taken, size_max)
         return taken
 
     def put_back(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:

@@ -65,24 +65,25 @@ class BufferPool:
         self.exhausted_total: int = 0
         self._clock = clock
         self._on_wait = on_wait
-        # Bytes that are not lent, including those of the free buffers. A buffer always has a minimum capacity, so that
-        # not every buffer has exactly the poolable size.
-        self._account = Account(total_bytes, poolable_bytes, max(poolable_bytes, BatchBuffer().capacity))
         self._lock = threading.Lock()
-        # Guarded by _lock, like all below.
+        # Guarded by _lock, as ``_freed``.
         self._waiting: deque[_Claim] = deque()
         self._freed: list[Callable[[], object]] = []
-        self._is_closed = False
+        # Bytes that are not lent, including those of the free buffers. A buffer always has a minimum capacity, so that
+        # not every buffer has exactly the poolable size.
+        self.account: Account = Account(
+            total_bytes, poolable_bytes, max(poolable_bytes, BatchBuffer().capacity), self._waiting
+        )
 
     @property
     def available(self) -> int:
         """Bytes that could be allocated now, if no request waited."""
-        return self._account.available
+        return self.account.available
 
     @property
     def free_count(self) -> int:
         """Buffers of the poolable size that are free."""
-        return len(self._account.free)
+        return len(self.account.free)
 
     @property
     def waiting_count(self) -> int:
@@ -96,7 +97,7 @@ class BufferPool:
         """
         if size > self.total_bytes:
             raise RecordTooLargeError(size, self.total_bytes, "a buffer", setting="buffer_memory")
-        claim = _Claim(self._account, size)
+        claim = _Claim(self.account, size)
         try:
             with self._lock:
                 self._refuse_closed()
@@ -123,9 +124,7 @@ class BufferPool:
 
     def take_free(self, size: int) -> BatchBuffer | None:
         """A buffer of the poolable size, if one is free and no request waits for it; else None. Never waits."""
-        if size != self.poolable_bytes or self._waiting or self._is_closed:
-            return None
-        return self._account.lend_free()
+        return self.account.lend_free() if size == self.poolable_bytes else None
 
     def deallocate(self, buffer: BatchBuffer | None, size: int | None = None) -> None:
         """Takes a buffer back, whose content is lost; None does nothing. A closed pool takes buffers back too.
@@ -135,7 +134,7 @@ class BufferPool:
         """
         if buffer is None:
             return
-        self._account.take_back(buffer, size)
+        self.account.take_back(buffer, size)
         # A request is in ``_waiting`` before it looks for memory for the last time.
         if self._waiting or self._freed:
             with self._lock:
@@ -150,17 +149,17 @@ class BufferPool:
         """
         with self._lock:
             self._freed.append(freed)
-            if self._is_closed:
+            if self.account.is_closed:
                 self._tell_freed()
 
     def close(self) -> None:
         """Ends all waits with a ClosedError, and lends nothing more."""
         with self._lock:
-            self._is_closed = True
+            self.account.is_closed = True
             for claim in self._waiting:
                 _wake(claim)
             self._waiting.clear()
-            while self._account.pop_free() is not None:
+            while self.account.pop_free() is not None:
                 pass
             self._tell_freed()
 
@@ -191,7 +190,7 @@ class BufferPool:
                 wanted=claim.loan.wanted,
                 waited_ms=round(timeout_seconds * 1000),
                 total_bytes=self.total_bytes,
-                available=self._account.available,
+                available=self.account.available,
                 poolable_bytes=self.poolable_bytes,
             )
 
@@ -211,7 +210,7 @@ class BufferPool:
             freed()
 
     def _refuse_closed(self) -> None:
-        if self._is_closed:
+        if self.account.is_closed:
             raise ClosedError("the producer was closed, and its memory with it")
 
     def _grant(self, claim: _Claim) -> bool:
@@ -219,9 +218,9 @@ class BufferPool:
         if not claim.loan.take():
             return False
         if claim.buffer is None and claim.loan.wanted == self.poolable_bytes:
-            claim.buffer = self._account.pop_free()
+            claim.buffer = self.account.pop_free()
         # The memory of free buffers counts as available: any part taken from it must be dropped.
-        self._account.drop_excess()
+        self.account.drop_excess()
         return True
 
     def _serve(self) -> None:

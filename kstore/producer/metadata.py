@@ -36,7 +36,7 @@ class TopicMetadata:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         # Guarded by _changed: topics to look up again, and a count of the changes.
-        self._stale: set[str] = set()
+        self.stale: set[str] = set()
         self._news_count = 0
         self._looked_at = 0.0
         # Queues of idle topics, kept for their sequences.
@@ -46,13 +46,13 @@ class TopicMetadata:
         """Notes that a topic was created, deleted, extended or altered."""
         with self._lock:
             if name in self.topics:
-                self._stale.add(name)
+                self.stale.add(name)
             self._news_count += 1
             self._changed.notify_all()
 
     def has_news(self, name: str) -> bool:
         """Whether a topic must be looked up again."""
-        return name in self._stale
+        return name in self.stale
 
     def get(self, name: str, partition: int | None, timeout: float) -> Topic:
         """The current topic; waits up to ``timeout`` seconds for it, and for its ``partition``.
@@ -61,7 +61,7 @@ class TopicMetadata:
         such a name).
         """
         topic = self.topics.get(name)
-        if topic is not None and name not in self._stale and (partition is None or partition < topic.partition_count):
+        if topic is not None and name not in self.stale and (partition is None or partition < topic.partition_count):
             return topic
         begun = self._store.clock.monotonic()
         try:
@@ -76,7 +76,7 @@ class TopicMetadata:
         while True:
             news_count = self._news_count
             topic = self.topics.get(name)
-            if topic is None or name in self._stale:
+            if topic is None or name in self.stale:
                 topic = self._look_up(name)
             if topic is not None and (partition is None or partition < topic.partition_count):
                 return topic
@@ -101,7 +101,7 @@ class TopicMetadata:
     def known(self, name: str) -> Topic:
         """The topic, without waiting for it. Raises: TopicNotFoundError."""
         topic = self.topics.get(name)
-        if topic is None or name in self._stale:
+        if topic is None or name in self.stale:
             topic = self._look_up(name)
         if topic is None:
             raise TopicNotFoundError(f"there is no topic {name} any more")
@@ -109,7 +109,7 @@ class TopicMetadata:
 
     def _look_up(self, name: str) -> Topic | None:
         with self._lock:
-            self._stale.discard(name)
+            self.stale.discard(name)
             try:
                 count, config = self._store.partition_count(name), self._store.config(name)
             except TopicNotFoundError:
@@ -160,7 +160,7 @@ class TopicMetadata:
                     if not accumulator.retire(topic):
                         self.topics[name] = topic
                     else:
-                        self._stale.discard(name)
+                        self.stale.discard(name)
                     if self._is_there(name):
                         self._given_up.update(
                             ((name, queue.partition), queue) for queue in topic.queues if queue.is_retired

@@ -65,6 +65,7 @@ class Outbox:
             config, self.pool, clock, hurry=_weakly(self, Outbox.hurry), failures=self.failures
         )
         completions = Completions(self.accumulator)
+        self.accumulator.stale = metadata.stale
         self.queue_writer: QueueWriter = QueueWriter(
             config,
             self.accumulator,
@@ -97,7 +98,7 @@ class Outbox:
             self.sender.write_here(queue)
             return
         # Without a wake-up the sender notices the new batch within a linger.
-        if self.sender.sleeps_until > self._clock.monotonic() + self.sender.patience:
+        if self.accumulator.sleeps_until > self._clock.monotonic() + self.sender.patience:
             self.wakeup.set()
 
     def hurry(self, batch: ProducerBatch) -> None:

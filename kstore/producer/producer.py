@@ -77,6 +77,7 @@ class Producer(SendPath):
         now_ms = None if isinstance(self._clock, SystemClock) else self._clock.now_ms
         super().__init__(self._metadata.topics, self._slow_path, now_ms)
         self._run_bytes_max = self._outbox.accumulator.run_bytes_max
+        self._opener = self._outbox.accumulator
         self._closing = threading.Lock()
         self._topics.watch(self._metadata.note_change)
         try:

@@ -33,7 +33,7 @@ from kstore.errors import (
 )
 from kstore.log import writer_of
 from kstore.logs.topics import Topics
-from kstore.producer._accumulate import ProducerBatch, seal_run
+from kstore.producer._accumulate import ProducerBatch, seal_run, succeed_all
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.completions import Completions
@@ -191,31 +191,29 @@ class QueueWriter:
     def _succeed(self, batches: list[ProducerBatch], append: PendingAppend) -> None:
         result = append.result
         assert result is not None
-        offset, append_time_ms = result.first_offset, append.append_time_ms
-        for number, batch in enumerate(batches):
-            if append.repeated:
-                offset = append.repeated[number].first_offset
-            batch.succeed(offset, append_time_ms)
-            offset += batch.record_count
+        if append.repeated:
+            for batch, repeated in zip(batches, append.repeated, strict=True):
+                batch.succeed(repeated.first_offset, append.append_time_ms)
+        else:
+            succeed_all(batches, result.first_offset, append.append_time_ms)
 
     def _seal(
         self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
     ) -> PendingAppend:
         """Seals batches up to the first that is too large, which is split."""
-        accumulator = self._accumulator
-        stamps = topic.config.message_timestamp_type == LOG_APPEND_TIME
-        append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
         if queue.producer != producer:
             queue.producer, queue.next_sequence = producer, 0
-        if topic.codec == "none" and not stamps:
-            config = topic.config
-            run = seal_run(batches, queue, *producer, min(config.max_message_bytes, config.segment_bytes))
+        if topic.is_plain:
+            run = seal_run(batches, queue, *producer, topic.size_max)
             if run is not None:
                 made, filled, is_run = run
                 stamp = (*producer, batches[0].base_sequence, False) if is_run else None
                 return PendingAppend(
                     filled[0], made, "none", with_producers=producer[0] >= 0, buffers=filled, stamp=stamp
                 )
+        accumulator = self._accumulator
+        stamps = topic.config.message_timestamp_type == LOG_APPEND_TIME
+        append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
         sealed: list[EncodedBatch] = []
         buffers: list[BatchBuffer] = []
         is_run = producer[0] >= 0

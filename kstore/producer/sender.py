@@ -67,12 +67,12 @@ class Sender:
         self._wakeup = wakeup
         # How long it may overlook a batch, seconds: no longer than the batch may wait.
         self.patience: Final = min(config.linger_ms / 1000, PATIENCE_SECONDS)
+        accumulator.patience = self.patience
         self._on_idle = on_idle
         self._name = name
-        # Monotonic, seconds; 0.0 while it is awake.
-        self.sleeps_until: float = 0.0
         self._thread: threading.Thread | None = None
-        # The id of the sender's thread.
+        # The id of the sender's thread while it runs, else 0: the system gives it to another thread afterwards.
+        self._thread_id = 0
         self._workers = WorkerPool(f"{name}-sync")
 
     # --- the thread -------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Sender:
 
     @property
     def is_this_thread(self) -> bool:
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._thread_id
 
     @property
     def is_running(self) -> bool:
@@ -91,6 +91,7 @@ class Sender:
 
     def _run(self) -> None:
         accumulator = self._accumulator
+        self._thread_id = threading.get_ident()
         seen_count, idle_rounds = -1, 0
         while True:
             try:
@@ -103,16 +104,17 @@ class Sender:
                 if wait > 0:
                     if idle_rounds < WATCHFUL_ROUNDS and self.patience > 0:
                         wait = min(wait, self.patience)
-                    self.sleeps_until = self._clock.monotonic() + wait
+                    accumulator.sleeps_until = self._clock.monotonic() + wait
                     # A batch that arrived between the round and here did not wake this thread.
-                    self._wakeup.wait(0 if self._accumulator.opened_count != opened_count else wait)
-                    self.sleeps_until = 0.0
+                    self._wakeup.wait(0 if accumulator.opened_count != opened_count else wait)
+                    accumulator.sleeps_until = 0.0
                     self._on_idle()
             except BaseException:
                 # The thread must not die: batches that cannot be written expire.
                 logger.exception("%s: a round failed", self._name)
                 self._wakeup.wait(FAILED_ROUND_SECONDS)
         self._workers.close()
+        self._thread_id = 0
 
     def join(self, timeout: float | None) -> bool:
         """Waits for the end of the thread; returns whether it has ended."""

@@ -21,7 +21,7 @@ from kstore.errors import (
 )
 from kstore.files.lifetime import Lifetime
 from kstore.producer._accumulate import Delivery
-from kstore.producer.accumulator import RUN_BATCHES, RecordHeaders, Topic, size_upper_bound
+from kstore.producer.accumulator import RUN_BATCHES, Queue, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.interceptors import Interceptors
@@ -185,6 +185,10 @@ class SlowPath:
         is_large = run_bytes >= self._outbox.accumulator.run_bytes_max
         self._outbox.appended(done[1], INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES)
         return done[0]
+
+    def opened(self, queue: Queue) -> None:
+        """Called by the compiled ``send`` when it has opened a batch and the sender sleeps."""
+        self._outbox.appended(queue)
 
     def _partition(self, topic: Topic, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
         """The partition of a record that names none; None: the current one for records without keys."""

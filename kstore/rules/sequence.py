@@ -58,6 +58,10 @@ NO_EPOCH = -1
 NO_SEQUENCE = -1
 
 
+# The constructor of a named tuple is Python code, which takes three times as long; all fields must be given.
+_new = tuple.__new__
+
+
 class RememberedBatch(NamedTuple):
     """One of a producer's last batches (Kafka: BatchMetadata); ``timestamp`` (ms) is the batch's greatest."""
 
@@ -256,8 +260,9 @@ def continued(
     sequence, offset = first_sequence, first_offset
     for _, _, _, count, _, timestamp, _ in batches:
         sequence, offset = sequence + count, offset + count
-        kept.append(RememberedBatch((sequence - 1) % SEQUENCE_COUNT, offset - 1, count - 1, timestamp))
-    return Producer(known[0], epoch, tuple(kept[-REMEMBERED_MAX:]), kept[-1][3], coordinator_epoch, NO_OFFSET)
+        kept.append(_new(RememberedBatch, ((sequence - 1) % SEQUENCE_COUNT, offset - 1, count - 1, timestamp)))
+    fields = (known[0], epoch, tuple(kept[-REMEMBERED_MAX:]), kept[-1][3], coordinator_epoch, NO_OFFSET)
+    return _new(Producer, fields)
 
 
 def check_end(known: Producer | None, batch: ProducerBatch) -> None:

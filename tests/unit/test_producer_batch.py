@@ -254,7 +254,7 @@ def test_an_error_keeps_nothing_of_what_was_to_be_written(one: Unthreaded) -> No
     failed = one.producer.send("orders", b"v")
     one.linger()
     assert failed.exception(0) is not None
-    (buffer,) = one.producer._outbox.pool._account.free
+    (buffer,) = one.producer._outbox.pool.account.free
     buffer.extend(b"x" * (buffer.capacity + 1))
 
 

@@ -177,7 +177,7 @@ def test_changes_of_topics_without_sends_are_ignored(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.store.create_topic("others")
     assert not one.producer._metadata.has_news("others")
-    assert not one.producer._metadata._stale
+    assert not one.producer._metadata.stale
 
 
 def test_a_topic_that_is_altered_is_so_for_its_producers_at_once(one: Unthreaded) -> None:
@@ -201,7 +201,7 @@ def test_a_topic_that_is_gone_leaves_nothing_behind(one: Unthreaded) -> None:
     assert metadata.has_news("orders")
     one.clock.advance(one.producer.config.metadata_max_idle_ms + 1000)
     metadata.drop_idle(one.producer._outbox.accumulator)
-    assert (metadata.topics, metadata._stale, metadata._given_up) == ({}, set(), {})
+    assert (metadata.topics, metadata.stale, metadata._given_up) == ({}, set(), {})
 
 
 # --- order, sequences, expiry -----------------------------------------------------------------------------------------
