@@ -442,7 +442,11 @@ cdef Py_ssize_t append_run(
         return start
     records = batch.records
     size_before = records.size
-    while i < count and (<object>items[i] is None or PyBytes_CheckExact(<object>items[i])):
+    while True:
+        i = records.append_values(values, i, count, now)
+        if i == count or not (<object>items[i] is None or PyBytes_CheckExact(<object>items[i])):
+            break
+        # A null, or no space: the buffer may have to grow.
         if not records.append_checked(<bytes>items[i], None, (), now, records.last_offset_delta + 1):
             break
         i += 1

@@ -62,6 +62,9 @@ cdef class OpenBatch:
     cdef int append_checked(
         self, bytes value, bytes key, tuple headers, int64_t timestamp, int64_t offset_delta
     ) except -1
+    # Appends values[index:count] of a list or a tuple while they are bytes and fit into the batch and the memory of its
+    # buffer; returns the index of the first that is left. The batch is open, the timestamp is -1 or more.
+    cdef Py_ssize_t append_values(self, object values, Py_ssize_t index, Py_ssize_t count, int64_t timestamp) noexcept
     cdef int finish(self, int timestamp_type, int64_t append_time) except -1
 
 

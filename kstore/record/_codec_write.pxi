@@ -185,6 +185,55 @@ cdef class OpenBatch:
         take_headers(<PyObject*>headers, &fields)
         return put_record(self, &fields, offset_delta)
 
+    cdef Py_ssize_t append_values(self, object values, Py_ssize_t index, Py_ssize_t count, int64_t timestamp) noexcept:
+        cdef BatchBuffer buffer = self.buffer
+        cdef Py_ssize_t room = min(self.size_max - self.size, buffer.capacity - self.position - self.size)
+        cdef Py_ssize_t size, body_size, value_size
+        cdef int64_t offset_delta = self.last_offset_delta
+        cdef PyObject** items = PySequence_Fast_ITEMS(<PyObject*>values)
+        cdef PyObject* value
+        cdef uint64_t timestamp_delta = 0
+        cdef Py_ssize_t fixed_size
+        cdef uint8_t* to = buffer.data + self.position + self.size
+        if self.record_count or self.has_base_timestamp:
+            timestamp_delta = zigzag(<int64_t>(<uint64_t>timestamp - <uint64_t>self.base_timestamp))
+        # Attributes, the timestamp, key null, no headers: one byte each, but the timestamp.
+        fixed_size = 3 + size_of_unsigned(timestamp_delta)
+        # No Python code runs in this loop: the items stay alive and in place.
+        while index < count:
+            if index + PREFETCH_AHEAD < count:
+                __builtin_prefetch(items[index + PREFETCH_AHEAD])
+                __builtin_prefetch(<const char*>items[index + PREFETCH_AHEAD] + 64)
+            value = items[index]
+            if not PyBytes_CheckExact(value):
+                break
+            value_size = PyBytes_GET_SIZE(value)
+            body_size = fixed_size + size_of_varint(offset_delta + 1) + size_of_varint(value_size) + value_size
+            size = size_of_varint(body_size) + body_size
+            if size > room:
+                break
+            room -= size
+            offset_delta += 1
+            index += 1
+            to = put_varint(to, body_size)
+            to[0] = 0
+            to = put_unsigned(to + 1, timestamp_delta)
+            to = put_varint(to, offset_delta)
+            to[0] = 1
+            to = put_field(to + 1, PyBytes_AS_STRING(value), value_size)
+            to[0] = 0
+            to += 1
+        if offset_delta > self.last_offset_delta:
+            if self.record_count == 0 and not self.has_base_timestamp:
+                self.base_timestamp = timestamp
+            if self.record_count == 0 or timestamp > self.max_timestamp:
+                self.max_timestamp = timestamp
+                self.max_timestamp_delta_offset = <int32_t>(self.last_offset_delta + 1)
+            self.record_count += <int32_t>(offset_delta - self.last_offset_delta)
+            self.last_offset_delta = offset_delta
+            self.size = to - buffer.data - self.position
+        return index
+
     def append(self, value, key=None, headers=(), timestamp=-1, offset_delta=None):
         """Appends one record; returns False, and changes nothing, if it no longer fits into ``size_max``.
 
@@ -331,50 +380,9 @@ cdef int append_any(
 
 cdef Py_ssize_t encode_values(OpenBatch batch, object values, Py_ssize_t index, int64_t now_ms) except -1:
     """Appends values[index:] while they fit; returns the index of the first that does not."""
-    cdef BatchBuffer buffer = batch.buffer
-    cdef Py_ssize_t count, room, size, body_size, value_size
-    cdef int64_t offset_delta
-    cdef PyObject** items
-    cdef PyObject* value
-    cdef uint8_t* to
     while True:
-        count = PySequence_Fast_GET_SIZE(<PyObject*>values)
-        items = PySequence_Fast_ITEMS(<PyObject*>values)
-        offset_delta = batch.last_offset_delta
-        to = buffer.data + batch.position + batch.size
-        room = min(batch.size_max - batch.size, buffer.capacity - batch.position - batch.size)
-        # No Python code runs in this loop: the items stay alive and in place.
-        while index < count:
-            if index + PREFETCH_AHEAD < count:
-                __builtin_prefetch(items[index + PREFETCH_AHEAD])
-                __builtin_prefetch(<const char*>items[index + PREFETCH_AHEAD] + 64)
-            value = items[index]
-            if not PyBytes_CheckExact(value):
-                break
-            value_size = PyBytes_GET_SIZE(value)
-            # Attributes, timestamp delta 0, key null, no headers: one byte each.
-            body_size = 4 + size_of_varint(offset_delta + 1) + size_of_varint(value_size) + value_size
-            size = size_of_varint(body_size) + body_size
-            if size > room:
-                break
-            room -= size
-            offset_delta += 1
-            index += 1
-            to = put_varint(to, body_size)
-            to[0] = 0
-            to[1] = 0
-            to = put_varint(to + 2, offset_delta)
-            to[0] = 1
-            to = put_field(to + 1, PyBytes_AS_STRING(value), value_size)
-            to[0] = 0
-            to += 1
-        if offset_delta > batch.last_offset_delta:
-            batch.record_count += <int32_t>(offset_delta - batch.last_offset_delta)
-            batch.last_offset_delta = offset_delta
-            batch.size = to - buffer.data - batch.position
-            batch.base_timestamp = batch.max_timestamp = now_ms
-            batch.max_timestamp_delta_offset = 0
-        if index >= count:
+        index = batch.append_values(values, index, PySequence_Fast_GET_SIZE(<PyObject*>values), now_ms)
+        if index >= PySequence_Fast_GET_SIZE(<PyObject*>values):
             return index
         # A null, another type, or no space in the batch or the buffer: the general path tells them apart.
         if append_any(batch, values, None, None, None, index, now_ms) == 0:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
 from kstore.producer._accumulate import Delivery, Failures, SendPath
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig
 from tests.crash.refusals import refused
-from tests.producer_helpers import LogConfig
 
 BATCH_SIZE = 1024
 MEMORY = 8 * BATCH_SIZE

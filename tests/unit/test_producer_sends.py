@@ -159,6 +159,27 @@ def noted_waits(producer: Producer) -> list[float]:
     return waits
 
 
+@pytest.mark.parametrize("jumps", [(0, 0), (7, 3), (1000, -5000), (-300, 200), (100_000, -200_000)])
+def test_values_sent_together_get_the_time_of_their_call(tmp_path: Path, jumps: tuple[int, int]) -> None:
+    """Into a batch whose first record has another time: the compiled loop stores the difference."""
+    calls: list[list[bytes | None]] = [
+        [b"first"],
+        [b"", b"a", None, b"b" * 200],
+        [None, b"c" * 20_000, bytearray(b"d"), b"e"],  # type: ignore[list-item]  # what a caller may give
+    ]
+    with unthreaded(tmp_path / "data", linger_ms=60_000, batch_size=1 << 20, buffer_memory=1 << 25) as one:
+        expected = []
+        for values, jump in zip(calls, (0, *jumps), strict=True):
+            one.clock.jump(jump)
+            deliveries = one.producer.send_many("orders", values)
+            expected += [(one.clock.now_ms(), None if value is None else bytes(value)) for value in values]
+        one.producer.flush()
+        assert deliveries.result(0) == [5, 6, 7, 8]
+        (batch,) = one.store.log("orders").fetch(0, 1 << 20).batches()
+        assert [(record.timestamp, record.value) for record in one.store.log("orders").read()] == expected
+        assert batch.max_timestamp == max(time_ms for time_ms, _ in expected)
+
+
 def test_one_time_covers_the_wait_for_the_topic_and_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with unthreaded(tmp_path / "data") as one, one.another(max_block_ms=600, buffer_memory=16384) as producer:
         wait_for = TopicMetadata._wait_for
