@@ -150,8 +150,8 @@ def test_an_upload_beside_a_failed_one_is_stopped(store: Store, memory: str) -> 
     copiers: list[take.Copier] = []
 
     class Noted(take.Copier):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             copiers.append(self)
 
     def fail_or_wait(number: int) -> None:
