@@ -145,7 +145,8 @@ def test_dump_log_shows_the_files_of_a_backup_as_those_of_the_store(
     manifest = max((tmp_path / "backups").glob("*.manifest"))
     log = min((tmp_path / "store" / "orders-0").glob("*.log")).name
     whole = dump("--print-data-log", "store/orders-0")
-    for place in (str(tmp_path / "backups"), str(manifest), memory):
+    stores = (tmp_path / "store").as_uri()
+    for place in (str(tmp_path / "backups"), str(manifest), memory, (tmp_path / "backups").as_uri(), stores):
         for name in (log, f"{log[:20]}.index", f"{log[:20]}.timeindex"):
             for option in ("--print-data-log", "--format=json", "--verify-index-only"):
                 status, out, errors = dump(option, f"store/orders-0/{name}")

@@ -12,7 +12,7 @@ from kstore.cli.dump.reports import Reports
 from kstore.errors import KstoreError
 from kstore.files.fs import File, FileSystem, read_file
 from kstore.files.local import SYSTEM_FS
-from kstore.files.remote import is_remote
+from kstore.files.remote import SCHEME
 
 __all__ = ["DumpOptions", "FileProblem", "Job", "base_offset_of", "joined"]
 
@@ -84,10 +84,10 @@ class Job:
 
     def _place_of(self, path: str) -> tuple[FileSystem, str]:
         """A symbolic link is followed, because the user named it."""
-        if is_remote(path) or not Path(path).exists():
+        if not Path(path).exists():
             directory, name = _parted(path)
             fs, place = self.place_of_directory(directory)
-            if fs is not SYSTEM_FS:
+            if fs is not SYSTEM_FS or _is_url(path):
                 return fs, str(place / name)
         return SYSTEM_FS, os.path.realpath(path)
 
@@ -105,12 +105,16 @@ def base_offset_of(path: str) -> int | None:
 
 def joined(directory: str, name: str) -> str:
     """The path of ``name`` in a directory, which may be a URL."""
-    return f"{directory.rstrip('/')}/{name}" if is_remote(directory) else str(Path(directory, name))
+    return f"{directory.rstrip('/')}/{name}" if _is_url(directory) else str(Path(directory, name))
 
 
 def _parted(path: str) -> tuple[str, str]:
     """The directory of a file, and its name there."""
-    if is_remote(path):
+    if _is_url(path):
         directory, _, name = path.rpartition("/")
         return directory, name
     return str(Path(path).parent), Path(path).name
+
+
+def _is_url(path: str) -> bool:
+    return SCHEME.fullmatch(path) is not None
