@@ -36,7 +36,7 @@ STEPS = 60
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs ``main`` on a loop of its own, for a limited time; checks that the loop reports nothing, such as an
+    """Runs ``main`` on its own loop for a limited time; checks that the loop reports nothing, such as an
     exception that was never retrieved."""
     complaints: list[dict[str, Any]] = []
 

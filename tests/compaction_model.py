@@ -39,7 +39,7 @@ class Kept(NamedTuple):
 
 @dataclass
 class Batches:
-    """Batches with offsets of their own, under construction, with the open transactions."""
+    """Batches under construction, with their own offsets, and the open transactions."""
 
     generator: random.Random
     time_ms: int = TIME

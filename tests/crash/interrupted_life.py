@@ -177,7 +177,7 @@ def interrupt(path: Path, durability: Durability, step: Step, number: int, betwe
         except (KeyboardInterrupt, KstoreError) as error:
             ended: BaseException | None = error
         except TypeError as error:
-            # What CPython 3.11 makes of an exception that a trace function raises below a compiled module.
+            # CPython 3.11 raises this if a trace function raises below a compiled module.
             if "'traceback' object is not callable" not in str(error):
                 raise
             ended = error

@@ -182,7 +182,7 @@ def interrupt(path: Path, error: type[BaseException], name: str, number: int, co
         except (error, KstoreError):
             pass
         except TypeError as mangled:
-            # What CPython 3.11 makes of an exception that a trace function raises below a compiled module.
+            # CPython 3.11 raises this if a trace function raises below a compiled module.
             if "'traceback' object is not callable" not in str(mangled):
                 raise
     one.producer._outbox.is_threaded = False

@@ -5,7 +5,7 @@
     for step in STEPS:
         step.begin(life)      # from here on, what the step touches is "doubtful"
         step.act(life)
-        step.done(life)       # the step has returned: what it promises is certain
+        step.done(life)       # the step has returned: its promises hold
 
 A batch is certain (it must be there), doubtful (there as a whole, or not at all) or gone (it must not come back).
 """

@@ -1,4 +1,4 @@
-"""Backups, a replica, and what is read in place, in a bucket of an S3 server (moto's, on loopback)."""
+"""Backups, a replica, and reads in place, in a bucket of an S3 server (moto's, on loopback)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def url(endpoint: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A place in an empty bucket. What a user has in the environment says where the server is."""
+    """A place in an empty bucket. The environment names the server, as for a user."""
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "key"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),

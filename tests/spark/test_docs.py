@@ -55,7 +55,7 @@ def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: 
     assert capsys.readouterr().out == "[Row(topic='clicks', count=10)]\n"
     runs = tries(2, quick=1)
     if runs > 1:
-        runpy.run_path(str(tmp_path / "example.py"))  # reads, and copies, its copies too
+        runpy.run_path(str(tmp_path / "example.py"))  # it also reads, and copies, its own copies
         assert "Row(topic='clicks', count=10)" in capsys.readouterr().out
     with kstore.open(tmp_path / "data", read_only=True) as store:
         copies = [store.log("copies", partition).to_arrow(isolation_level="read_committed") for partition in range(2)]

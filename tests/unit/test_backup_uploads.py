@@ -1,4 +1,4 @@
-"""Several files of a backup are sent at a time, to places that are not on this machine's disks."""
+"""A backup sends several files at the same time to places that are not on this machine's disks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kstore.files.remote import RemoteFiles
 from kstore.store import Store
 
 SETTINGS: dict[str, Any] = {"background": False, "durability": "os"}
-# A test that waits for so long has failed.
+# A test that waits this long has failed.
 SECONDS = 120
 
 
@@ -47,8 +47,8 @@ def contents(store: Store) -> list[list[bytes | None]]:
 
 
 class Uploads:
-    """In place of ``RemoteFiles.put``: counts what is being sent, and calls ``sending`` with the number of each file
-    of a log before it is sent."""
+    """Replaces ``RemoteFiles.put``: counts the files in progress, and calls ``sending`` with each log file's number
+    before it sends it."""
 
     def __init__(self, sending: Callable[[int], object]) -> None:
         self.sending = sending
@@ -85,7 +85,7 @@ def test_several_files_are_sent_at_a_time(
     partitions: int, segments: int, store: Store, tmp_path: Path, memory: str
 ) -> None:
     fill(store, partitions=partitions, segments=segments)
-    # The first ones wait for one another: they are sent at a time, or the barrier breaks.
+    # The first ones wait for one another: they are sent at the same time, or the barrier breaks.
     barrier = threading.Barrier(UPLOADS_MAX)
     uploads = Uploads(lambda number: number <= UPLOADS_MAX and barrier.wait(SECONDS))
     with uploads.at_work():

@@ -1,4 +1,4 @@
-"""The first line of kstore's own text files: their bytes, and what is refused."""
+"""The first line of kstore's own text files: its bytes, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of a producer sends, and where that goes (KafkaProducerTest, SenderTest)."""
+"""What a producer's user sends, and where it goes (KafkaProducerTest, SenderTest)."""
 
 from __future__ import annotations
 

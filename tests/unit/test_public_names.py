@@ -1,4 +1,4 @@
-"""What an editor lists for an open log, store, producer, consumer and queue: what the documents describe, and no more.
+"""An editor lists for an open log, store, producer, consumer and queue exactly what the documents describe.
 
 A new name belongs here. Functions such as ``kstore.log.writer_of`` give the parts that only kstore's own layers use.
 """

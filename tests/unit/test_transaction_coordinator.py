@@ -369,7 +369,7 @@ def test_transactions_of_several_ids_end_at_the_same_time(tmp_path: Path) -> Non
             assert sorted(value or b"" for value in values) == sorted([b"x0", b"x1", b"x2", b"x3"] * 3)
 
 
-# --- what goes on by itself -------------------------------------------------------------------------------------------
+# --- background work --------------------------------------------------------------------------------------------------
 
 
 def test_an_open_finishes_what_was_left_unfinished(tmp_path: Path) -> None:
