@@ -31,6 +31,7 @@ from kstore.metrics import LogCounters
 from kstore.record._runs import Run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
+from kstore.record.scan import RUN_BYTES_FIRST
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SUFFIXES, SegmentFiles
 from kstore.segments.pin import UNPINNED, FilePin
@@ -410,6 +411,7 @@ class LogSegment:
         offset_stop: int = KNOWN_STOP,
         base_stop: int = OFFSET_MAX,
         run_batch_bytes: int = INT64_MAX,
+        run_bytes: int = RUN_BYTES_FIRST,
         with_compressed: bool = False,
     ) -> Iterator[Run | tuple[int, Batch] | Damage]:
         """As ``walk_from``, with runs of the plain batches that begin below ``base_stop`` (``walk_runs``)."""
@@ -423,6 +425,7 @@ class LogSegment:
             hints=lambda: self.positions_after(located.position),
             chunk_bytes=CHUNK_BYTES,
             run_batch_bytes=run_batch_bytes,
+            run_bytes=run_bytes,
             with_compressed=with_compressed,
         )
 

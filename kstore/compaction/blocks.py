@@ -12,6 +12,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.paths import LOG_SUFFIX
 from kstore.indexes.offset_index import POSITION_MAX
 from kstore.record._compact import FilteredBatch, OffsetMap
+from kstore.record._runs import Run
 from kstore.record.batch import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_DELETE_HORIZON,
@@ -187,6 +188,20 @@ class BlockCleaner:
             self._add_emptied(batch, output)
         return output.write(memoryview(rewritten))
 
+    def write_run(self, run: Run, output: CleanedSegment) -> int:
+        """Writes a run without producers, if all of it stays as it is; returns the number of bytes, else 0."""
+        if run.next_offset > self.uncleanable:
+            return 0
+        flags = (KEEP_KEYLESS if self._keeps_keyless else 0) | (DROP_TOMBSTONES if self.deletes_expire else 0)
+        tombstones = self.map.keeps_run(run.data, run.start, run.stop, self.map_end, self._now_ms, flags)
+        if tombstones < 0:
+            return 0
+        report = self._report
+        report.records_read += run.record_count
+        report.records_kept += run.record_count
+        report.tombstones_kept += tombstones
+        return output.write_run(run)
+
     def _flags(self, batch: RecordBatch, verdict: BatchVerdict, discardable: bool) -> int:
         flags = KEEP_ALL if verdict == BatchVerdict.KEEP else 0
         if self._keeps_keyless:
@@ -277,12 +292,25 @@ class CleanedSegment:
         """Adds a batch: its bytes, or its range in the block's rewritten bytes."""
         size = data[1] - data[0] if isinstance(data, tuple) else len(data)
         self.is_changed = self.is_changed or not isinstance(data, memoryview)
-        if self._position + size > POSITION_MAX:
-            raise StorageError(None, "a compacted segment would be larger than a segment can be", str(self.segment))
+        self._ensure_room(size)
         self._buffers.append(data)
         timestamp = batch.max_timestamp if max_timestamp is None else max_timestamp
         self._marks.append((self._position, size, batch.last_offset, timestamp))
         self._position += size
+
+    def _ensure_room(self, size: int) -> None:
+        if self._position + size > POSITION_MAX:
+            raise StorageError(None, "a compacted segment would be larger than a segment can be", str(self.segment))
+
+    def write_run(self, run: Run) -> int:
+        """Writes a run unchanged; returns the number of bytes. Whatever was added before is written."""
+        assert not self._buffers, "a block is written before a run"
+        size = run.stop - run.start
+        self._ensure_room(size)
+        self._tail.write([memoryview(run.data)[run.start : run.stop]], size, sync=False)
+        self._tail.note_run(run.moved_to(self._position))
+        self._position += size
+        return size
 
     def write(self, rewritten: memoryview) -> int:
         """Writes what was added; returns the number of bytes. The ranges refer to ``rewritten``."""

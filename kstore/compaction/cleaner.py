@@ -32,6 +32,7 @@ from kstore.errors import CorruptDataError, KstoreError, StorageError
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.metrics import MetricValue
 from kstore.record._compact import OffsetMap
+from kstore.record._runs import Run
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.walk import Damage
 from kstore.rules.compact import (
@@ -210,8 +211,9 @@ class _Pass:
         aborted = self.writer.producers.aborted_transactions(start, stop)
         return CleanedTransactions(sorted(aborted, key=lambda transaction: transaction.first_offset))
 
-    def _blocks(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[list[Item]]:
-        """The batches of a segment from offset ``start``, about 1 MiB of records at a time.
+    def _pieces(self, segment: LogSegment, start: int, stop_offset: int) -> Iterator[Run | list[Item]]:
+        """The batches of a segment from offset ``start``, about 1 MiB of records at a time: runs of plain batches that
+        have no producers, and blocks of all others.
 
         Raises: _DamagedError; _GoneError or FileNotFoundError if it was deleted since; _StoppedError.
         """
@@ -219,7 +221,7 @@ class _Pass:
         located = segment.locate(start, size) if start > segment.base_offset else START
         block: list[Item] = []
         block_bytes = 0
-        for item in segment.walk_from(located, size, offset_stop=stop_offset):
+        for item in segment.runs_from(located, size, offset_stop=stop_offset, run_bytes=BLOCK_BYTES):
             if isinstance(item, Damage):
                 path = str(segment.path(LOG_SUFFIX))
                 last = item.next_offset - 1 if item.next_offset is not None else stop_offset - 1
@@ -229,15 +231,22 @@ class _Pass:
                 if lost not in self.report.corrupt:
                     self.report.corrupt.append(lost)
                 raise _DamagedError(segment)
-            position, batch = item
-            if batch.producer_id >= 0 and not self.start.producers_known:
-                raise _ProducersError
-            block.append(self.blocks.item(segment, position, batch))
-            block_bytes += max(batch.size, len(block[-1].payload))
-            if block_bytes >= BLOCK_BYTES:
-                self._pause(segment, block_bytes)
-                yield block
+            if isinstance(item, Run) and not item.has_producers:
+                if block:
+                    yield block
+                self._pause(segment, block_bytes + item.stop - item.start)
+                yield item
                 block, block_bytes = [], 0
+                continue
+            for position, batch in item.batches() if isinstance(item, Run) else (item,):
+                if batch.producer_id >= 0 and not self.start.producers_known:
+                    raise _ProducersError
+                block.append(self.blocks.item(segment, position, batch))
+                block_bytes += max(batch.size, len(block[-1].payload))
+                if block_bytes >= BLOCK_BYTES:
+                    self._pause(segment, block_bytes)
+                    yield block
+                    block, block_bytes = [], 0
         self._pause(segment, block_bytes)
         if block:
             yield block
@@ -299,8 +308,11 @@ class _Pass:
     def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
         """Adds the keys of a segment to the map; returns the offset at which it was full, -1 if it is not."""
         try:
-            for block in self._blocks(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
-                refused = self._read_block(segment, block, transactions)
+            for piece in self._pieces(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
+                if isinstance(piece, Run):
+                    refused = self.map.put_run(piece.data, piece.start, piece.stop, self.first_dirty, self.uncleanable)
+                else:
+                    refused = self._read_block(segment, piece, transactions)
                 if refused >= 0:
                     return refused
         except _DamagedError:
@@ -439,9 +451,14 @@ class _Pass:
         output = CleanedSegment(fs, LogSegment(self.context, base_offset, state=CLEANED_SUFFIX))
         try:
             for facts, segment in zip(group, segments, strict=True):
-                for block in self._blocks(segment, facts.base_offset, facts.stop_offset):
+                for piece in self._pieces(segment, facts.base_offset, facts.stop_offset):
                     self.blocks.legacy_deletes_expire = facts.mtime_ms <= self.legacy_horizon
-                    self.throttle.note(self.blocks.write(segment, block, transactions, output))
+                    if not isinstance(piece, Run):
+                        size = self.blocks.write(segment, piece, transactions, output)
+                    elif not (size := self.blocks.write_run(piece, output)):
+                        block = [self.blocks.item(segment, *item) for item in piece.batches()]
+                        size = self.blocks.write(segment, block, transactions, output)
+                    self.throttle.note(size)
             if len(group) == 1 and not output.is_changed:
                 transactions.take_kept()
                 output.abandon()

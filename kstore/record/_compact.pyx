@@ -6,7 +6,8 @@
            offset          int64    the last offset of the key, plus 1: 0 is an empty slot
 
 The key itself is not kept: two keys with one hash would count as one, which among 2^32 keys happens with a
-probability of 2^-65, and cannot be provoked because the secret is random. Memory is allocated once and never grows.
+probability of 2^-65, and cannot be provoked because the secret is random. The map grows with its keys, so that those of a
+log with few keys stay in the processor's cache.
 
 A *block* is a list of batches with uncompressed records, about 1 MiB of them. All work for the records of a block is
 one call without the GIL, because releasing it can cost 5 ms. As in the codec, every length is checked before it is
@@ -16,10 +17,11 @@ used. Nothing of an unreadable batch enters the map.
 import os
 from collections import namedtuple
 
+from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cimport cython
@@ -30,6 +32,19 @@ __all__ = ["FilteredBatch", "OffsetMap", "siphash128"]
 
 cdef extern from *:
     """
+    #include <stdint.h>
+    #include <sys/mman.h>
+
+    /* Large memory in huge pages, if the system has them: faults for each 4 KiB of it take longer than filling it, and
+       slow down whatever else the process does. */
+    static void kstore_advise_huge(void *data, size_t size) {
+    #ifdef MADV_HUGEPAGE
+        const uintptr_t huge = (uintptr_t)2 << 20;
+        uintptr_t start = ((uintptr_t)data + huge - 1) & ~(huge - 1), stop = ((uintptr_t)data + size) & ~(huge - 1);
+        if (start < stop)
+            madvise((void *)start, stop - start, MADV_HUGEPAGE);
+    #endif
+    }
     static inline size_t kstore_scale(unsigned long long hash, size_t count) {
         return (size_t)(((unsigned __int128)hash * count) >> 64);
     }
@@ -37,18 +52,25 @@ cdef extern from *:
     int __builtin_clzll(uint64_t value) nogil
     void __builtin_prefetch(const void* address) nogil
     bint unlikely(bint condition) nogil
+    Py_ssize_t PY_SSIZE_T_MAX
     size_t kstore_scale(uint64_t hash, size_t count) nogil
+    void kstore_advise_huge(void* data, size_t size) nogil
 
 cdef enum:
     # length, attributes, two deltas, two null or empty fields, header count: one byte each.
     RECORD_SIZE_MIN = 7
-    # Space before each batch's records for the header that the caller writes.
-    HEADER_SIZE = 61
     # How much a record may grow when its time is stored relative to another base: the delta and the length before it.
     GROWTH_MAX = 14
     SLOT_SIZE = 24
+    # A map begins with at most so many slots, and grows fourfold.
+    SLOTS_FIRST = 1 << 16
     # How far ahead of its use a slot is fetched into the cache.
     AHEAD = 16
+    # In place of an offset: bytes that are not the batches they were said to be.
+    NOT_BATCHES = -2
+    # Of a run, in place of a count: some of it changes.
+    SOME_CHANGES = -1
+    ATTRIBUTE_DELETE_HORIZON = 0x40
 
 # The flags of a batch in ``filter_block``.
 cdef enum:
@@ -61,6 +83,8 @@ cdef enum:
 
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
+include "_runs_head.pxi"
+include "_siphash.pxi"
 
 # The result for a batch. ``damage`` says why it is unreadable, or is ""; ``rewritten``: its kept records are in bytes
 # ``start`` to ``stop`` of the output (otherwise all of them stay unchanged); times are ms.
@@ -78,238 +102,29 @@ cdef struct Slot:
     int64_t offset
 
 
-# One record of a block; without a key there is no hash. Small, because there may be one for every 7 bytes.
-cdef struct Entry:
-    uint64_t first
-    uint64_t second
-    int64_t offset
-    int64_t timestamp_delta
-    # Where it begins in the batch's records; its offset delta, which is stored from there on; and its end.
-    uint32_t start
-    uint32_t rest
-    uint32_t stop
-    uint8_t has_key
-    uint8_t is_tombstone
-    uint8_t is_kept
+include "_compact_block.pxi"
 
 
-cdef struct Span:
-    Py_buffer view
-    const uint8_t* stop
-    int64_t base_offset
-    int64_t base_timestamp
-    int64_t max_timestamp
-    int32_t last_offset_delta
-    int32_t count
-    int flags
-    Walk walk
-    RecordView problem
-    bint is_damaged
-    bint has_leftover
-    # Its entries in the block.
-    Py_ssize_t entry
-    int32_t kept_count
-    int32_t tombstone_count
-    int32_t keyless_count
-    bint is_rewritten
-    bint has_horizon
-    int64_t new_base
-    int64_t new_max
-    Py_ssize_t out_start
-    Py_ssize_t out_stop
-
-
-cdef inline uint64_t rotated(uint64_t value, int by) noexcept nogil:
-    return (value << by) | (value >> (64 - by))
-
-
-cdef inline void sip_round(uint64_t* v) noexcept nogil:
-    v[0] += v[1]
-    v[2] += v[3]
-    v[1] = rotated(v[1], 13) ^ v[0]
-    v[3] = rotated(v[3], 16) ^ v[2]
-    v[0] = rotated(v[0], 32)
-    v[2] += v[1]
-    v[0] += v[3]
-    v[1] = rotated(v[1], 17) ^ v[2]
-    v[3] = rotated(v[3], 21) ^ v[0]
-    v[2] = rotated(v[2], 32)
-
-
-cdef inline uint64_t little_endian(const uint8_t* at) noexcept nogil:
-    return (
-        <uint64_t>at[0] | <uint64_t>at[1] << 8 | <uint64_t>at[2] << 16 | <uint64_t>at[3] << 24
-        | <uint64_t>at[4] << 32 | <uint64_t>at[5] << 40 | <uint64_t>at[6] << 48 | <uint64_t>at[7] << 56
-    )
-
-
-cdef void hash_key(
-    const uint8_t* data, Py_ssize_t size, const uint64_t* secret, uint64_t* first, uint64_t* second
-) noexcept nogil:
-    """SipHash-2-4 with 128 bits of output (Aumasson, Bernstein)."""
-    cdef uint64_t v[4]
-    cdef uint64_t word
-    cdef Py_ssize_t left = size
-    cdef int i
-    v[0] = <uint64_t>0x736F6D6570736575 ^ secret[0]
-    v[1] = <uint64_t>0x646F72616E646F6D ^ secret[1] ^ 0xEE
-    v[2] = <uint64_t>0x6C7967656E657261 ^ secret[0]
-    v[3] = <uint64_t>0x7465646279746573 ^ secret[1]
-    while left >= 8:
-        word = little_endian(data)
-        v[3] ^= word
-        sip_round(v)
-        sip_round(v)
-        v[0] ^= word
-        data += 8
-        left -= 8
-    word = <uint64_t>size << 56
-    for i in range(<int>left):
-        word |= <uint64_t>data[i] << (8 * i)
-    v[3] ^= word
-    sip_round(v)
-    sip_round(v)
-    v[0] ^= word
-    v[2] ^= 0xEE
-    for i in range(4):
-        sip_round(v)
-    first[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
-    v[1] ^= 0xDD
-    for i in range(4):
-        sip_round(v)
-    second[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
-
-
-def siphash128(bytes key not None, bytes secret not None):
-    """The 16 bytes of SipHash-2-4's longer form; for tests."""
-    cdef uint64_t words[2]
-    cdef uint64_t first, second
-    if PyBytes_GET_SIZE(secret) != 16:
-        raise ValueError("a secret of 16 bytes is expected")
-    words[0] = little_endian(<const uint8_t*>PyBytes_AS_STRING(secret))
-    words[1] = little_endian(<const uint8_t*>PyBytes_AS_STRING(secret) + 8)
-    hash_key(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), words, &first, &second)
-    return int(first).to_bytes(8, "little") + int(second).to_bytes(8, "little")
-
-
-cdef class Block:
-    """The batches of one call, with their buffers held, and an entry for each of their records."""
-
-    cdef Span* spans
-    cdef Entry* entries
-    cdef Py_ssize_t span_count
-    cdef Py_ssize_t held_count
-    cdef Py_ssize_t entry_count
-    cdef Py_ssize_t entry_max
-
-    def __cinit__(self, list batches not None):
-        cdef Py_ssize_t number, size
-        cdef Span* span
-        # What converts a number may be the caller's code.
-        cdef tuple kept = tuple(batches)
-        self.spans = NULL
-        self.entries = NULL
-        self.span_count = len(kept)
-        self.held_count = self.entry_count = self.entry_max = 0
-        if not self.span_count:
-            return
-        self.spans = <Span*>PyMem_RawCalloc(self.span_count, sizeof(Span))
-        if self.spans == NULL:
-            raise MemoryError(f"no memory for {self.span_count} batches")
-        for number in range(self.span_count):
-            span = &self.spans[number]
-            (
-                data, span.count, span.base_offset, span.last_offset_delta, span.base_timestamp, span.max_timestamp,
-                span.flags,
-            ) = kept[number]
-            PyObject_GetBuffer(data, &span.view, PyBUF_SIMPLE)
-            self.held_count += 1
-            size = span.view.len
-            # Impossible batches are skipped: no input can make this allocate for records that do not exist.
-            if (
-                not 0 <= span.count <= <int64_t>span.last_offset_delta + 1
-                or span.count > size // RECORD_SIZE_MIN
-                or size > INT32_MAX
-            ):
-                span.is_damaged = span.has_leftover = True
-                continue
-            span.walk.buffer = span.walk.at = <const uint8_t*>span.view.buf
-            span.walk.stop = span.walk.buffer + size
-            span.walk.index = 0
-            span.walk.count = span.count
-            span.walk.previous_delta = -1
-            span.walk.last_offset_delta = span.last_offset_delta
-            self.entry_max += span.count
-        self.entries = <Entry*>PyMem_RawMalloc(max(self.entry_max, 1) * sizeof(Entry))
-        if self.entries == NULL:
-            raise MemoryError(f"no memory for {self.entry_max} records")
-
-    def __dealloc__(self):
-        cdef Py_ssize_t number
-        for number in range(self.held_count):
-            PyBuffer_Release(&self.spans[number].view)
-        PyMem_RawFree(self.spans)
-        PyMem_RawFree(self.entries)
-
-    cdef void read(self, const uint64_t* secret) noexcept nogil:
-        """Makes an entry for each record of every readable batch."""
-        cdef Py_ssize_t number
-        cdef Span* span
-        for number in range(self.span_count):
-            span = &self.spans[number]
-            span.entry = self.entry_count
-            if not span.is_damaged and not self.read_batch(span, secret):
-                span.is_damaged = True
-                self.entry_count = span.entry
-
-    cdef bint read_batch(self, Span* span, const uint64_t* secret) noexcept nogil:
-        cdef RecordView record
-        cdef Entry* entry
-        cdef const uint8_t* start
-        cdef const uint8_t* at
-        cdef int32_t index
-        cdef int32_t size = 0
-        cdef int64_t delta = 0
-        for index in range(span.count):
-            start = span.walk.at
-            if unlikely(not next_record(&span.walk, &record)):
-                span.problem = record
-                return False
-            entry = &self.entries[self.entry_count]
-            self.entry_count += 1
-            entry.start = <uint32_t>(start - span.walk.buffer)
-            # After the length, the attributes and the time, which were all checked.
-            at = get_varint(start, span.walk.stop, &size)
-            entry.rest = <uint32_t>(get_varlong(at + 1, span.walk.stop, &delta) - span.walk.buffer)
-            entry.stop = <uint32_t>(record.stop - span.walk.buffer)
-            entry.timestamp_delta = record.timestamp_delta
-            entry.offset = span.base_offset + record.offset_delta
-            entry.has_key = record.key_size >= 0
-            entry.is_tombstone = record.value_size < 0
-            if entry.has_key:
-                hash_key(record.key, record.key_size, secret, &entry.first, &entry.second)
-        if unlikely(span.walk.at != span.walk.stop):
-            span.has_leftover = True
-            return False
-        return True
-
-    cdef str damage(self, Span* span):
-        """What is wrong with a batch; "" for a sound one."""
-        if not span.is_damaged:
-            return ""
-        if span.has_leftover:
-            return f"{span.view.len} bytes that do not hold the {span.count} records of the header"
-        return str(corrupt(&span.walk, &span.problem).reason)
+cdef Slot* new_slots(Py_ssize_t count) noexcept nogil:
+    """That many empty slots and one more, or NULL."""
+    cdef Slot* slots = <Slot*>PyMem_RawCalloc(count + 1, sizeof(Slot))
+    if slots != NULL:
+        kstore_advise_huge(slots, (count + 1) * sizeof(Slot))
+    return slots
 
 
 @cython.final
 cdef class OffsetMap:
     """The last offset of each key, for at most ``capacity`` keys. Not thread-safe.
 
-    ``memory_bytes`` bounds its memory; ``count_max`` is the largest possible number of keys, if known.
+    ``memory_bytes`` bounds its memory, and while it grows to that size a quarter more; ``count_max`` is the largest
+    possible number of keys, if known.
     """
 
     cdef Slot* slots
+    # How many slots there are now, and with how many keys it grows; ``slot_count`` is how many it may have.
+    cdef Py_ssize_t size
+    cdef Py_ssize_t grows_at
     cdef uint64_t secret[2]
     cdef readonly Py_ssize_t slot_count
     cdef readonly Py_ssize_t capacity
@@ -323,10 +138,14 @@ cdef class OffsetMap:
             slot_count = min(slot_count, count_max + count_max // 4 + 1)
         secret = os.urandom(16)
         memcpy(self.secret, PyBytes_AS_STRING(secret), 16)
-        self.slots = <Slot*>PyMem_RawCalloc(slot_count + 1, sizeof(Slot))
-        if self.slots == NULL:
-            raise MemoryError(f"no memory for {slot_count} keys")
         self.slot_count = slot_count
+        self.size = slot_count
+        while self.size > SLOTS_FIRST:
+            self.size = (self.size + 3) // 4
+        self.slots = new_slots(self.size)
+        if self.slots == NULL:
+            raise MemoryError(f"no memory for {self.size} keys")
+        self.grows_at = self.size * 4 // 5 if self.size < slot_count else PY_SSIZE_T_MAX
         # Linear probing takes 13 steps for a missing key if a fifth of the slots is free.
         self.capacity = max(slot_count * 4 // 5, 1)
         self.count = 0
@@ -339,7 +158,7 @@ cdef class OffsetMap:
 
     cdef inline Slot* slot_of(self, uint64_t first, uint64_t second) noexcept nogil:
         """The slot of a key, or the empty one for it."""
-        cdef Py_ssize_t at = <Py_ssize_t>kstore_scale(first, self.slot_count)
+        cdef Py_ssize_t at = <Py_ssize_t>kstore_scale(first, self.size)
         cdef Slot* slot
         while True:
             slot = &self.slots[at]
@@ -347,11 +166,11 @@ cdef class OffsetMap:
                 return slot
             at += 1
             # One slot more than counted is never filled, so the search ends even in a full map.
-            if at > self.slot_count:
+            if at > self.size:
                 at = 0
 
     cdef inline void fetch(self, uint64_t first) noexcept nogil:
-        __builtin_prefetch(&self.slots[kstore_scale(first, self.slot_count)])
+        __builtin_prefetch(&self.slots[kstore_scale(first, self.size)])
 
     cdef bint set_offset(self, uint64_t first, uint64_t second, int64_t offset) noexcept nogil:
         """False if no space is left for another key."""
@@ -359,11 +178,32 @@ cdef class OffsetMap:
         if slot.offset == 0:
             if self.count >= self.capacity:
                 return False
+            if self.count >= self.grows_at:
+                if not self.grow():
+                    return False
+                slot = self.slot_of(first, second)
             slot.first = first
             slot.second = second
             self.count += 1
         if slot.offset <= offset:
             slot.offset = offset + 1
+        return True
+
+    cdef bint grow(self) noexcept nogil:
+        """Makes it larger; False without memory for that."""
+        cdef Slot* old = self.slots
+        cdef Py_ssize_t old_size = self.size, number
+        cdef Py_ssize_t size = min(4 * old_size, self.slot_count)
+        cdef Slot* slots = new_slots(size)
+        if slots == NULL:
+            return False
+        self.slots = slots
+        self.size = size
+        self.grows_at = size * 4 // 5 if size < self.slot_count else PY_SSIZE_T_MAX
+        for number in range(old_size + 1):
+            if old[number].offset:
+                self.slot_of(old[number].first, old[number].second)[0] = old[number]
+        PyMem_RawFree(old)
         return True
 
     def put(self, bytes key not None, int64_t offset):
@@ -407,6 +247,140 @@ cdef class OffsetMap:
                 if not self.set_offset(entry.first, entry.second, entry.offset):
                     return entry.offset
         return -1
+
+    def put_run(
+        self, bytes data not None, Py_ssize_t start, Py_ssize_t stop, int64_t start_offset, int64_t stop_offset
+    ):
+        """Notes the keys of a run (``_runs.Run``), bytes ``start`` to ``stop`` of ``data``, in order, while space is left:
+        of records from ``start_offset`` on, up to the first batch that ends at or above ``stop_offset``.
+
+        Markers have no keys. Returns the offset of the first record without space, or -1.
+        """
+        cdef const uint8_t* first
+        cdef int64_t refused
+        if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
+            raise ValueError(f"bytes {start} to {stop}, expected some of the {PyBytes_GET_SIZE(data)} there are")
+        first = <const uint8_t*>PyBytes_AS_STRING(data)
+        with nogil:
+            refused = self.put_batches(first + start, first + stop, start_offset, stop_offset)
+        if refused == NOT_BATCHES:
+            raise CorruptRecordError("bytes that are not a run")
+        return refused
+
+    cdef int64_t put_batches(
+        self, const uint8_t* at, const uint8_t* stop, int64_t start_offset, int64_t stop_offset
+    ) noexcept nogil:
+        # What was fetched and not put: those from ``put_count`` to ``count``, each at its number modulo AHEAD.
+        cdef Slot[AHEAD] fetched
+        cdef Slot* slot
+        cdef Py_ssize_t count = 0, put_count = 0
+        cdef Head head
+        cdef Walk walk
+        cdef RecordView record
+        cdef int64_t offset
+        while at < stop:
+            if unlikely(stop - at < HEADER_SIZE or not read_head(at, &head) or head.size > stop - at):
+                return NOT_BATCHES
+            if head.last_offset >= stop_offset:
+                break
+            if unlikely(head.attributes & ATTRIBUTE_CODEC or not begin_records(&walk, at, &head)):
+                return NOT_BATCHES
+            at += head.size
+            if head.attributes & ATTRIBUTE_CONTROL or head.last_offset < start_offset:
+                continue
+            while walk.index < walk.count:
+                if unlikely(not next_record(&walk, &record)):
+                    return NOT_BATCHES
+                offset = head.base_offset + record.offset_delta
+                if record.key_size < 0 or offset < start_offset:
+                    continue
+                slot = &fetched[count % AHEAD]
+                if count - put_count == AHEAD:
+                    if not self.set_offset(slot.first, slot.second, slot.offset):
+                        return slot.offset
+                    put_count += 1
+                hash_key(record.key, record.key_size, self.secret, &slot.first, &slot.second)
+                slot.offset = offset
+                self.fetch(slot.first)
+                count += 1
+        while put_count < count:
+            slot = &fetched[put_count % AHEAD]
+            if not self.set_offset(slot.first, slot.second, slot.offset):
+                return slot.offset
+            put_count += 1
+        return -1
+
+    def keeps_run(
+        self, bytes data not None, Py_ssize_t start, Py_ssize_t stop, int64_t last_offset, int64_t now_ms, int flags
+    ):
+        """How many tombstones a run has if ``filter_block`` keeps all its records, and changes none of its batches; else
+        -1, as for a run with markers, transactions or empty batches.
+
+        Bytes and ``last_offset`` as in ``put_run`` and ``filter_block``; of the flags only 32 counts, and 2, which holds
+        for batches whose delete horizon is not after ``now_ms``.
+        """
+        cdef const uint8_t* first
+        cdef int64_t found
+        if not 0 <= start <= stop <= PyBytes_GET_SIZE(data):
+            raise ValueError(f"bytes {start} to {stop}, expected some of the {PyBytes_GET_SIZE(data)} there are")
+        first = <const uint8_t*>PyBytes_AS_STRING(data)
+        with nogil:
+            found = self.keeps_batches(first + start, first + stop, last_offset, now_ms, flags)
+        if found == NOT_BATCHES:
+            raise CorruptRecordError("bytes that are not a run")
+        return found
+
+    cdef int64_t keeps_batches(
+        self, const uint8_t* at, const uint8_t* stop, int64_t last_offset, int64_t now_ms, int flags
+    ) noexcept nogil:
+        cdef Slot[AHEAD] fetched
+        cdef Slot* slot
+        cdef Py_ssize_t count = 0, seen_count = 0
+        cdef Head head
+        cdef Walk walk
+        cdef RecordView record
+        cdef int64_t offset, tombstone_count = 0
+        cdef bint has_horizon, is_expired
+        while at < stop:
+            if unlikely(stop - at < HEADER_SIZE or not read_head(at, &head) or head.size > stop - at):
+                return NOT_BATCHES
+            if unlikely(head.attributes & ATTRIBUTE_CODEC or not begin_records(&walk, at, &head)):
+                return NOT_BATCHES
+            if head.attributes & (ATTRIBUTE_CONTROL | ATTRIBUTE_TRANSACTIONAL) or not walk.count:
+                return SOME_CHANGES
+            has_horizon = (head.attributes & ATTRIBUTE_DELETE_HORIZON) != 0
+            is_expired = has_horizon and flags & DROP_TOMBSTONES and <int64_t>big_endian_64(at + 27) <= now_ms
+            at += head.size
+            while walk.index < walk.count:
+                if unlikely(not next_record(&walk, &record)):
+                    return NOT_BATCHES
+                offset = head.base_offset + record.offset_delta
+                if record.value_size < 0:
+                    # It needs a horizon, or may have to go.
+                    if not has_horizon or (is_expired and offset <= last_offset and record.key_size >= 0):
+                        return SOME_CHANGES
+                    tombstone_count += 1
+                if offset > last_offset:
+                    continue
+                if record.key_size < 0:
+                    if not flags & KEEP_KEYLESS:
+                        return SOME_CHANGES
+                    continue
+                slot = &fetched[count % AHEAD]
+                if count - seen_count == AHEAD:
+                    if self.slot_of(slot.first, slot.second).offset > slot.offset + 1:
+                        return SOME_CHANGES
+                    seen_count += 1
+                hash_key(record.key, record.key_size, self.secret, &slot.first, &slot.second)
+                slot.offset = offset
+                self.fetch(slot.first)
+                count += 1
+        while seen_count < count:
+            slot = &fetched[seen_count % AHEAD]
+            if self.slot_of(slot.first, slot.second).offset > slot.offset + 1:
+                return SOME_CHANGES
+            seen_count += 1
+        return tombstone_count
 
     def filter_block(self, list batches not None, int64_t last_offset, int64_t horizon):
         """Decides which records of each batch stay; returns the bytes of the batches that change.

@@ -316,6 +316,24 @@ cdef class Run:
     def __repr__(self):
         return f"Run({self.batch_count} batches, {self.base_offset} to below {self.next_offset}, {self.reason})"
 
+    def moved_to(self, Py_ssize_t position):
+        """The same batches as a run that begins at ``position`` of a file."""
+        cdef Run run = Run.__new__(Run)
+        run.data = self.data
+        run.position = position - self.start
+        run.start = self.start
+        run.stop = self.stop
+        run.base_offset = self.base_offset
+        run.next_offset = self.next_offset
+        run.batch_count = self.batch_count
+        run.record_count = self.record_count
+        run.has_gap = self.has_gap
+        run.has_producers = self.has_producers
+        run.is_compressed = self.is_compressed
+        run.leader_epoch_max = self.leader_epoch_max
+        run.reason_index = self.reason_index
+        return run
+
     def batches(self):
         """Its batches one by one, each with its position in the file."""
         cdef RunBatches batches = RunBatches.__new__(RunBatches)

@@ -1,4 +1,4 @@
-"""The headers of batches in a run. Part of _runs.pyx and _columns.pyx."""
+"""The headers of batches in a run. Part of _runs.pyx, _columns.pyx and _compact.pyx."""
 
 cdef enum:
     HEADER_SIZE = 61

@@ -7,8 +7,10 @@ import random
 import pytest
 
 from kstore.config import LogConfig
+from kstore.errors import CorruptRecordError
 from kstore.record._codec import Record
 from kstore.record._compact import OffsetMap, siphash128
+from kstore.record._runs import Run, walk_run
 from kstore.record.batch import RecordBatch, parse_v2
 from kstore.record.builder import build_batch
 from kstore.rules.compact import (
@@ -25,9 +27,10 @@ from kstore.rules.compact import (
     measure_dirt,
     start_of_dirt,
 )
-from kstore.types import AbortedTransaction
+from kstore.types import OFFSET_MAX, AbortedTransaction
 from tests.log_cases import marker, transaction
 from tests.log_helpers import TIME
+from tests.run_helpers import small_batch
 
 SEGMENTS = [
     SegmentFacts(0, 10, 100, first_timestamp=1000, largest_timestamp=2000),
@@ -246,6 +249,14 @@ def test_a_map_takes_no_more_memory_than_its_keys_need() -> None:
     assert OffsetMap(0).capacity == 1
 
 
+def test_a_map_grows_with_its_keys_and_keeps_them() -> None:
+    offsets = OffsetMap(24 * 300_000)
+    keys = [b"%d" % number for number in range(240_001)]
+    assert [offsets.put(key, number) for number, key in enumerate(keys)] == [True] * 240_000 + [False]
+    assert len(offsets) == offsets.capacity == 240_000
+    assert [offsets.get(key) for key in keys] == [*range(240_000), -1]
+
+
 def test_an_earlier_offset_never_takes_the_place_of_a_later_one() -> None:
     offsets = OffsetMap(1000)
     assert offsets.put(b"a", 7)
@@ -297,3 +308,118 @@ def test_no_bytes_are_read_beyond_those_of_a_batch(seed: int) -> None:
         offsets.put_block([block_batch(bytes(data))], 0)
         (result,), output = offsets.filter_block([block_batch(bytes(data))], 100, TIME)
         assert 0 <= result.start <= result.stop <= len(output)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def keyed_batches(generator: random.Random) -> bytes:
+    """Batches over few keys: some records have no key or no value, some batches a horizon, some offsets are missing."""
+    offset, found = 0, b""
+    for _ in range(generator.randrange(1, 8)):
+        offset += generator.choice((0, 0, 0, 3))
+        records = []
+        for _ in range(generator.randrange(1, 40)):
+            key = generator.choice((None, b"", b"k%d" % generator.randrange(30), b"k%d" % generator.randrange(5000)))
+            value = None if generator.random() < 0.05 else b"v"
+            records.append(Record(offset, TIME, key=key, value=value))
+            offset += 1
+        found += build_batch(records, delete_horizon_ms=generator.choice((None, None, TIME - 5, TIME + 5)))
+    return found
+
+
+def run_of(data: bytes) -> Run:
+    run = walk_run(data, 0, len(data), 0, 0, len(data), OFFSET_MAX, 0, OFFSET_MAX)
+    assert (run.stop, run.reason) == (len(data), "end")
+    return run
+
+
+def test_a_run_enters_the_map_as_its_batches_do(seed: int) -> None:
+    generator = random.Random(seed)
+    for _ in range(300):
+        run = run_of(keyed_batches(generator))
+        batches = [batch for _, batch in run.batches()]
+        start, stop = (generator.randrange(run.next_offset + 2) for _ in range(2))
+        memory = generator.choice((24 * 20, 24 * 1000))
+        one, other = OffsetMap(memory), OffsetMap(memory)
+        blocks = []
+        for batch in batches:
+            if batch.last_offset >= stop:
+                break
+            blocks.append(block_batch(bytes(batch.data)))
+        refused, _ = other.put_block(blocks, start)
+        assert one.put_run(run.data, run.start, run.stop, start, stop) == refused
+        keys = {record.key for batch in batches for record in batch.records() if record.key is not None}
+        assert {key: one.get(key) for key in keys} == {key: other.get(key) for key in keys}
+
+
+def test_a_run_is_kept_if_nothing_of_its_batches_changes(seed: int) -> None:
+    generator = random.Random(seed)
+    outcomes = set()
+    for _ in range(600):
+        run = run_of(keyed_batches(generator))
+        batches = [batch for _, batch in run.batches()]
+        offsets = OffsetMap(24 * 1000)
+        for batch in batches:
+            for record in batch.records():
+                if record.key is not None and (generator.random() < 0.5 or record.key == b"k1"):
+                    offsets.put(record.key, record.offset if generator.random() < 0.999 else record.offset + 100)
+        if generator.random() < 0.5:
+            # Without older versions of the keys more runs stay whole.
+            records = {record.key: record for batch in batches for record in batch.records() if record.value}
+            if not records:
+                continue
+            kept = sorted(records.values(), key=lambda record: record.offset)
+            run = run_of(build_batch(kept, base_offset=0, delete_horizon_ms=None))
+            batches = [batch for _, batch in run.batches()]
+        last, drops = generator.randrange(-1, run.next_offset + 2), generator.choice((0, 2))
+        keyless = generator.choice((0, 32))
+        blocks = []
+        for batch in batches:
+            horizon = batch.delete_horizon_ms
+            flags = keyless | (4 if horizon is not None else 0) | (drops if (horizon or TIME + 1) <= TIME else 0)
+            blocks.append(block_batch(bytes(batch.data), flags))
+        results, _ = offsets.filter_block(blocks, last, TIME + 50)
+        stays = all(result.kept_count == result.record_count and not result.rewritten for result in results)
+        expected = sum(result.tombstone_count for result in results) if stays else -1
+        assert offsets.keeps_run(run.data, run.start, run.stop, last, TIME, keyless | drops) == expected
+        outcomes.add(min(expected, 1))
+    assert outcomes == {-1, 0, 1}
+
+
+def test_a_run_with_markers_is_not_kept_as_it_is_and_its_markers_are_no_keys() -> None:
+    data = small_batch(0, 2) + marker(5, 2, commit=True)
+    offsets = OffsetMap(1000)
+    assert offsets.keeps_run(data, 0, len(data), 100, TIME, 32) == -1
+    assert offsets.put_run(data, 0, len(data), 0, 100) == -1
+    assert offsets.get(parsed_key(data[len(small_batch(0, 2)) :])) == -1
+
+
+def parsed_key(data: bytes) -> bytes:
+    (record,) = parsed(data).records()
+    assert record.key is not None
+    return record.key
+
+
+@pytest.mark.promise("hostile file")
+def test_bytes_that_are_no_run_are_refused(seed: int) -> None:
+    generator = random.Random(seed)
+    sound = keyed_batches(generator) + build_batch([Record(10_000, TIME, key=b"k", value=bytes(50))])
+    packed = build_batch([Record(0, TIME, key=b"k", value=bytes(50))], codec="zstd")
+    refused = 0
+    for number in range(3000):
+        data = bytearray(packed if number == 0 else sound)
+        for _ in range(generator.randrange(1, 4) if number else 0):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        cut = generator.randrange(len(data)) if number % 3 == 1 else len(data)
+        try:
+            OffsetMap(1000).put_run(bytes(data), 0, cut, 0, OFFSET_MAX)
+            OffsetMap(1000).keeps_run(bytes(data), 0, cut, -1, TIME, 34)
+        except CorruptRecordError:
+            refused += 1
+    assert refused > 1000
+    for start, stop in ((-1, 3), (3, 2), (0, len(sound) + 1)):
+        with pytest.raises(ValueError, match="expected some of"):
+            OffsetMap(10).put_run(sound, start, stop, 0, 1)
+        with pytest.raises(ValueError, match="expected some of"):
+            OffsetMap(10).keeps_run(sound, start, stop, 0, 0, 0)
