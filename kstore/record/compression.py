@@ -15,6 +15,7 @@ input to end with the stream. The libraries are imported on first use.
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -276,19 +277,18 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
 
     stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
     view = memoryview(data)
-    parts: list[bytes] = []
-    total = 0
+    # Not a list that is joined at the end: that takes the output's memory twice.
+    output = io.BytesIO()
     try:
         # In small steps: the input of a step bounds its output, so the limit applies in time.
         at = 0
         while at < view.nbytes:
             if stream.eof:
                 raise _bad("zstd", f"{view.nbytes - at} bytes follow the frame")
-            step = min(max((size_max - total) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), READ_BYTES_MAX)
-            parts.append(stream.decompress(view[at : at + step]))
+            step = min(max((size_max - output.tell()) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), READ_BYTES_MAX)
+            output.write(stream.decompress(view[at : at + step]))
             at += step
-            total += len(parts[-1])
-            if total > size_max:
+            if output.tell() > size_max:
                 raise _too_large("zstd", size_max)
     except zstandard.ZstdError as error:
         raise _bad("zstd", error) from None
@@ -296,7 +296,7 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
         raise _bad("zstd", "it ends within the frame")
     if stream.unused_data:
         raise _bad("zstd", f"{len(stream.unused_data)} bytes follow the frame")
-    return b"".join(parts)
+    return output.getvalue()
 
 
 CODECS: tuple[Codec, ...] = (
