@@ -8,7 +8,9 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 
+from kstore.compaction.blocks import DROP_TOMBSTONES, KEEP_KEYLESS
 from kstore.errors import CorruptDataError
+from kstore.record._compact import OffsetMap
 from kstore.record._runs import (
     OffsetCheck,
     Run,
@@ -28,6 +30,7 @@ __all__ = ["run_memory"]
 
 # After this many bytes at which no run begins the rest is left to other inputs.
 MISSES_MAX = 4
+MAP_BYTES = 1 << 10
 
 
 def run_memory(data: bytes) -> None:
@@ -57,6 +60,9 @@ def _read(run: Run) -> None:
         for _ in run.values(0, run.next_offset - 1, tally):
             pass
         RunCounts().add(run)
+        offsets = OffsetMap(MAP_BYTES)
+        offsets.put_run(run.data, run.start, run.stop, run.base_offset + 1, run.next_offset)
+        offsets.keeps_run(run.data, run.start, run.stop, run.next_offset - 2, 0, KEEP_KEYLESS | DROP_TOMBSTONES)
     entries = index_notes(run, -1, -1, 0, 64).entries
     epoch_starts(run, -1)
     with suppress(CorruptDataError):
