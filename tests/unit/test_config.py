@@ -263,6 +263,26 @@ ALL_RULES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "rules"),
+    [
+        pytest.param(LogConfig, config.RULES, id="log"),
+        pytest.param(config.StoreConfig, config.STORE_RULES, id="store"),
+        pytest.param(ProducerConfig, producer_config.RULES, id="producer"),
+        pytest.param(ConsumerConfig, consumer_config.RULES, id="consumer"),
+        pytest.param(QueueConfig, queue_config.RULES, id="queue"),
+    ],
+)
+def test_a_default_is_what_its_rule_makes_of_it_and_so_need_not_be_parsed(
+    kind: type[Any], rules: Mapping[str, Rule]
+) -> None:
+    for field in dataclasses.fields(kind):
+        parsed = rules[field.name].parse(field.default)
+        if field.default is not None:
+            assert (type(parsed), parsed) == (type(field.default), field.default), field.name
+        assert type(getattr(kind(), field.name)) is type(parsed), field.name
+
+
 @pytest.mark.parametrize(("from_settings", "rules"), ALL_RULES)
 def test_kafkas_dotted_names_are_accepted(from_settings: Callable[..., Any], rules: Mapping[str, Rule]) -> None:
     defaults = from_settings()
