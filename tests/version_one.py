@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import crc32c
@@ -58,7 +57,7 @@ def restamp(directory: Path) -> bool:
         return False
     stat = (directory / f"{state.clean_base:020d}.log").stat()
     assert stat.st_size == state.clean_size
-    state = replace(state, clean_inode=stat.st_ino, clean_mtime_ns=stat.st_mtime_ns)
+    state = state._replace(clean_inode=stat.st_ino, clean_mtime_ns=stat.st_mtime_ns)
     record = encode_version_one(state)
     data[at : at + len(record)] = record
     path.write_bytes(data)

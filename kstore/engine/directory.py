@@ -5,7 +5,14 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from kstore.errors import FileInTheWayError, LogNotFoundError, NotALogError, StorageError, SyncFailedError
+from kstore.errors import (
+    FileInTheWayError,
+    FileMissingError,
+    LogNotFoundError,
+    NotALogError,
+    StorageError,
+    SyncFailedError,
+)
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
     KSTORE_GROUPS,
@@ -53,9 +60,12 @@ def ensure_directory(fs: FileSystem, path: Path) -> None:
 
 def ensure_present(fs: FileSystem, path: Path) -> None:
     """Raises: LogNotFoundError if the path does not exist, NotALogError for anything but a directory."""
-    if not fs.exists(path):
-        raise LogNotFoundError(errno.ENOENT, "there is no log", str(path))
-    ensure_directory(fs, path)
+    try:
+        ensure_directory(fs, path)
+    except FileMissingError:
+        if fs.exists(path):
+            raise  # a link that leads nowhere
+        raise LogNotFoundError(errno.ENOENT, "there is no log", str(path)) from None
 
 
 def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone: bool) -> None:
@@ -66,7 +76,6 @@ def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone:
     Raises: NotALogError for anything else; StorageError.
     """
     if fs.exists(directory / KSTORE_STATE):
-        ensure_directory(fs, directory)
         return  # the common case, and no second listing of thousands of names
     if is_lone or not fs.exists(directory):
         make_directory(fs, directory, mode=mode)

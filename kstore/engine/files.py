@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kstore.config import LogConfig
@@ -194,7 +193,7 @@ class LogFiles:
         if current is not None and current.clean:
             # Nothing was written since the log was closed cleanly, so its mark still holds.
             self.announce()
-            self.state_file.store(replace(current, **losses._asdict()))
+            self.state_file.store(current._replace(**losses._asdict()))
             self.losses = losses
         else:
             self.change(self.ends, losses)

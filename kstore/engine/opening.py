@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from kstore.engine.directory import OWN_NAMES
@@ -90,8 +89,10 @@ def load(
         segments = _tidy(context, names, start_offset, state, is_new=is_new)
         index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
         producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
-        epochs = read_epochs(context, report)
-        if state is not None and state.has_epochs and LEADER_EPOCHS not in names.others:
+        epochs: list[EpochEntry] | None = []
+        if LEADER_EPOCHS in names.others:
+            epochs = read_epochs(context, report)
+        elif state is not None and state.has_epochs:
             # Otherwise the next append would have a lower epoch than the existing batches.
             epochs = None
             report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
@@ -110,7 +111,12 @@ def load(
             report=report,
             losses=losses_of(state),
         )
-        fits = state is not None and state.fits(segments.last.base_offset, fs.stat(segments.last.path(LOG_SUFFIX)))
+        last = segments.last
+        fits = (
+            state is not None
+            and state.clean
+            and state.fits(last.base_offset, fs.stat(last.files.path_text(LOG_SUFFIX)))
+        )
         if state is not None:
             _check_transaction_indexes(loaded, state, fits=fits)
         if state is not None and fits:
@@ -154,7 +160,7 @@ def _store_swap(state_file: StateFile, directory: Path, fs: FileSystem, names: D
     old = replaced.total(compaction.swap, state.log_start_offset, None)
     change = swapped_index_bytes(fs, directory, swapped[0]) - old
     # A sum that did not fit before does not fit after it either, and every index is rebuilt.
-    state_file.store(replace(state, txn_bytes=max(state.txn_bytes + change, 0)))
+    state_file.store(state._replace(txn_bytes=max(state.txn_bytes + change, 0)))
 
 
 def _indexed(names: DirectoryNames, segments: LogSegments) -> list[int]:
@@ -184,7 +190,7 @@ def _check_transaction_indexes(loaded: Loaded, state: LogState, *, fits: bool) -
     loaded.report.rebuilt.extend(paths)
     rebuilt = sizes.total(segments.bases, start, stop)
     if fits and rebuilt != state.txn_bytes:
-        loaded.state_file.store(replace(state, txn_bytes=rebuilt))
+        loaded.state_file.store(state._replace(txn_bytes=rebuilt))
 
 
 def _repair_transaction_indexes(loaded: Loaded, segments: Iterable[LogSegment]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from queue import Empty, SimpleQueue
 
 __all__ = ["Bell"]
 
 
-class Bell(threading.Event):
+class Bell:
     """An event that code which interrupts the waiting thread itself may set: a signal handler, or a garbage collection.
-    ``threading.Event`` holds a lock for moments of its wait, so such a call would deadlock."""
+    ``threading.Event``, whose methods it has, holds a lock for moments of its wait, so such a call would deadlock."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._rings: SimpleQueue[None] = SimpleQueue()
 
     def is_set(self) -> bool:

@@ -11,9 +11,9 @@ Each writes its own mark before it reads the other's, so at least one of them se
 writer gives way: it checked the root before it changed anything, and releases the partition at once, while the store
 retries for a moment. A broker locks only the root, and the same check finds it.
 
-A lone writer checks the root of the directory's path as given and of its real path: either may be the store's. A
-partition that a store reaches through a link has another real root, so the store keeps its lock; so do processes that
-share a store, since the root's lock does not keep the others out.
+A lone writer checks the root of the directory's path as given and, if the directory is reached through a link, of its
+real path: either may be the store's. A partition that a store reaches through a link has another real root, so the
+store keeps its lock; so do processes that share a store, since the root's lock does not keep the others out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ __all__ = ["WriteLock", "lock_in_store", "lock_log", "probe_log"]
 # A lone writer that finds a store's root locked has held the partition for microseconds, unless it was descheduled.
 GIVING_WAY_RETRIES = 50
 GIVING_WAY_SECONDS = 0.004
+# Last parts of a path that do not name the directory in the one above it.
+NO_NAMES = frozenset({"", os.pardir})
 
 
 class WriteLock(Protocol):
@@ -101,5 +103,7 @@ def probe_log(directory: Path) -> None:
 
 
 def _probe_above(directory: Path, *, shared: bool) -> None:
-    for root in {os.path.dirname(directory), os.path.dirname(os.path.realpath(directory))}:
-        probe_lock(root, shared=shared)
+    probe_lock(os.path.dirname(directory), shared=shared)
+    # Links above the directory need no second look: the system follows them to the same root.
+    if directory.name in NO_NAMES or os.path.islink(directory):
+        probe_lock(os.path.dirname(os.path.realpath(directory)), shared=shared)

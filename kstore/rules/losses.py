@@ -45,7 +45,7 @@ OffsetSpans = tuple[OffsetSpan, ...]
 
 def are_ranges(ranges: Sequence[OffsetSpan], count_max: int) -> bool:
     """Whether these are ranges of offsets, increasing and not overlapping, and not too many."""
-    return (
+    return not ranges or (
         len(ranges) <= count_max
         and all(0 <= first <= last for first, last in ranges)
         and all(one[1] < two[0] for one, two in pairwise(ranges))

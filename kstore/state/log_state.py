@@ -56,12 +56,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from kstore.errors import StorageError, UnsupportedFormatError
+from kstore.errors import FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
 from kstore.record.crc import crc32c
 from kstore.rules.losses import OffsetSpan, are_ranges
@@ -120,8 +119,7 @@ def _as_int64(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
+class LogState(NamedTuple):
     """One record of ``kstore.state``; the module's table describes the fields."""
 
     durability: Durability = "sync"
@@ -211,11 +209,7 @@ class LogState:
             return None
         if not are_ranges(unconfirmed, UNCONFIRMED_MAX):
             return None
-        state = _believable(durability, flags, generation, rest)
-        if state is None:
-            return None
-        has_epochs = bool(flags & EPOCHS_FLAG)
-        return replace(state, lost=lost, accepted=accepted, unconfirmed=unconfirmed, has_epochs=has_epochs)
+        return _believable(durability, flags, generation, [*rest, lost, accepted, unconfirmed])
 
     @staticmethod
     def decode_old(slot: bytes) -> LogState | None:
@@ -223,19 +217,23 @@ class LogState:
         if len(slot) < OLD_RECORD.size + CRC.size:
             return None
         magic, version, durability, flags, generation, *rest = OLD_RECORD.unpack_from(slot)
+        if magic != MAGIC or version != 1:
+            return None
         (crc,) = CRC.unpack_from(slot, OLD_RECORD.size)
-        if magic != MAGIC or version != 1 or crc != crc32c(slot[: OLD_RECORD.size]):
+        if crc != crc32c(slot[: OLD_RECORD.size]):
             return None
         if not flags & CLEAN_FLAG:
             rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only for a log that was closed cleanly
-        return _believable(durability, flags, generation, rest)
+        return _believable(durability, flags & CLEAN_FLAG, generation, rest)
 
 
 def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any]) -> LogState | None:
     """The record of these fields, ``rest`` from the recovery point; None if no writer produces them."""
     if not 0 <= durability < len(DURABILITIES):
         return None
-    state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest)
+    state = LogState(
+        DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest, has_epochs=bool(flags & EPOCHS_FLAG)
+    )
     if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
         return None
     return state
@@ -262,20 +260,22 @@ def _live(data: bytes, generation: int) -> int:
 
 
 def _current(data: bytes) -> LogState | None:
-    """The newest record with its durable end raised to the live one."""
-    state = _newest(data)
+    """The newest record with its durable end raised to the live one. Raises: as ``LogState.decode``."""
+    return _with_live(_newest(data), data)
+
+
+def _with_live(state: LogState | None, data: bytes) -> LogState | None:
     if state is None or state.clean:
         return state
-    return replace(state, durable_end=max(state.durable_end, _live(data, state.generation)))
+    live = _live(data, state.generation)
+    return state if live <= state.durable_end else state._replace(durable_end=live)
 
 
-def _torn(data: bytes) -> bool:
-    """Whether the live slot is half stored, or belongs to a record that was stored while ``data`` was read."""
+def _torn(data: bytes, state: LogState | None) -> bool:
+    """Whether the live slot is half stored, or belongs to a record that was stored while ``data`` was read, whose
+    newest one was ``state``."""
     live = data[LIVE_POSITION : LIVE_POSITION + LIVE.size + CRC.size]
-    if not any(live):
-        return False
-    state = _newest(data)
-    return (
+    return any(live) and (
         live[LIVE.size :] != CRC.pack(crc32c(live[: LIVE.size]))
         or state is None
         or LIVE.unpack_from(live)[1] > state.generation
@@ -292,12 +292,12 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
     """
     try:
         file = fs.open(path)
-        data = file.pread(FILE_SIZE, 0)
         for _ in range(TORN_MAX):
-            if not _torn(data):
-                break
             data = file.pread(FILE_SIZE, 0)
-        return _current(data)
+            state = _newest(data)
+            if not _torn(data, state):
+                return _with_live(state, data)
+        return _current(file.pread(FILE_SIZE, 0))
     except FileNotFoundError:
         return None
     except UnsupportedFormatError as error:
@@ -349,12 +349,13 @@ class StateFile:
 
         Raises: StorageError; UnsupportedFormatError for a record of a later version, without writing.
         """
-        if not fs.exists(path):
+        try:
+            file = fs.open(path, write=True)
+        except FileMissingError:
             file = fs.open(path, write=True, create=True, mode=mode)
             file.write_all([bytes(FILE_SIZE)], 0)
             file.close()
             return cls(fs, path, None, is_new=True)
-        file = fs.open(path, write=True)
         try:
             data = file.pread(FILE_SIZE, 0)
             current = _current(data)
@@ -371,7 +372,7 @@ class StateFile:
             file.write_all([bytes(FILE_SIZE - len(data))], len(data))
         file.close()
         opened = cls(fs, path, current)
-        if any(data[:OLD_SLOTS_SIZE]):
+        if data[:OLD_SLOTS_SIZE].strip(b"\0"):
             opened._replace_old()
         return opened
 
@@ -389,14 +390,14 @@ class StateFile:
 
     def says(self, state: LogState) -> bool:
         """Whether the current record has the same contents as ``state``, whatever its generation."""
-        return self.current is not None and replace(self.current, generation=state.generation) == state
+        return self.current is not None and self.current._replace(generation=state.generation) == state
 
     def store(self, state: LogState) -> None:
         """Makes ``state`` the record, durably; increments the generation.
 
         Raises: StorageError; then the previous record still holds.
         """
-        state = replace(state, generation=self._generation + 1)
+        state = state._replace(generation=self._generation + 1)
         slot = state.encode().ljust(SLOT_SIZE, b"\0")
         # The slot of the current record is never written to.
         self._write(SLOTS_POSITION + SLOT_SIZE * (state.generation % 2), slot)

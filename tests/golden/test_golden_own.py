@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -159,7 +158,7 @@ def test_a_crash_at_any_step_of_the_upgrade_loses_no_field(clean: bool, tmp_path
         found = read_state(SYSTEM_FS, path)
         assert found is not None
         assert found.generation in (7, 8)
-        assert replace(found, generation=7) == state
+        assert found._replace(generation=7) == state
         again = StateFile.open(SYSTEM_FS, path, mode=0o600)
         assert again.current is not None
         assert again.current.durable_end == 9
@@ -172,7 +171,7 @@ def test_the_old_record_goes_only_when_the_new_one_is_on_disk(clean: bool, tmp_p
     """What the test above assumes: the order of the two writes, and a sync between them."""
     state = LogState("os", clean, 7, 5, 3, 9, bytes(range(16)), 0, 1, 2, 3, txn_bytes=34 if clean else -1)
     path = tmp_path / "kstore.state"
-    path.write_bytes(version_one_file(state, replace(state, generation=6)))
+    path.write_bytes(version_one_file(state, state._replace(generation=6)))
     unsynced: list[int] = []
 
     class Watching(WatchedFs):
@@ -180,7 +179,7 @@ def test_the_old_record_goes_only_when_the_new_one_is_on_disk(clean: bool, tmp_p
             result = action()
             found = read_state(SYSTEM_FS, path)
             assert found is not None, f"killed after {operation.kind} at {operation.position}"
-            assert replace(found, generation=7) == state
+            assert found._replace(generation=7) == state
             if operation.kind in WRITES:
                 assert operation.position >= OLD_SLOTS_SIZE or not unsynced, "the new record is not on disk yet"
                 unsynced.append(operation.position)

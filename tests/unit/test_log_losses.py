@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def restarted(path: Path, **fields: Any) -> None:
     """The machine has restarted since the last writer."""
     file = StateFile.open(SYSTEM_FS, path / "kstore.state", mode=0o600)
     assert file.current is not None
-    file.store(replace(file.current, boot_id=b"an earlier boot.", **fields))
+    file.store(file.current._replace(boot_id=b"an earlier boot.", **fields))
     file.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import crc32c
@@ -62,7 +61,7 @@ def test_a_log_with_such_a_generation_is_checked_and_loses_nothing(tmp_path: Pat
         log.append_many([b"a", b"b"])
     state = read_state(SYSTEM_FS, path / "kstore.state")
     assert state is not None
-    write_slots(path / "kstore.state", LogState(), replace(state, generation=INT64_MAX))
+    write_slots(path / "kstore.state", LogState(), state._replace(generation=INT64_MAX))
     with Log(path) as log:
         assert log.recovery.notes == ["kstore.state is damaged: the whole log is checked"]
         assert log.append(b"c") == 2

@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -132,15 +131,14 @@ class LocalTarget:
             self._state = StateFile.open(self._fs, self._directory / KSTORE_STATE, mode=FILE_MODE)
         current = self._state.current or LogState(log_start_offset=start_offset, boot_id=boot_id())
         if durable_end is not None:
-            current = replace(
-                current,
+            current = current._replace(
                 recovery_point=min(current.recovery_point, durable_end),
                 durable_end=min(current.durable_end, durable_end),
                 # Data that replaces removed data is not an accepted loss.
                 accepted=clipped(current.accepted, 0, durable_end),
             )
         # The indexes of transactions are replaced on the way.
-        state = replace(current, clean=False, txn_bytes=UNKNOWN_TXN_BYTES)
+        state = current._replace(clean=False, txn_bytes=UNKNOWN_TXN_BYTES)
         if state != self._state.current:
             self._state.store(state)
         self._begun = True
