@@ -87,6 +87,7 @@ class Log:
         clock: Clock = SYSTEM_CLOCK,
         _ties: StoreTies | None = None,
         _counters: LogCounters | None = None,
+        _config: LogConfig | None = None,
         **settings: Unpack[LogSettings],
     ) -> None:
         """Opens the log in directory ``path``; creates it if the path is missing or an empty directory.
@@ -114,10 +115,8 @@ class Log:
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
-        config = LogConfig.from_settings(**settings)
-        directory = self.path.absolute()
-        counters = LogCounters() if _counters is None else _counters
-        repairs = IndexRepairs()
+        config = _config or LogConfig.from_settings(**settings)
+        directory, counters, repairs = self.path.absolute(), _counters or LogCounters(), IndexRepairs()
         context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters, repairs)
         if read_only:
             self._source: LogSource = LogView(context)

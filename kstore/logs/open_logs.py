@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
@@ -195,10 +195,9 @@ class OpenLogs:
 
     def _open(self, owner: TopicPartition, config: LogConfig, durability: Durability, counters: LogCounters) -> Log:
         directory = self._directory
-        settings = {row.name: getattr(config, row.name) for row in fields(config)}
         path = directory.partition_path(owner)
         if directory.read_only:
-            return Log(path, read_only=True, fs=directory.fs, clock=directory.clock, _counters=counters, **settings)
+            return Log(path, read_only=True, fs=directory.fs, clock=directory.clock, _counters=counters, _config=config)
 
         def flusher(writer: LogWriter) -> BackgroundFlusher:
             return _LogFlusher(self._flushes, writer)
@@ -211,7 +210,7 @@ class OpenLogs:
             clock=directory.clock,
             _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock, directory.root_lock),
             _counters=counters,
-            **settings,
+            _config=config,
         )
 
 
