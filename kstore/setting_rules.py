@@ -5,7 +5,6 @@ A configuration is a frozen dataclass, with a table of rules that has a row for 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -187,26 +186,21 @@ COUNT = (whole, "an int")
 # --- whole configurations ---------------------------------------------------------------------------------------------
 
 
-def parse_fields(config: object, rules: Mapping[str, Rule]) -> None:
+def parse_fields(config: Any, rules: Mapping[str, Rule]) -> None:
     """Parses each field of a new, frozen dataclass by its rule. Raises: ConfigError.
 
     A default is valid as it stands, except None, which stands for what its rule makes of it.
     """
-    defaults = _defaults_of(type(config))
+    known = type(config).__dataclass_fields__
     for name, rule in rules.items():
         value = getattr(config, name)
-        if value is defaults[name] and value is not None:
+        if value is known[name].default and value is not None:
             continue
         try:
             parsed = rule.parse(value)
         except (TypeError, ValueError):
             raise ConfigError(f"{name} is {shown(value)}, expected {rule.expected}") from None
         object.__setattr__(config, name, parsed)
-
-
-@functools.cache
-def _defaults_of(kind: type[Any]) -> dict[str, object]:
-    return {field.name: field.default for field in fields(kind)}
 
 
 def resolved(

@@ -16,7 +16,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -207,8 +207,7 @@ class BackupFs:
         active = log.segments[-1].base
         stat = self._stored[str(directory / segment_name(active, LOG_SUFFIX))].stat
         # Closed cleanly: no reader need look for the end.
-        state = replace(
-            restored_state(self, directory, log, active),
+        state = restored_state(self, directory, log, active)._replace(
             clean=True,
             clean_base=active,
             clean_inode=stat.inode,

@@ -209,7 +209,8 @@ class LogState(NamedTuple):
             return None
         if not are_ranges(unconfirmed, UNCONFIRMED_MAX):
             return None
-        return _believable(durability, flags, generation, [*rest, lost, accepted, unconfirmed])
+        rest += [lost, accepted, unconfirmed, bool(flags & EPOCHS_FLAG)]
+        return _believable(durability, flags, generation, rest)
 
     @staticmethod
     def decode_old(slot: bytes) -> LogState | None:
@@ -224,16 +225,14 @@ class LogState(NamedTuple):
             return None
         if not flags & CLEAN_FLAG:
             rest[-1] = UNKNOWN_TXN_BYTES  # version 1 knew it only for a log that was closed cleanly
-        return _believable(durability, flags & CLEAN_FLAG, generation, rest)
+        return _believable(durability, flags, generation, rest)
 
 
 def _believable(durability: int, flags: int, generation: int, rest: Sequence[Any]) -> LogState | None:
     """The record of these fields, ``rest`` from the recovery point; None if no writer produces them."""
     if not 0 <= durability < len(DURABILITIES):
         return None
-    state = LogState(
-        DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest, has_epochs=bool(flags & EPOCHS_FLAG)
-    )
+    state = LogState(DURABILITIES[durability], bool(flags & CLEAN_FLAG), generation, *rest)
     if min(state.generation, state.log_start_offset, state.recovery_point, state.durable_end) < 0:
         return None
     return state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def snapshot_seeds() -> tuple[bytes, ...]:
 def state_seeds() -> tuple[bytes, ...]:
     first = LogState(generation=1, durable_end=40, boot_id=bytes(range(16)))
     second = LogState("interval", True, 2, 40, 3, 60, bytes(16), 40, 1234, 500, 10**18)
-    third = replace(first, generation=3, lost=((3, 5), (9, 9)), accepted=((20, 29),))
+    third = first._replace(generation=3, lost=((3, 5), (9, 9)), accepted=((20, 29),))
     slots = [state.encode().ljust(SLOT_SIZE, b"\0") for state in (second, first, third)]
     return (
         b"",
