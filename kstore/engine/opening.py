@@ -75,7 +75,8 @@ def load(
     state_known = KSTORE_STATE in names.others
     state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=config.file_mode)
     try:
-        _store_swap(state_file, directory, fs, names)
+        if names.unfinished:
+            _store_swap(state_file, directory, fs, names)
         state = state_file.current
         report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
         if state is not None:
@@ -96,6 +97,7 @@ def load(
             # Otherwise the next append would have a lower epoch than the existing batches.
             epochs = None
             report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
+        last = segments.last
         loaded = Loaded(
             context=context,
             durability=durability,
@@ -103,7 +105,7 @@ def load(
             producers=producers,
             state_file=state_file,
             start_offset=max(start_offset, segments.first.base_offset),
-            end_offset=segments.last.base_offset,
+            end_offset=last.base_offset,
             position=0,
             recovery_point=0,
             epochs=LeaderEpochCache(fs, directory / LEADER_EPOCHS, epochs or (), mode=config.file_mode),
@@ -111,7 +113,6 @@ def load(
             report=report,
             losses=losses_of(state),
         )
-        last = segments.last
         fits = (
             state is not None
             and state.clean
@@ -124,7 +125,7 @@ def load(
             loaded.position = state.clean_size
         elif is_new:
             # It never held anything, so there is nothing to check. The record is synced with the names of all files.
-            segments.last.activate(empty_indexes=True)
+            last.activate(empty_indexes=True)
             loaded.recovery_point = loaded.end_offset
             store_loaded(loaded)
         else:
@@ -174,6 +175,8 @@ def _check_transaction_indexes(loaded: Loaded, state: LogState, *, fits: bool) -
     segments, sizes = loaded.segments, loaded.producers.index_sizes
     start, stop = state.log_start_offset, None if state.clean else state.recovery_point
     found = sizes.total(segments.bases, start, stop)
+    if not found and state.txn_bytes in (0, UNKNOWN_TXN_BYTES):
+        return  # none is there, and none is missed
     first_scanned = segments.floor(state.recovery_point) or segments.first
     believed = [segment for segment in segments if fits or segment.base_offset < first_scanned.base_offset]
     if state.txn_bytes == UNKNOWN_TXN_BYTES or state.txn_bytes == found:
@@ -244,12 +247,13 @@ def _tidy(
     The name of the first segment of a log that ``is_new`` is left for the caller to sync.
     """
     fs, directory = context.fs, context.directory
-    has_swapped = finish_swaps(context, names)
-    for name in names.unfinished:
-        if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
-            fs.unlink(directory / str(name))
-    if has_swapped:
-        names = classify(fs.list(directory))
+    if names.unfinished:
+        has_swapped = finish_swaps(context, names)
+        for name in names.unfinished:
+            if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
+                fs.unlink(directory / str(name))
+        if has_swapped:
+            names = classify(fs.list(directory))
     for other in names.others:
         # Left by the replacement of a segment's file, usually an index.
         if other.endswith(TEMPORARY_SUFFIX) and parse_segment_name(other.removesuffix(TEMPORARY_SUFFIX)) is not None:

@@ -98,17 +98,7 @@ class TransactionRebuild:
         """Puts the segment's index on disk, written again unless it is right; returns whether it was."""
         aborted, self._aborted = self._aborted, []
         damages, self._damages = self._damages, []
-        index = segment.files.transaction_index()
-        found: list[AbortedTransaction] = []
-        is_whole = True
-        try:
-            for transaction in index.entries():
-                found.append(transaction)
-        except CorruptDataError as error:
-            is_whole = False
-            logger.warning("%s: rebuilt: %s", index.path, error)
-        finally:
-            index.close()
+        found, is_whole = self._found_in(segment)
         # An unreadable marker has ended its transaction nevertheless.
         ended = {transaction.last_offset for transaction in aborted}
         unread = [one for one in found if one.last_offset not in ended and _is_in(damages, one.last_offset)]
@@ -122,6 +112,22 @@ class TransactionRebuild:
         # At once: readers in other processes trust the index.
         segment.files.replace_transaction_index(aborted)
         return True
+
+    def _found_in(self, segment: LogSegment) -> tuple[list[AbortedTransaction], bool]:
+        """What the segment's old index says, and whether it can be read to its end; nothing if there is no index."""
+        found: list[AbortedTransaction] = []
+        if segment.base_offset not in self._producers.index_sizes:
+            return found, True
+        index = segment.files.transaction_index()
+        try:
+            for transaction in index.entries():
+                found.append(transaction)
+        except CorruptDataError as error:
+            logger.warning("%s: rebuilt: %s", index.path, error)
+            return found, False
+        finally:
+            index.close()
+        return found, True
 
 
 def _is_in(damages: Iterable[Damage], offset: int) -> bool:

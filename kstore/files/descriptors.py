@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 __all__ = [
     "OPEN_TAILS",
@@ -39,6 +39,7 @@ UNSEEN = object()
 # No descriptor is left, in this process or in the system.
 EXHAUSTED_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -165,14 +166,14 @@ _relievers: list[Callable[[], bool]] = [OPEN_TAILS.relieve]
 _relieving = threading.local()
 
 
-def relieved(action: Callable[[], Result]) -> Result:
+def relieved(action: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
     """Calls ``action``, and again after ``relieve`` if it found no descriptor left. Raises: what it raises."""
     try:
-        return action()
+        return action(*args, **kwargs)
     except OSError as error:
         if error.errno not in EXHAUSTED_ERRNOS or not relieve():
             raise
-    return action()
+    return action(*args, **kwargs)
 
 
 def add_reliever(reliever: Callable[[], bool]) -> None:

@@ -294,7 +294,7 @@ class OsFileSystem:
         flags = OPEN_FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if create else 0)
         name = os.fspath(path)
         try:
-            file = OsFile(relieved(lambda: os.open(name, flags, mode)), name)
+            file = OsFile(relieved(os.open, name, flags, mode), name)
             if stat_module.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return file
             file.close()
@@ -316,7 +316,7 @@ class OsFileSystem:
 
     def sync_dir(self, path: PathLike) -> None:
         try:
-            fd = relieved(lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fd = relieved(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise storage_error(error, path) from error
         try:
@@ -330,7 +330,7 @@ class OsFileSystem:
 
     def list(self, path: PathLike) -> list[str]:
         try:
-            return relieved(lambda: os.listdir(path))
+            return relieved(os.listdir, path)
         except OSError as error:
             raise storage_error(error, path) from error
 

@@ -33,7 +33,6 @@ import threading
 import time
 import weakref
 from datetime import UTC, datetime
-from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
@@ -101,7 +100,7 @@ class DirectoryLock:
         path = os.path.join(directory, LOCK)
         try:
             # Outside the registry, whose lock every other lock needs: closing files may wait for the disk.
-            relieved(partial(self._take, path, kind, mode))
+            relieved(self._take, path, kind, mode)
         except BaseException:
             self.release()  # at once: a stored exception keeps this object
             raise
@@ -285,7 +284,7 @@ def probe_lock(directory: PathLike, *, shared: bool = False) -> None:
 
     Raises: LockedError; StorageError if it cannot be determined, as without a free descriptor.
     """
-    relieved(partial(_probe, os.path.join(directory, LOCK), shared=shared))
+    relieved(_probe, os.path.join(directory, LOCK), shared=shared)
 
 
 def _probe(path: str, *, shared: bool) -> None:

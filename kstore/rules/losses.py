@@ -167,6 +167,8 @@ class LossRanges(NamedTuple):
 
     def within(self, start: int, stop: int) -> LossRanges:
         """The losses without the parts below ``start``, or at or above ``stop``, which were deleted or cut."""
+        if self == NO_LOSSES:
+            return self
         return LossRanges(*(clipped(ranges, start, stop) for ranges in self))
 
     def after_compaction(self, start: int, stop: int, lost_max: int, *, kept: Sequence[OffsetSpan] = ()) -> LossRanges:
