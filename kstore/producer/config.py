@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
+from kstore.config import RULES as LOG_RULES
 from kstore.errors import ConfigError
 from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.setting_rules import (
@@ -23,7 +24,6 @@ from kstore.setting_rules import (
     Rule,
     Setting,
     changed,
-    gzip_level,
     one_of,
     parse_fields,
     resolved,
@@ -276,14 +276,9 @@ RULES: dict[str, Rule] = {
         "client.id", _name, "a str of at most 32767 bytes", "The name in metrics and messages; '' generates one."
     ),
     "compression_type": one_of(COMPRESSION_TYPES, "compression.type", "The codec that compresses batches."),
-    "compression_gzip_level": within(
-        -1, 9, (gzip_level, "an int other than 0"), "compression.gzip.level",
-        "The gzip level; -1 is the library's default.",
-    ),
-    "compression_lz4_level": within(
-        1, 17, COUNT, "compression.lz4.level", "The lz4 level; 9 uses the fast compressor, all others the thorough one."
-    ),
-    "compression_zstd_level": within(-131_072, 22, COUNT, "compression.zstd.level", "The zstd level."),
+    "compression_gzip_level": LOG_RULES["compression_gzip_level"],
+    "compression_lz4_level": LOG_RULES["compression_lz4_level"],
+    "compression_zstd_level": LOG_RULES["compression_zstd_level"],
     "delivery_timeout_ms": Rule(
         "delivery.timeout.ms", _timeout, f"{TIME[1]}, from 0 to {INT32_MAX}",
         "A record fails if it is not in its log this long after its batch was started; at least linger_ms.",

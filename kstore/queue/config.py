@@ -21,7 +21,7 @@ from kstore.setting_rules import (
     table,
     within,
 )
-from kstore.types import INT32_MAX
+from kstore.types import DURABILITIES, INT32_MAX
 
 __all__ = ["SECONDS_MAX", "QueueConfig", "check_timeout", "deadline_of", "queue_settings", "seconds_of"]
 
@@ -99,7 +99,7 @@ def _bool(value: object) -> bool:
 
 
 def _durability(value: object) -> str:
-    if value not in ("", "sync", "interval", "os"):
+    if value not in ("", *DURABILITIES):
         raise ValueError
     return str(value)
 
