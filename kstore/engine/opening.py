@@ -204,7 +204,7 @@ def _repair_transaction_indexes(loaded: Loaded, segments: Iterable[LogSegment]) 
 
 
 def _split_overflowing(loaded: Loaded) -> None:
-    """Splits the segments whose offsets are too far apart for their indexes, all but one that recovery has open."""
+    """Splits the segments whose offsets are too far apart for their indexes, except for one that is open."""
     segments, report = loaded.segments, loaded.report
     context, producers = loaded.context, loaded.producers
     is_split = False

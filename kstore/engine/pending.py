@@ -50,7 +50,7 @@ class PendingAppend(Pending[AppendInfo]):
         buffers: list[BatchBuffer] | None = None,
         stamp: tuple[int, int, int, bool] | None = None,
     ) -> None:
-        # As ``Pending.__init__``, whose call is spared.
+        # What ``Pending.__init__`` sets, without the call.
         self.result: AppendInfo | None = None
         self.error, self.leads, self.wake = None, False, None
         self.buffer: BatchBuffer = buffer

@@ -289,7 +289,7 @@ class LogProducers:
     def snapshot(self, offset: int) -> None:
         """Writes the state at ``offset``, the log's end, if it is known and the newest snapshot is older.
 
-        A log whose producers no longer write gets one too, so that the next load need not read that part.
+        It is written even if no producer writes any more: the next load then need not read this part.
         """
         if self._state is None or self._next_offset != offset:
             return

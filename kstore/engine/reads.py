@@ -73,7 +73,7 @@ class LogReads:
 
     @property
     def losses(self) -> LossRanges:
-        """What is known to be lost, and what of all damage is accepted; a reader asks again at each gap and damage."""
+        """The lost and the accepted offsets. They may change: a reader looks again at each gap and damage."""
         return self._source.losses
 
     def read_bound(self, *, committed: bool) -> Ends:

@@ -107,7 +107,7 @@ def _take_losses(loaded: Loaded, decision: Decision) -> None:
 
 
 def _take_accepted(report: RecoveryReport, losses: LossRanges) -> None:
-    """Makes notes of the damage whose loss is accepted: it is not reported as damage again."""
+    """Moves damage whose loss is accepted from the damage in ``report`` to its notes."""
     found, report.corrupt = report.corrupt, []
     for damage in found:
         report.corrupt += losses.judged(damage)

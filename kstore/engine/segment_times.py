@@ -52,7 +52,7 @@ class SegmentTimes:
     def reaching(self, timestamp: int, snapshot: SegmentSnapshot, ends: Ends) -> Iterator[LogSegment]:
         """The segments that have a record at or after ``timestamp``, in order, as far as is known.
 
-        A caller that asks for the next one has found no such record in this one, whose time is then checked.
+        A caller that takes the next one has found no such record in this one, whose known time is then checked.
         Raises: StorageError.
         """
         table = self._table_of(snapshot, ends)

@@ -44,7 +44,7 @@ class LogSource(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Applies what the writer, another process, has done."""
+        """Applies what the writer has done, if it is another process."""
         ...
 
     def settle(self) -> None:

@@ -266,10 +266,10 @@ class LogView:
             return -1  # the listing says why
 
     def _drop_replaced(self, known: dict[int, LogSegment], bases: list[int], *, is_same_directory: bool) -> bool:
-        """Removes from ``known`` the segments of which another program has made others; whether there were any.
+        """Removes from ``known`` the segments that another program has replaced; returns whether there were any.
 
-        A broker's cleaner leaves no record of its work, so the files must tell: one whose name is another file's now,
-        and one that does not end where it did. Raises: FileMissingError if a name has gone since the listing.
+        A broker's cleaner leaves no record of its work. Its files show it: a name belongs to another file now, or a
+        segment no longer ends where it did. Raises: FileMissingError if a name has gone since the listing.
         """
         old = list(known)
         follows = dict(pairwise(bases))

@@ -351,7 +351,7 @@ def plain_sentence(text: str) -> str:
 
 
 def _dump_stop(text: str, start: int) -> int:
-    """Where a dump ends whose first brace is before ``start``: after its last brace, or with the text."""
+    """Where the dump ends whose first brace is before ``start``: after its last brace, or at the end of the text."""
     depth = 1
     for part in DUMP_PART.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(part[0], 0)
