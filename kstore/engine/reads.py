@@ -22,7 +22,8 @@ __all__ = ["MISSING_MAX", "LogReads", "looked_up", "segment_count_and_size"]
 
 Found = TypeVar("Found")
 
-# A reader looks again for a missing segment at most this many times before its absence is an error.
+# A reader looks again for a missing segment at most this many times, in a log that has not changed otherwise, before its
+# absence is an error. After a change it looks for another one: a cleaner may be faster than a reader on a busy machine.
 MISSING_MAX = 10
 
 
@@ -134,12 +135,16 @@ class LogReads:
 
 def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
     """What ``look`` returns; it is called again if a segment is missing because a change is in progress."""
-    for _ in range(MISSING_MAX):
+    missing_count = 0
+    while True:
+        truncation_count = source.truncation_count
         try:
             return look()
         except FileNotFoundError:
             source.settle()
-    return look()
+            missing_count = missing_count + 1 if source.truncation_count == truncation_count else 0
+            if missing_count > MISSING_MAX:
+                raise
 
 
 def segment_count_and_size(source: LogSource) -> tuple[int, int]:

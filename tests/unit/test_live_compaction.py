@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kstore.engine.reads import MISSING_MAX
 from kstore.errors import CorruptBatchError, DivergedError
+from kstore.files.fs import File
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, segment_name
 from kstore.log import Log
 from kstore.record.batch import Batch
@@ -121,6 +123,26 @@ def test_a_reader_goes_on_after_a_whole_compaction(read: Read, paused_at: int, p
         for _ in clean(path, MERGED, keeps):
             pass
         holds_all(found + list(under_way))
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_cleaner_that_is_faster_than_a_reader_for_long_is_no_error(
+    read: Read, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted_count = 0
+    real = LogSegment.log_file
+
+    def compacted_first(segment: LogSegment) -> File:
+        nonlocal compacted_count
+        if segment.base_offset == 0 and compacted_count < 3 * MISSING_MAX:
+            compacted_count += 1
+            for _ in clean(path, [0], keeps):
+                pass
+        return real(segment)
+
+    with Log(path, read_only=True, open_files_max=1) as log:
+        monkeypatch.setattr(LogSegment, "log_file", compacted_first)
+        holds_all(list(read(log, 0)))
 
 
 def test_what_was_learned_of_a_segment_is_not_used_for_the_one_that_replaces_it(path: Path) -> None:
