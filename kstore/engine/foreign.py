@@ -1,13 +1,33 @@
-"""Appends batches that were built elsewhere: the implementation of ``Log.append_batches``."""
+"""Appends batches that were built elsewhere: the implementation of ``Log.append_batches``, and a shorter way for
+batches that kstore itself has built in another process."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from kstore.engine.pending import PendingAppend, nothing_appended
 from kstore.engine.writer import LogWriter
+from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.rules.arguments import are_timely
 from kstore.rules.validate import split_batches, validate
-from kstore.types import AppendInfo
+from kstore.types import CREATE_TIME, AppendInfo
 
-__all__ = ["append_batches"]
+__all__ = ["EncodedElsewhere", "append_batches", "append_encoded"]
+
+
+class EncodedElsewhere(NamedTuple):
+    """Batches that kstore has encoded in another process, and the data that a log needs to accept them.
+
+    ``times`` are the least and greatest timestamp of their records (ms). ``stamp`` is that of ``PendingAppend``.
+    """
+
+    buffer: BatchBuffer
+    batches: list[EncodedBatch]
+    codecs: Sequence[str]
+    times: tuple[int, int]
+    has_every_key: bool
+    stamp: tuple[int, int, int, bool]
 
 
 def append_batches(
@@ -39,5 +59,32 @@ def _append_batches(writer: LogWriter, buffer: bytes | bytearray | memoryview, *
         with_producers=validated.has_producers,
     )
     writer.commit(append)
+    assert append.result is not None
+    return append.result
+
+
+def append_encoded(writer: LogWriter, encoded: EncodedElsewhere) -> AppendInfo | None:
+    """Appends batches without decoding them. The caller has compared them with a checksum from when they were encoded.
+
+    Returns None, and has done nothing, if the log has to change them or may refuse a record: then use
+    ``append_batches``, which decodes them and says what is wrong. Raises: as ``append_batches``.
+    """
+    config = writer.context.config
+    codec = encoded.codecs[0]
+    if (
+        config.message_timestamp_type != CREATE_TIME
+        or any(each != codec for each in encoded.codecs)
+        or config.target_codec(codec) != codec
+        or not are_timely(*encoded.times, config, writer.context.clock.now_ms())
+        or (config.is_compacted and not encoded.has_every_key)
+        or any(batch.size > config.max_message_bytes for batch in encoded.batches)
+    ):
+        return None
+    append = PendingAppend(encoded.buffer, encoded.batches, codec, with_producers=True, stamp=encoded.stamp)
+    try:
+        writer.commit(append)
+    except Exception as error:
+        writer.context.counters.append_failed(error)
+        raise
     assert append.result is not None
     return append.result

@@ -282,7 +282,7 @@ class _ReadPlan(Generic[Item]):
             try:
                 yield from self._segment(segment, min(segment_end, bound.end_offset), stop, bound, aborted)
             except (FileNotFoundError, _TruncatedError) as error:
-                # The segment was removed, replaced or cut after it was looked up: by retention, a cleaner, a truncation.
+                # The segment was removed, replaced or cut after it was looked up.
                 self._log.settle()
                 is_unchanged = self._log.truncation_count == self._truncation_count
                 missing_count = missing_count + 1 if is_unchanged and isinstance(error, FileNotFoundError) else 0

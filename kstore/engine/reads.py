@@ -22,8 +22,8 @@ __all__ = ["MISSING_MAX", "LogReads", "looked_up", "segment_count_and_size"]
 
 Found = TypeVar("Found")
 
-# A reader looks again for a missing segment at most this many times, in a log that has not changed otherwise, before its
-# absence is an error. After a change it looks for another one: a cleaner may be faster than a reader on a busy machine.
+# A reader looks again for a missing segment at most this many times in a log that has not changed otherwise, before its
+# absence is an error. Changes are not counted: on a busy machine a cleaner may be faster than a reader for long.
 MISSING_MAX = 10
 
 

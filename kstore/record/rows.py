@@ -20,7 +20,7 @@ from kstore.record.columns import import_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartitionedEncoder", "TableRows", "rows_of", "table_rows"]
+__all__ = ["PartitionedEncoder", "TableRows", "rows_of", "table_rows", "times_of"]
 
 PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
@@ -166,7 +166,7 @@ def table_rows(table: pa.Table, now_ms: int) -> TableRows | None:
         if "headers" in names and not _has_sound_keys(pa, table.column("headers")):
             return None
         chunks = [rows_of(batch, now_ms) for batch in table.select(names).to_batches()]
-        times = _times(pa, table.column("timestamp"), now_ms) if "timestamp" in names else None
+        times = times_of(table.column("timestamp"), now_ms) if "timestamp" in names else None
     except (InvalidRecordError, pa.ArrowException):
         return None
     return TableRows(chunks, times, "key" in names and table.column("key").null_count == 0)
@@ -185,8 +185,9 @@ def _has_sound_keys(pa: Any, column: Any) -> bool:
     return True
 
 
-def _times(pa: Any, column: Any, now_ms: int) -> tuple[int, int] | None:
-    """The least and the greatest timestamp in ms, rounded down; a missing one is ``now_ms``."""
+def times_of(column: Any, now_ms: int) -> tuple[int, int] | None:
+    """The least and the greatest timestamp in ms, rounded down; a missing one is ``now_ms``. None without rows."""
+    pa = import_pyarrow()
     import pyarrow.compute as pc
 
     if len(column) == 0 or pa.types.is_null(column.type):
@@ -202,13 +203,13 @@ def _times(pa: Any, column: Any, now_ms: int) -> tuple[int, int] | None:
 class PartitionedEncoder:
     """Encodes rows into batches of a topic's partitions. Not thread-safe.
 
-    ``done(partition, data, record_count)`` is called with each complete batch, CRC included; its base offset is 0.
+    ``done(partition, data, batch)`` is called with each complete batch and its bytes, CRC included, base offset 0.
     """
 
     def __init__(
         self,
         partition_count: int,
-        done: Callable[[int, bytes, int], object],
+        done: Callable[[int, bytes, EncodedBatch], object],
         *,
         batch_bytes: int,
         size_max: int,
@@ -259,4 +260,4 @@ class PartitionedEncoder:
         data = bytes(buffer)
         buffer.clear()
         self._spare.append(buffer)
-        self._done(partition, data, encoded.record_count)
+        self._done(partition, data, encoded)

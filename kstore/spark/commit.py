@@ -2,7 +2,7 @@
 
     1  the batch was committed before: nothing to do      the committed offset of group spark-<txnAppId> says so
     2  a producer id for the writer                       fences its predecessor, aborts what that left open
-    3  the staged batches, into each partition's log      stamped with the producer; checked like any foreign batch
+    3  the staged batches, into each partition's log      stamped with the producer (``appending``)
     4  the batch's number, as an offset of the group      in the same transaction
     5  the decision                                       one record; from here it is committed, whatever happens
     6  an overwrite: the records before it are deleted    step 4 records where they end, in case this is repeated
@@ -20,25 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK, Clock
-from kstore.errors import CorruptFileError, KstoreError, TopicNotFoundError
+from kstore.errors import KstoreError, TopicNotFoundError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import side_by_side
-from kstore.log import Log, writer_of
-from kstore.record.batch import (
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_TRANSACTIONAL,
-    BATCH_HEADER,
-    BATCH_HEADER_BYTES,
-    CRC_START,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
-    BatchHeader,
-    batch_crc,
-    increment_sequence,
-)
-from kstore.spark.staging import Span, StagedFile, open_staged, read_span, remove, sweep
+from kstore.log import Log
+from kstore.spark.appending import append_staged
+from kstore.spark.staging import Span, StagedFile, open_staged, remove, sweep
 from kstore.spark.target import make_topic, open_store
 from kstore.spark.write_options import WriteOptions
 from kstore.store import Store, coordinator_of
@@ -51,8 +40,6 @@ logger = logging.getLogger(__name__)
 BATCH_ID = TopicPartition("spark-batch-id", 0)
 # The name of unnamed batch writes: they take turns, since each needs the store for itself.
 UNNAMED = "spark"
-# How much is read and appended at a time.
-APPEND_BYTES = 8 << 20
 # How many logs are appended to at the same time.
 THREADS = 4
 # Nothing aborts the transaction meanwhile: the store is open without background work.
@@ -216,12 +203,12 @@ class _Transaction:
                 found.setdefault(TopicPartition(*owner), []).append((one, spans))
         return found
 
-    def _read(self, batches: Iterable[InFile]) -> Iterator[tuple[File, Span]]:
+    def _read(self, batches: Iterable[InFile]) -> Iterator[tuple[StagedFile, File, Span]]:
         for one, spans in batches:
             file = open_staged(self._fs, self._directory, one)
             try:
                 for span in spans:
-                    yield file, span
+                    yield one, file, span
             finally:
                 file.close()
 
@@ -246,26 +233,16 @@ class _Transaction:
     ) -> dict[TopicPartition, int]:
         """Appends to several logs at a time, since each waits for the disk. The first offset in each of them."""
         if min(self._threads, len(logs)) <= 1:
-            return {owner: self._append(log, batches[owner]) for owner, log in logs.items()}
+            return {
+                owner: append_staged(log, self._read(batches[owner]), self._producer) for owner, log in logs.items()
+            }
         firsts: dict[TopicPartition, int] = {}
 
         def append(owner: TopicPartition) -> None:
-            firsts[owner] = self._append(logs[owner], batches[owner])
+            firsts[owner] = append_staged(logs[owner], self._read(batches[owner]), self._producer)
 
         side_by_side(append, logs, count=self._threads, name="kstore-spark-commit")
         return firsts
-
-    def _append(self, log: Log, batches: Iterable[InFile]) -> int:
-        """Appends the batches of one partition; returns the first one's offset."""
-        first_offset: int | None = None
-        for chunk in _chunks(self._read(batches), self._producer):
-            info = log.append_batches(chunk)
-            first_offset = info.first_offset if first_offset is None else first_offset
-        if not writer_of(log).syncs_appends:
-            # The decision is on disk whatever the log's durability; the records must be there first.
-            log.flush()
-        assert first_offset is not None
-        return first_offset
 
     def _end(self) -> None:
         end = coordinator_of(self._store).end
@@ -275,46 +252,3 @@ class _Transaction:
             # If it was decided, repeating completes it.
             logger.warning("%s: the end of a transaction is repeated: %s", self._options.path, error)
             end(self._id, *self._producer, commit=True)
-
-
-def _chunks(batches: Iterable[tuple[File, Span]], producer: tuple[int, int]) -> Iterator[bytes]:
-    """Staged batches, stamped with their producer, as many at a time as are appended at once."""
-    sequence = size = 0
-    chunk: list[bytes] = []
-    for file, span in batches:
-        data = read_span(file, span)
-        if chunk and size + len(data) > APPEND_BYTES:
-            yield b"".join(chunk)
-            chunk, size = [], 0
-        stamped, record_count = _stamped(data, file.path, span, producer, sequence)
-        sequence = increment_sequence(sequence, record_count)
-        chunk.append(stamped)
-        size += len(data)
-    if chunk:
-        yield b"".join(chunk)
-
-
-def _stamped(data: bytes, path: str, span: Span, producer: tuple[int, int], sequence: int) -> tuple[bytes, int]:
-    """A staged batch as one of the producer's transaction, and its number of records."""
-    header = BatchHeader._make(BATCH_HEADER.unpack_from(data)) if len(data) > BATCH_HEADER_BYTES else None
-    if (
-        header is None
-        or header.magic != MAGIC_V2
-        or header.batch_length != len(data) - LOG_OVERHEAD_BYTES
-        or header.attributes & ATTRIBUTE_CONTROL
-        or header.record_count != span.record_count
-        or header.record_count < 1
-        or header.crc != batch_crc(memoryview(data)[CRC_START:])
-    ):
-        raise CorruptFileError("not a batch of records as a task stages it", path=path, position=span.position)
-    header = header._replace(
-        attributes=header.attributes | ATTRIBUTE_TRANSACTIONAL,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-        base_sequence=sequence,
-    )
-    stamped = bytearray(data)
-    BATCH_HEADER.pack_into(stamped, 0, *header)
-    header = header._replace(crc=batch_crc(memoryview(stamped)[CRC_START:]))
-    BATCH_HEADER.pack_into(stamped, 0, *header)
-    return bytes(stamped), header.record_count

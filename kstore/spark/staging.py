@@ -23,6 +23,7 @@ from typing import NamedTuple
 from kstore.errors import CorruptFileError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import TopicPartition
+from kstore.record._codec import EncodedBatch
 from kstore.record.batch import batch_crc
 
 __all__ = [
@@ -58,21 +59,30 @@ class StagedName(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One batch in a staged file; ``crc`` covers all its bytes."""
+    """One batch in a staged file; ``crc`` covers all its bytes.
+
+    ``max_timestamp_delta`` is the offset of the record with the greatest timestamp, relative to the first record's.
+    """
 
     position: int
     size: int
     record_count: int
     crc: int
+    max_timestamp_delta: int
 
 
 class StagedFile(NamedTuple):
-    """What a task has staged: the batches of each partition, in order. ``name`` is in the store's directory."""
+    """What a task has staged: the batches of each partition, in order. ``name`` is in the store's directory.
+
+    ``times`` are the least and greatest timestamp of all records (ms).
+    """
 
     name: str
     host: str
     size: int
     spans: dict[TopicPartition, list[Span]]
+    times: tuple[int, int]
+    has_every_key: bool
 
 
 def writer_hash(writer_id: str) -> str:
@@ -102,10 +112,19 @@ class StagingFile:
         self._written = 0
         self._waiting: list[bytes] = []
         self._spans: dict[TopicPartition, list[Span]] = {}
+        self._times: tuple[int, int] | None = None
+        self._has_every_key = True
 
-    def add(self, owner: TopicPartition, data: bytes, record_count: int) -> None:
+    def note(self, times: tuple[int, int], *, has_every_key: bool) -> None:
+        """Notes the least and greatest timestamp of some rows (ms), and whether each of them has a key."""
+        known = self._times or times
+        self._times = min(known[0], times[0]), max(known[1], times[1])
+        self._has_every_key = self._has_every_key and has_every_key
+
+    def add(self, owner: TopicPartition, data: bytes, batch: EncodedBatch) -> None:
         """Adds a whole batch. Raises: DiskFullError, StorageError."""
-        span = Span(self._size, len(data), record_count, batch_crc(memoryview(data)))
+        crc = batch_crc(memoryview(data))
+        span = Span(self._size, len(data), batch.record_count, crc, batch.max_timestamp_delta_offset)
         self._spans.setdefault(owner, []).append(span)
         self._waiting.append(data)
         self._size += len(data)
@@ -128,7 +147,10 @@ class StagingFile:
         # On a network file system this makes the bytes visible elsewhere.
         self._file.close()
         self._file = None
-        return StagedFile(self._path.name, socket.gethostname(), self._size, self._spans)
+        assert self._times is not None
+        return StagedFile(
+            self._path.name, socket.gethostname(), self._size, self._spans, self._times, self._has_every_key
+        )
 
     def discard(self) -> None:
         """Removes the file, as far as possible."""

@@ -22,7 +22,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.record.columns import import_pyarrow
-from kstore.record.rows import PartitionedEncoder, rows_of
+from kstore.record.rows import PartitionedEncoder, rows_of, times_of
 from kstore.spark.commit import Writer, commit, discard
 from kstore.spark.notes import note_ignored
 from kstore.spark.sentences import without_causes
@@ -170,7 +170,7 @@ def stage(
             assert topic is not None
             found = encoders[topic] = PartitionedEncoder(
                 known.partition_count,
-                lambda partition, data, count: staging.add(TopicPartition(topic, partition), data, count),
+                lambda partition, data, batch: staging.add(TopicPartition(topic, partition), data, batch),
                 batch_bytes=options.batch_bytes,
                 size_max=known.size_max,
                 codec=known.codec,
@@ -184,13 +184,23 @@ def stage(
         for batch in batches:
             for topic, rows in _by_topic(batch, options.topic):
                 if rows.num_rows:
-                    encoder_of(topic).append(rows_of(_used(rows, columns), clock.now_ms()))
+                    used, now_ms = _used(rows, columns), clock.now_ms()
+                    _note(staging, used, now_ms)
+                    encoder_of(topic).append(rows_of(used, now_ms))
         for encoder in encoders.values():
             encoder.close()
         return staging.close()
     except BaseException:
         staging.discard()
         raise
+
+
+def _note(staging: StagingFile, rows: pa.RecordBatch, now_ms: int) -> None:
+    """What the driver needs to know of the rows to append their batches without decoding them."""
+    names = rows.schema.names
+    times = times_of(rows.column("timestamp"), now_ms) if "timestamp" in names else None
+    has_every_key = "key" in names and rows.column("key").null_count == 0
+    staging.note(times or (now_ms, now_ms), has_every_key=has_every_key)
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str | None, pa.RecordBatch]]:

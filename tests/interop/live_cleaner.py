@@ -38,8 +38,9 @@ TOPIC_SETTINGS = {
     "min.cleanable.dirty.ratio": "0.01",
     "internal.segment.bytes": "32768",
     "index.interval.bytes": "512",
-    # Removed files are gone while readers still look for them.
-    "file.delete.delay.ms": "50",
+    # Removed files have other names at once. The broker closes them after this time, and a segment that it has not
+    # flushed by then takes its log directory offline: at 50 ms, within minutes on a busy machine.
+    "file.delete.delay.ms": "15000",
     "delete.retention.ms": "100",
 }
 BROKER_SETTINGS = "log.cleaner.backoff.ms=100\nlog.initial.task.delay.ms=100\nlog.cleaner.threads=2\n"
@@ -215,14 +216,17 @@ def read_beside(broker: Broker, java_path: str, jars: Path, seconds: int, passes
         # A topic's directory is created after the topic, at the latest when it is read.
         broker.consume(TOPICS, "read_uncommitted")
         beside = Beside(broker.data, TOPICS, passes)
-        writers = [
-            threading.Thread(
-                target=java.run,
-                args=(java_path, jars, "Client.java", [f"keyed\t{topic}\t{seconds}\t{KEYS}\t{codec}"]),
-                kwargs={"seconds": seconds + MARGIN_SECONDS, "server": broker.server},
-            )
-            for topic, codec in TOPICS.items()
-        ]
+
+        def write(topic: str, codec: str) -> None:
+            command = f"keyed\t{topic}\t{seconds}\t{KEYS}\t{codec}"
+            try:
+                java.run(
+                    java_path, jars, "Client.java", [command], seconds=seconds + MARGIN_SECONDS, server=broker.server
+                )
+            except Exception as error:
+                beside.failures.append(f"the writer of {topic}: {error}")
+
+        writers = [threading.Thread(target=write, args=item) for item in TOPICS.items()]
         warned = logging.Handler(logging.WARNING)
         warned.emit = lambda record: beside.failures.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("kstore").addHandler(warned)

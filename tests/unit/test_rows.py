@@ -11,7 +11,7 @@ import pytest
 
 from kstore.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from kstore.producer.partitioner import partition_for_key
-from kstore.record._codec import Record
+from kstore.record._codec import EncodedBatch, Record
 from kstore.record._rows import BytesRows, HeaderRows, NumberRows, RowEncoder, Rows
 from kstore.record.parse import parse_batch
 from kstore.record.rows import PartitionedEncoder, rows_of
@@ -29,8 +29,8 @@ class Encoded:
         settings = {"size_max": 1 << 20, **settings}
         self.encoder = PartitionedEncoder(partition_count, self._done, batch_bytes=batch_bytes, **settings)
 
-    def _done(self, partition: int, data: bytes, record_count: int) -> None:
-        self.batches.append((partition, data, record_count))
+    def _done(self, partition: int, data: bytes, batch: EncodedBatch) -> None:
+        self.batches.append((partition, data, batch.record_count))
 
     def take(self, *tables: pa.RecordBatch) -> Encoded:
         for table in tables:

@@ -8,8 +8,10 @@ import random
 import resource
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,10 +33,12 @@ from kstore.errors import (
 from kstore.log import Log
 from kstore.producer.partitioner import partition_for_key
 from kstore.record._codec import Record
+from kstore.record.scan import parse_batches
 from kstore.spark.commit import BATCH_ID, group_of
 from kstore.spark.staging import writer_hash
 from kstore.spark.writer import KStoreStreamWriter, KStoreWriter
 from kstore.store import Store, coordinator_of
+from kstore.upkeep.verify import verify_log
 from tests.selection import tries
 from tests.spark_sink import (
     QUERY,
@@ -216,6 +220,89 @@ def test_large_writes_come_in_several_appends(path: Path) -> None:
     values = [b"%08d" % number + b"x" * 992 for number in range(20_000)]
     write_batch(options(path), [batch_of(values[:10_000]), batch_of(values[10_000:])])
     assert all_values(path) == sorted(values)
+
+
+# --- what the driver decodes ------------------------------------------------------------------------------------------
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("decoded")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_the_driver_decodes_no_record(codec: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the same bytes as if it had: those of ``append_batches``."""
+    values = [b"%06d" % number * 9 for number in range(3000)]
+    rows = batch_of(values, key=values, timestamp=[1_700_000_000_000_000 + number % 77 for number in range(3000)])
+    other = Path(shutil.copytree(path, path.with_name("other")))
+    for place, name in ((path, "kstore.rules.validate.check_records"), (other, "kstore.engine.foreign.are_timely")):
+        given = options(place, compressionType=codec, batchBytes="4k")
+        messages = write_batch(given, [rows], commit=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(name, never if place == path else lambda *_: False)
+            KStoreWriter(schema_of(), given, False).commit(messages)
+    assert all_values(path) == values
+    for number in range(3):
+        logs = [each / f"orders-{number}" / f"{0:020}.log" for each in (path, other)]
+        ours, theirs = (each.read_bytes() for each in logs)
+        assert [bytes(batch.data) for batch in parse_batches(ours) if not batch.is_control] == [
+            bytes(batch.data) for batch in parse_batches(theirs) if not batch.is_control
+        ]
+        for suffix in ("index", "timeindex"):
+            ours, theirs = (each.with_suffix(f".{suffix}").read_bytes() for each in logs)
+            # The last entry of times is that of the marker.
+            assert ours[:-12] == theirs[:-12]
+    with Store(path, read_only=True) as store:
+        for number in range(3):
+            assert verify_log(store.log("orders", number).path).damages == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "error"),
+    [
+        ({"cleanup_policy": "compact"}, {"key": [b"k", None]}, "record 0: no key, which a compacted log needs"),
+        ({"cleanup_policy": "compact"}, {}, "record 0: no key, which a compacted log needs"),
+        (
+            {"message_timestamp_before_max_ms": 1000},
+            {"timestamp": [1_000_000, None]},
+            "record 0: timestamp 1000 ms, expected",
+        ),
+        ({"max_message_bytes": 100}, {}, "over the limit of 100 bytes"),
+    ],
+    ids=["a key is missing", "all keys are missing", "too old", "too large"],
+)
+def test_what_a_log_refuses_is_refused_with_the_record(
+    settings: dict[str, Any], columns: dict[str, list[Any]], error: str, path: Path
+) -> None:
+    """The topic has been changed since the tasks looked at it, so that only the commit can find out."""
+    messages = write_batch(options(path), [batch_of([b"x" * 100, b"y" * 100], **columns)], commit=False)
+    with Store(path, background=False) as store:
+        store.alter_topic("orders", **settings)
+    with pytest.raises(KstoreError, match=error):
+        KStoreWriter(schema_of(), options(path), False).commit(messages)
+    assert all_values(path) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cleanup_policy": "compact"},
+        {"message_timestamp_before_max_ms": 1000},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"compression_type": "zstd"},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_a_log_accepts_is_there(settings: dict[str, Any], path: Path) -> None:
+    messages = write_batch(options(path), [batch_of([b"a", None], key=[b"k", b"l"])], commit=False)
+    with Store(path, background=False) as store:
+        store.alter_topic("orders", **settings)
+    before_ms = time.time() * 1000
+    KStoreWriter(schema_of(), options(path), False).commit(messages)
+    found = records(path)
+    assert sorted(each.value or b"" for each in found) == [b"", b"a"]
+    if "message_timestamp_type" in settings:
+        assert all(each.timestamp_type == "LogAppendTime" and each.timestamp >= int(before_ms) for each in found)
 
 
 # --- overwrite --------------------------------------------------------------------------------------------------------
@@ -484,6 +571,7 @@ def test_a_message_that_names_another_file_or_lies_about_it_is_refused(path: Pat
         message.file._replace(name="meta.properties"),
         message.file._replace(spans={owner: [spans[0]._replace(record_count=7)]}),
         message.file._replace(spans={owner: [spans[0]._replace(position=1 << 40)]}),
+        message.file._replace(spans={owner: [spans[0]._replace(max_timestamp_delta=1)]}),
     ):
         with pytest.raises(CorruptFileError):
             writer.commit([type(message)(message.writer_id, file)])

@@ -31,7 +31,9 @@ from tools.bench.producers_table import producers
 from tools.bench.queue_lines import queue, queues
 from tools.bench.read_lines import read, read_producers, read_small, read_values
 from tools.bench.report import report
-from tools.bench.spark_lines import spark, spark_growth
+from tools.bench.spark_growth_lines import spark_growth
+from tools.bench.spark_lines import spark
+from tools.bench.spark_write_lines import spark_write
 from tools.bench.store_lines import retention, store
 from tools.bench.upkeep_lines import roll, upkeep
 
@@ -47,7 +49,7 @@ SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
     "Queue": (queue,),
     "asyncio": (aio, aio_loop),
     "Several processes": (follow, shared),
-    "Spark": (spark, spark_growth),
+    "Spark": (spark, spark_write, spark_growth),
 }
 LINES = {function.__name__: function for functions in SECTIONS.values() for function in functions}
 TABLES: dict[str, Callable[[Run], str]] = {function.__name__: function for function in (producers, comparison, queues)}

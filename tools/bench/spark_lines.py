@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,19 @@ from tools.bench.spark_logs import BATCH_COUNT, drain, fill
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["fill_all", "frames_of", "spark", "spark_growth"]
+__all__ = [
+    "CORES",
+    "FOUR",
+    "ROUNDS_MAX",
+    "WARM_UP",
+    "Source",
+    "fill_all",
+    "frames_of",
+    "session",
+    "share",
+    "spark",
+    "timed",
+]
 
 ROUNDS_MAX = 5
 WARM_UP = 2
@@ -32,10 +43,6 @@ CODECS: tuple[CompressionType, ...] = ("uncompressed", "lz4", "zstd")
 FOUR = ("key", "value", "offset", "timestamp")
 # The requirements, as shares of Parquet's rate, and of the plain log's; and of Parquet's time.
 FOUR_MIN, SEVEN_MIN, CODEC_MIN, FILTER_MAX = 0.9, 0.7, 0.7, 1.5
-SEGMENT_COUNTS = (1, 10, 100, 1_000)
-SEGMENT_BATCHES = 1_000
-# For a log of 1 GiB.
-GIB_BATCHES = (1 << 30) // (117 * BATCH_COUNT)
 
 # Creates a new frame: the cost of ``load`` is part of a query.
 Query = Callable[[], "DataFrame"]
@@ -71,103 +78,33 @@ def spark(run: Run) -> list[Line]:
     with fresh(run.root, "spark") as root, session(run.root) as found:
         fill_all(root, BATCHES)
         frames = frames_of(found, root, records)
-        taken = all_in_turn([_timed(frame) for frame in frames.values()], rounds=rounds, warm_up=WARM_UP)
+        taken = all_in_turn([timed(frame) for frame in frames.values()], rounds=rounds, warm_up=WARM_UP)
     seconds = {name: statistics.median(each) for name, each in zip(frames, taken, strict=True)}
     return [
-        _share("key, value, offset, timestamp", "four", "four, parquet", seconds, records, FOUR_MIN),
-        _share("all seven columns", "seven", "seven, parquet", seconds, records, SEVEN_MIN),
-        _share("count, sums and a maximum of four columns", "aggregate", "aggregate, parquet", seconds, records),
-        _share("the offset alone", "offset", "offset, parquet", seconds, records),
+        share("key, value, offset, timestamp", "four", "four, parquet", seconds, records, FOUR_MIN),
+        share("all seven columns", "seven", "seven, parquet", seconds, records, SEVEN_MIN),
+        share("count, sums and a maximum of four columns", "aggregate", "aggregate, parquet", seconds, records),
+        share("the offset alone", "offset", "offset, parquet", seconds, records),
         _times("a filter on offset that keeps 1 %", "filter", "filter, parquet", seconds, FILTER_MAX),
-        _share("four columns, of an lz4 log", "four, lz4", "four", seconds, records, CODEC_MIN, "plain log"),
-        _share("four columns, of a zstd log", "four, zstd", "four", seconds, records, CODEC_MIN, "plain log"),
-        _share("four columns", "four", "four, mapInArrow", seconds, records, None, "mapInArrow"),
-        _share("four columns", "four", "four, binaryFile", seconds, records, None, "binaryFile"),
+        share("four columns, of an lz4 log", "four, lz4", "four", seconds, records, CODEC_MIN, "plain log"),
+        share("four columns, of a zstd log", "four, zstd", "four", seconds, records, CODEC_MIN, "plain log"),
+        share("four columns", "four", "four, mapInArrow", seconds, records, None, "mapInArrow"),
+        share("four columns", "four", "four, binaryFile", seconds, records, None, "binaryFile"),
     ]
-
-
-def spark_growth(run: Run) -> list[Line]:
-    """The cost of a query as a log's segments and bytes grow; to 10 GiB with ``--spark-gib 10``."""
-    rounds = min(run.rounds, ROUNDS_MAX)
-    with fresh(run.root, "spark") as root, session(run.root) as found:
-        return [*_segment_lines(found, root, rounds), *_size_lines(found, root, rounds, run.spark_gib)]
-
-
-def _segment_lines(found: SparkSession, root: Path, rounds: int) -> list[Line]:
-    for count in SEGMENT_COUNTS:
-        fill(root / f"in-{count}" / "orders-0", SEGMENT_BATCHES, roll_after=SEGMENT_BATCHES // count)
-    sources = [_Source(found, root / f"in-{count}" / "orders-0") for count in SEGMENT_COUNTS]
-    taken = all_in_turn(
-        [_timed(partial(source.load, FOUR)) for source in sources],
-        rounds=rounds,
-        warm_up=WARM_UP,
-    )
-    first, *rest = (statistics.median(each) for each in taken)
-    return [
-        Line(
-            f"Spark: {SEGMENT_BATCHES * BATCH_COUNT:,} records in {count:,} segments",
-            f"{seconds:.2f} s",
-            f"in one segment {first:.2f} s",
-            f"{seconds / first:.2f}",
-            "",
-            None,
-        )
-        for count, seconds in zip(SEGMENT_COUNTS[1:], rest, strict=True)
-    ]
-
-
-def _size_lines(found: SparkSession, root: Path, rounds: int, gib_max: float) -> list[Line]:
-    path = root / "grown" / "orders-0"
-    source = _Source(found, path)
-    batches, lines, first = 0, [], 0.0
-    for gib in _sizes(gib_max):
-        wanted = int(gib * GIB_BATCHES)
-        fill(path, wanted - batches, start=batches)
-        batches = wanted
-        queries = [partial(source.load, FOUR), partial(_middle, source, wanted)]
-        taken, narrow = all_in_turn([_timed(query) for query in queries], rounds=rounds, warm_up=1)
-        rate = batches * BATCH_COUNT / statistics.median(taken)
-        first = first or rate
-        kept = statistics.median(narrow)
-        lines.append(
-            Line(
-                f"Spark: a log of {gib:g} GiB, four columns",
-                f"{rate / MILLION:.1f} M records/s",
-                f"the smallest {first / MILLION:.1f} M/s; 100,000 records of it by offset {kept:.2f} s",
-                f"{rate / first:.2f}",
-                "",
-                None,
-            )
-        )
-    return lines
-
-
-def _sizes(gib_max: float) -> list[float]:
-    sizes, size = [gib_max], gib_max
-    while size > 0.5 and len(sizes) < 4:
-        size /= 2
-        sizes.insert(0, size)
-    return sizes
-
-
-def _middle(source: _Source, batches: int) -> DataFrame:
-    """100,000 records from the middle of a log with the given number of batches."""
-    middle = batches * BATCH_COUNT // 2
-    return source.load(FOUR, pushdown=True).where(f"offset >= {middle} and offset < {middle + 100_000}")
 
 
 # --- the queries ------------------------------------------------------------------------------------------------------
 
 
-class _Source:
+class Source:
     """The data source on one log."""
 
     def __init__(self, found: SparkSession, path: Path) -> None:
         self._spark = found
         self.path = path.absolute()
 
-    def load(self, columns: Sequence[str] = (), *, pushdown: bool = False) -> DataFrame:
-        reader = self._spark.read.format("kstore").option("filterPushdown", pushdown)
+    def load(self, columns: Sequence[str] = (), **options: bool | int | str) -> DataFrame:
+        reader = self._spark.read.format("kstore").options(**options)
         return (reader.option("columns", ",".join(columns)) if columns else reader).load(str(self.path))
 
 
@@ -179,7 +116,7 @@ def fill_all(root: Path, batches: int) -> None:
 
 def frames_of(found: SparkSession, root: Path, records: int) -> dict[str, Query]:
     """The measured frames, by name: each reads ``records`` records, or some of them, of ``fill_all``."""
-    plain, lz4, zstd = (_Source(found, root / codec / "orders-0") for codec in CODECS)
+    plain, lz4, zstd = (Source(found, root / codec / "orders-0") for codec in CODECS)
     table = str(root / "orders.parquet")
     plain.load().write.parquet(table)
     kept = f"offset >= {records // 2} and offset < {records // 2 + records // 100}"
@@ -199,7 +136,7 @@ def frames_of(found: SparkSession, root: Path, records: int) -> dict[str, Query]
         "aggregate, parquet": lambda: aggregate(parquet()),
         "offset": lambda: plain.load(["offset"]),
         "offset, parquet": lambda: parquet().select("offset"),
-        "filter": lambda: plain.load(FOUR, pushdown=True).where(kept),
+        "filter": lambda: plain.load(FOUR, filterPushdown=True).where(kept),
         "filter, parquet": lambda: parquet().select(*FOUR).where(kept),
         "four, lz4": lambda: lz4.load(FOUR),
         "four, zstd": lambda: zstd.load(FOUR),
@@ -254,11 +191,11 @@ def _binary_file(found: SparkSession, path: Path) -> DataFrame:
 # --- the lines --------------------------------------------------------------------------------------------------------
 
 
-def _timed(query: Query) -> Callable[[], float]:
+def timed(query: Query) -> Callable[[], float]:
     return lambda: seconds_of(lambda: drain(query()))
 
 
-def _share(
+def share(
     what: str,
     name: str,
     other: str,

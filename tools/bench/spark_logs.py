@@ -56,17 +56,33 @@ _MADE: list[Rows] = []
 
 
 def fill(
-    path: Path, batches: int, *, codec: CompressionType = "uncompressed", roll_after: int | None = None, start: int = 0
+    path: Path,
+    batches: int,
+    *,
+    codec: CompressionType = "uncompressed",
+    roll_after: int | None = None,
+    start: int = 0,
+    batch_count: int = BATCH_COUNT,
 ) -> None:
-    """Appends to the log in ``path`` until it has ``start`` + ``batches`` batches; a segment each ``roll_after``."""
+    """Appends to the log in ``path`` until it has the records of ``start`` + ``batches`` batches of 1,000.
+
+    ``roll_after``: a segment each so many of them; ``batch_count``: the records of a batch, which divide 1,000 or
+    are a multiple of it.
+    """
     if not _MADE:
         _MADE.extend(_batches())
     with kstore.Log(path, durability="os", compression_type=codec, segment_bytes=SEGMENT_BYTES) as log:
-        for number in range(start, start + batches):
-            keys, values = _MADE[number % len(_MADE)]
+        # As many of the made batches as fill one.
+        group = max(batch_count // BATCH_COUNT, 1)
+        for number in range(start, start + batches, group):
+            made = [_MADE[each % len(_MADE)] for each in range(number, min(number + group, start + batches))]
+            keys, values = ([row for rows in columns for row in rows] for columns in zip(*made, strict=True))
             first = FIRST_MS + number * BATCH_COUNT
-            log.append_many(values, keys=keys, timestamps=list(range(first, first + BATCH_COUNT)))
-            if roll_after and (number + 1) % roll_after == 0:
+            for at in range(0, len(keys), batch_count):
+                some = slice(at, at + batch_count)
+                times = list(range(first + at, first + min(at + batch_count, len(keys))))
+                log.append_many(values[some], keys=keys[some], timestamps=times)
+            if roll_after and (number + group) % roll_after == 0:
                 log.roll()
 
 
