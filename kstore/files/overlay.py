@@ -63,6 +63,19 @@ class _Content:
             data = b""
         return data.ljust(stop - start, b"\0")
 
+    def next_data(self, position: int) -> int:
+        """The first position at or after ``position`` that may hold other bytes than zeros."""
+        known = getattr(self._base, "next_data", None)
+        with self._lock:
+            if position >= self.size:
+                return position
+            if known is not None and position < self._base_size:
+                found = min(int(known(position)), self.size)
+            else:
+                found = position if self._base is not None and known is None else self.size
+            own = min((page for page in self._pages if (page + 1) * PAGE_SIZE > position), default=None)
+            return found if own is None else min(found, max(own * PAGE_SIZE, position))
+
     def write(self, data: bytes, position: int) -> None:
         with self._lock:
             at = 0
@@ -101,6 +114,9 @@ class _OverlayFile:
 
     def pread(self, size: int, position: int) -> bytes:
         return self._content.read(size, position)
+
+    def next_data(self, position: int) -> int:
+        return self._content.next_data(position)
 
     def pwrite(self, data: Buffer, position: int) -> int:
         written = bytes(data)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from kstore.errors import CorruptDataError
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
-from kstore.record.scan import Source, find_next_batch, offset_after_damage
+from kstore.record.scan import Source, SparseSource, find_next_batch, offset_after_damage
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far
 from kstore.types import OFFSET_MAX
 
@@ -49,6 +49,9 @@ class _Bounded:
         data = self._source.pread(size, position)
         self._size_left -= max(len(data), READ_BYTES_MIN)
         return data
+
+    def next_data(self, position: int) -> int:
+        return self._source.next_data(position) if isinstance(self._source, SparseSource) else position
 
 
 def walk_headers(

@@ -331,7 +331,8 @@ def find_next_batch(
     while at < bound and not budget.candidates.is_spent:
         window = source.pread(min(search_bytes + PREFIX_BYTES - 1, bound - at), at)
         # Zeros, the commonest garbage, are skipped at memory speed: no entry has a size and magic of zeros.
-        zero_count = len(window) - len(window.lstrip(b"\0"))
+        is_zero = window == bytes(len(window))
+        zero_count = len(window) - (0 if is_zero else len(window.lstrip(b"\0")))
         for candidate in candidates.finditer(window, max(zero_count - PREFIX_BYTES, 0)):
             start = at + candidate.start()
             head = matcher.header(start, bound, window, at)
@@ -347,7 +348,7 @@ def find_next_batch(
             if matcher.is_whole(start, head):
                 return start
         at += search_bytes
-        if zero_count == len(window) and isinstance(source, SparseSource):
+        if is_zero and isinstance(source, SparseSource):
             # A file that was allocated ahead may end with gigabytes of hole; a batch may begin with its last zeros.
             at = max(at, source.next_data(at) - PREFIX_BYTES + 1)
         search_bytes = min(2 * search_bytes, SEARCH_BYTES)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kstore.files.local import OsFile
+from kstore.files.local import SYSTEM_FS, OsFile
+from kstore.files.overlay import OverlayFs
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, segment_name
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from kstore.upkeep.recover import plan_recovery
+from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import verify
 
 TAIL = 3 << 20
@@ -111,6 +115,42 @@ def test_holes_are_not_read(path: Path, reads: list[int]) -> None:
     (result,) = verify(path)
     assert result.end_offset == 6
     assert sum(reads) < 32 << 20
+
+
+def counted(path: Path) -> int:
+    return log_stats(path).record_count
+
+
+def planned(path: Path) -> int:
+    report = plan_recovery(path)
+    assert report.cut[0].position < 1 << 20
+    return report.records_scanned
+
+
+def recovered(path: Path) -> int:
+    with Log(path) as log:
+        return log.end_offset
+
+
+@pytest.mark.parametrize("use", [counted, planned, recovered])
+def test_no_command_reads_holes(use: Callable[[Path], int], path: Path, reads: list[int]) -> None:
+    os.truncate(log_of(path), 1 << 32)
+    if log_of(path).stat().st_blocks > 64:
+        pytest.skip("the file system has no holes")
+    assert use(path) == 3
+    assert sum(reads) < 32 << 20
+
+
+def test_what_an_overlay_has_written_into_a_hole_is_no_hole(path: Path) -> None:
+    """As the dry run of a recovery sees a file."""
+    os.truncate(log_of(path), 1 << 30)
+    file = OverlayFs(SYSTEM_FS).open(log_of(path), write=True)
+    assert file.next_data(1 << 20) == 1 << 30  # type: ignore[attr-defined]
+    file.pwrite(b"x", (1 << 25) + 5)
+    for position, found in ((1 << 20, 1 << 25), ((1 << 25) + 7, (1 << 25) + 7), ((1 << 25) + 4096, 1 << 30)):
+        assert file.next_data(position) == found  # type: ignore[attr-defined]
+    file.truncate(1 << 21)
+    assert file.next_data(1 << 20) == 1 << 21  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("shift", [0, 1, 7, 16, 17, 100])
