@@ -12,6 +12,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -108,14 +109,20 @@ public class Client {
     }
 
     static void keyed(String topic, int seconds, int keys, String codec) throws Exception {
-        var config = Map.<String, Object>of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec, "batch.size", "1000");
+        // A record that is given up would move all that follow it.
+        var config = Map.<String, Object>of("bootstrap.servers", SERVER, "acks", "all", "compression.type", codec, "batch.size", "1000",
+            "request.timeout.ms", "" + PATIENCE.toMillis() * 10, "delivery.timeout.ms", "" + Integer.MAX_VALUE, "max.block.ms", "" + Long.MAX_VALUE);
+        var failure = new AtomicReference<Exception>();
         long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(seconds);
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             for (long i = 0; System.nanoTime() < end; i++) {
-                producer.send(new ProducerRecord<>(topic, 0, utf8("" + i * 7919 % keys), utf8(i + "v".repeat((int) (i % 60)))));
+                producer.send(new ProducerRecord<>(topic, 0, utf8("" + i * 7919 % keys), utf8(i + "v".repeat((int) (i % 60)))),
+                    (metadata, exception) -> failure.compareAndSet(null, exception));
+                if (failure.get() != null) throw failure.get();
                 if (i % 100 == 99) Thread.sleep(20);
             }
         }
+        if (failure.get() != null) throw failure.get();
     }
 
     static void consume(String topic, String isolation, Path path) throws IOException {

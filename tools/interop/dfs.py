@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from tools.interop import java
 
@@ -28,16 +27,48 @@ class DfsError(Exception):
     """A cluster that did not start; the message has the end of its log."""
 
 
-class Dfs(NamedTuple):
-    """A running HDFS: the addresses of its name node."""
+class Dfs:
+    """A running HDFS: the addresses of its name node. Not thread-safe."""
 
-    hdfs: str
-    http: str
+    def __init__(self, process: subprocess.Popen[bytes], said_path: Path, hdfs: str, http: str) -> None:
+        self._process = process
+        self._said_path = said_path
+        self.hdfs = hdfs
+        self.http = http
 
     @property
     def webhdfs(self) -> str:
         """The same files over HTTP."""
         return self.http.replace("http://", f"webhdfs://{USER}@", 1)
+
+    @contextlib.contextmanager
+    def without_data_node(self, *, is_noticed: bool = False) -> Iterator[None]:
+        """Kills a data node, each time the other one, and starts it again at the end. Raises: DfsError.
+
+        ``is_noticed``: the name node knows that it is dead, which otherwise takes minutes.
+        """
+        # One that was started again is the last one.
+        self._command("kill 0")
+        try:
+            if is_noticed:
+                self._command("notice")
+            yield
+        finally:
+            self._command("start")
+
+    def _command(self, command: str) -> None:
+        assert self._process.stdin is not None
+        done_count = self._done_count()
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while self._done_count() == done_count:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise DfsError(f"HDFS did not {command} (status {self._process.poll()})")
+            time.sleep(0.02)
+
+    def _done_count(self) -> int:
+        return self._said_path.read_text(errors="replace").count("done\n")
 
 
 @contextlib.contextmanager
@@ -66,7 +97,7 @@ def _wait(process: subprocess.Popen[bytes], ready_path: Path, log_path: Path) ->
         words = ready_path.read_text(errors="replace")
         if words.endswith("\n") and "ready " in words:
             hdfs, http = words.partition("ready ")[2].split()
-            return Dfs(hdfs, http)
+            return Dfs(process, ready_path, hdfs, http)
         time.sleep(0.1)
     process.kill()
     said = log_path.read_text(errors="replace")[-3000:]
