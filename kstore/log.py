@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from kstore.archive.places import log_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
+from kstore.engine._single import SingleAppends, single_first
 from kstore.engine.append import Headers
 from kstore.engine.check import accept_loss, check_batches, check_invariants
 from kstore.engine.describe import described, log_html
@@ -109,6 +110,7 @@ class Log:
         """
         self._closed = True  # until it is open
         self._guard = ForkGuard()
+        self._single: SingleAppends | None = None
         self._writer: LogWriter | None = None
         self.path: Path
         fs, self.path = log_to_read(path, fs) if read_only else (fs, local_path(path, "a log"))
@@ -133,6 +135,8 @@ class Log:
             self._source.close()  # or its lock would last as long as the exception
             raise
         self._closed = False
+        if self._writer is not None:
+            self._single = self._writer.appends.single
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -180,6 +184,7 @@ class Log:
 
     # --- append -----------------------------------------------------------------------------------------------------
 
+    @single_first
     def append(
         self,
         value: Buffer | None,
@@ -193,12 +198,8 @@ class Log:
         ``headers`` are a mapping or pairs of str to bytes or None; ``timestamp`` is ms since the epoch or an aware
         datetime, now by default. Raises: as ``append_many``.
         """
-        appends = writer_of(self).appends
-        if timestamp is None and not headers:
-            single = appends.append_single(value, key)  # type: ignore[arg-type]  # None for other types than bytes
-            if single is not None:
-                return single[0]
         keys, timestamps = None if key is None else (key,), None if timestamp is None else (timestamp,)
+        appends = writer_of(self).appends
         return appends.append_many((value,), keys, timestamps, (headers,) if headers else None).first_offset
 
     def append_many(
@@ -561,6 +562,7 @@ class Log:
 
         Raises: SyncFailedError, StorageError: the log is closed nevertheless, and recovers when it is next opened.
         """
+        self._single = None
         self._closed = True
         self._reads.close()
         if self._guard.forked:

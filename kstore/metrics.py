@@ -65,6 +65,8 @@ SYNC_SECONDS_BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 # The label of an error that is not kstore's own: the name of a caller's class means nothing here.
 OTHER_ERROR = "other"
+# By their place in ``LogCounters.appended``.
+APPENDED = ("appends", "append_batches", "append_records", "append_bytes")
 # By their place in ``LogCounters.delivered``.
 DELIVERED = ("read_batches", "read_records", "read_bytes")
 DELIVERED_BATCHES, DELIVERED_RECORDS, DELIVERED_BYTES = range(len(DELIVERED))
@@ -93,18 +95,15 @@ class HistogramCounter:
 class LogCounters:
     """The counts of one open log; a field is one counter of ``METRICS``.
 
-    Count with ``counters.appends += count``, where ``count`` is a plain name or number. Several threads may do so
+    Count with ``counters.reads += count``, where ``count`` is a plain name or number. Several threads may do so
     without a lock: the interpreter switches threads only at calls and jumps, and the addition contains neither.
     """
 
     __slots__ = (
         "_errors_lock",
-        "append_batches",
-        "append_bytes",
         "append_duplicates",
         "append_errors",
-        "append_records",
-        "appends",
+        "appended",
         "compaction_damaged",
         "compaction_records_read",
         "compaction_records_removed",
@@ -126,10 +125,8 @@ class LogCounters:
     )
 
     def __init__(self) -> None:
-        self.appends: int = 0
-        self.append_batches: int = 0
-        self.append_records: int = 0
-        self.append_bytes: int = 0
+        # The numbers named by APPENDED, for compiled code: the log's lock guards them.
+        self.appended: array[int] = array("q", [0] * len(APPENDED))
         self.append_duplicates: int = 0
         self.rolls: int = 0
         self.truncations: int = 0
@@ -138,7 +135,7 @@ class LogCounters:
         self.index_failures: int = 0
         self.reads: int = 0
         self.corrupt_ranges: int = 0
-        # The numbers named by DELIVERED: in an array, so that compiled readers can count each batch.
+        # The numbers named by DELIVERED, for compiled code.
         self.delivered: array[int] = array("q", [0] * len(DELIVERED))
         self.retention_segments: int = 0
         self.retention_deleted_bytes: int = 0
@@ -152,6 +149,11 @@ class LogCounters:
         self.sync_seconds: HistogramCounter = HistogramCounter(SYNC_SECONDS_BOUNDS)
         self.append_errors: dict[str, float] = {}
         self._errors_lock = threading.Lock()
+
+    def count_appends(self, appends: int, batches: int, records: int, size: int) -> None:
+        """Counts published appends. Needs the log's lock."""
+        for at, count in enumerate((appends, batches, records, size)):
+            self.appended[at] += count
 
     def fetched(self, size: int) -> None:
         """Counts a requested slice of ``size`` bytes."""
@@ -186,14 +188,16 @@ class LogCounters:
         for name in FIELDS:
             value = getattr(self, name)
             values[name] = value.read() if isinstance(value, HistogramCounter) else value
+        values.update(zip(APPENDED, self.appended, strict=True))
         values.update(zip(DELIVERED, self.delivered, strict=True))
         with self._errors_lock:
             values["append_errors"] = dict(self.append_errors)
         return values
 
 
-FIELDS = tuple(name for name in LogCounters.__slots__ if not name.startswith("_") and name != "delivered")
-COUNTED = FIELDS + DELIVERED
+ARRAYS = frozenset({"appended", "delivered"})
+FIELDS = tuple(name for name in LogCounters.__slots__ if not name.startswith("_") and name not in ARRAYS)
+COUNTED = FIELDS + APPENDED + DELIVERED
 assert set(COUNTED) < {metric.name for metric in METRICS}, "a counter without a row"
 
 

@@ -19,8 +19,6 @@ cdef enum:
 cdef class EndsMaker:
     """Makes values of ``ends_type``, the named tuple of a log's ends."""
 
-    cdef type ends_type
-
     def __cinit__(self, type ends_type not None):
         fields = getattr(ends_type, "_fields", ())
         last = ("high_watermark", "end_offset", "base_offset", "position")
@@ -34,11 +32,14 @@ cdef class EndsMaker:
 
     def grown(self, before, end_offset, base_offset, position):
         """``before``, after the log has grown to ``end_offset``, which is readable. What is on disk stays the same."""
+        return self.grown_from(before, end_offset, base_offset, position)
+
+    cdef object grown_from(self, object before, object end_offset, object base_offset, object position):
         if type(before) is not self.ends_type or PyTuple_GET_SIZE(before) != FIELD_COUNT:
             raise TypeError(f"a {type(before).__name__}, expected a log's ends")
         return self.filled(before, end_offset, end_offset, base_offset, position)
 
-    cdef object filled(self, object on_disk, high_watermark, end_offset, base_offset, position):
+    cdef object filled(self, object on_disk, object high_watermark, object end_offset, object base_offset, object position):
         cdef Py_ssize_t at
         cdef object made = PyType_GenericAlloc(<PyTypeObject*>self.ends_type, FIELD_COUNT)
         for at in range(HIGH_WATERMARK):

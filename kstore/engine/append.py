@@ -7,22 +7,22 @@ value, ``Ends``, which is replaced by one store when an append is complete.
 Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
-``_commit`` takes any number of appends. There are shorter paths of the same steps, for one append with nothing to
-decide; whatever needs a decision is left to ``_commit``. ``append_single``: one plain record, whose batch a compiled
-call makes. ``_commit_plain`` and, with producers, ``_commit_placed``: batches that certainly go into the active
-segment. ``tests/unit/test_append_single.py`` and ``test_append_placed.py`` compare the paths.
+``_commit`` takes any number of appends. There are two shorter paths of the same steps, for one append with nothing to
+decide; whatever needs a decision is left to ``_commit``. ``_commit_placed``: batches that certainly go into the active
+segment. ``SingleAppends``, compiled: one plain record that is not synced. ``tests/unit/test_append_placed.py`` and
+``test_append_single.py`` compare the paths.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
-from kstore.engine.durability import DurabilityStrategy
+from kstore.engine._single import SingleAppends
+from kstore.engine.durability import DurabilityStrategy, WriteBehind
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.group_commit import GroupCommit
@@ -31,6 +31,7 @@ from kstore.engine.pending import PendingAppend, nothing_appended
 from kstore.engine.producers import PendingProducers
 from kstore.engine.retention import Retention
 from kstore.engine.roll import Rolls
+from kstore.engine.spare_buffers import keep_buffer, spare_buffer
 from kstore.engine.turn import Turn
 from kstore.errors import (
     BatchTooLargeError,
@@ -40,7 +41,6 @@ from kstore.errors import (
     SharedLogError,
 )
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
-from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.builder import build_batches
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
@@ -51,7 +51,6 @@ from kstore.types import (
     CREATE_TIME,
     LOG_APPEND_TIME,
     NO_OFFSET,
-    NO_TIMESTAMP,
     OFFSET_MAX,
     TIMESTAMP_TYPES,
     AppendInfo,
@@ -65,15 +64,6 @@ if TYPE_CHECKING:
 __all__ = ["Appends", "Headers"]
 
 Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
-
-# A larger record alone in its batch is copied less often by the general path.
-SINGLE_BYTES_MAX = 1 << 14
-# The most that surrounds a record of such a size: the batch's header, and its own fields and lengths.
-SINGLE_OVERHEAD = BATCH_HEADER_BYTES + 16
-# Encode buffers kept for reuse; more concurrent appends make their own.
-SPARE_BUFFERS_MAX = 16
-# A buffer that had to hold more than this is not kept.
-SPARE_BUFFER_BYTES_MAX = 4 << 20
 
 
 class Appends:
@@ -101,7 +91,10 @@ class Appends:
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
         self.stable_offset_max: int = OFFSET_MAX
-        self._spare_buffers: deque[BatchBuffer] = deque(maxlen=SPARE_BUFFERS_MAX)
+        # None if an append is synced.
+        self.single: SingleAppends | None = None
+        if isinstance(durability, WriteBehind):
+            self.single = SingleAppends(files, turn.lock, durability, rolls, growth)
         self.use(files.context.config)
         self._group = GroupCommit(self._commit, self._clock) if durability.is_sync else None
 
@@ -114,12 +107,9 @@ class Appends:
         # Compressed data must not exceed what a reader accepts when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted: bool = config.is_compacted
-        # The sync of a shared log follows the turn, for all its appends together.
-        self._is_unstamped = self._timestamp_type == CREATE_TIME and self._durability.is_sync is self._syncs_writes
-        is_plain = self._is_unstamped and self._codec == "none"
-        # Of key and value together; negative if no record takes the short path.
-        size_max = min(self._size_max, config.segment_bytes, SINGLE_BYTES_MAX) if is_plain else 0
-        self._single_bytes_max = size_max - SINGLE_OVERHEAD
+        if self.single is not None:
+            is_plain = self._timestamp_type == CREATE_TIME and self._codec == "none"
+            self.single.use(min(self._size_max, config.segment_bytes) if is_plain else 0, self.is_compacted)
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -169,7 +159,7 @@ class Appends:
             return None
         if rows.times is not None and not are_timely(*rows.times, config, now_ms):
             return None
-        buffer = self._spare_buffer()
+        buffer = spare_buffer()
         batches = rows.build(
             buffer,
             codec=self._codec,
@@ -186,12 +176,6 @@ class Appends:
             self._counters.append_failed(error)
             raise
 
-    def _spare_buffer(self) -> BatchBuffer:
-        try:
-            return self._spare_buffers.pop()
-        except IndexError:
-            return BatchBuffer()
-
     def _encode_and_commit(
         self,
         values: Sequence[Buffer | None],
@@ -199,7 +183,7 @@ class Appends:
         timestamps: Sequence[int] | None,
         headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:
-        buffer = self._spare_buffer()
+        buffer = spare_buffer()
         now_ms = self._clock.now_ms()
         batches = build_batches(
             buffer,
@@ -215,119 +199,25 @@ class Appends:
         )
         return self._commit_built(buffer, batches, now_ms)
 
+    def append_single(self, value: object, key: object) -> tuple[int, int] | None:
+        """Appends one plain record; returns its offset and timestamp. None, and nothing is done, if anything needs a
+        decision: then use ``append_many``."""
+        return None if self.single is None else self.single.append(value, key)
+
     def _commit_built(self, buffer: BatchBuffer, batches: list[EncodedBatch], now_ms: int) -> AppendInfo:
-        group = self._group
-        result = None
-        if self._is_unstamped and (group is None or not group.is_busy):
-            commit = partial(self._commit_plain, buffer, batches)
-            result = commit() if group is None else group.alone(commit)
-        if result is None:
-            append = PendingAppend(buffer, batches, self._codec)
-            if self._timestamp_type == LOG_APPEND_TIME:
-                append.append_time_ms = now_ms
+        append, group = PendingAppend(buffer, batches, self._codec), self._group
+        if self._timestamp_type == LOG_APPEND_TIME:
+            append.append_time_ms = now_ms
+        if group is None:
+            is_committed = self._commit_placed(append)
+        else:
+            is_committed = bool(not group.is_busy and group.alone(partial(self._commit_placed, append)))
+        if not is_committed:
             self.commit(append)
-            result = append.result
-            assert result is not None
         # Only now: after an exception a leader may still be writing from the buffer.
-        if buffer.capacity <= SPARE_BUFFER_BYTES_MAX:
-            buffer.clear()
-            self._spare_buffers.append(buffer)
-        return result
-
-    def _commit_plain(self, buffer: BatchBuffer, batches: list[EncodedBatch]) -> AppendInfo | None:
-        """``_commit`` of one append without producers; None, and nothing is done, if it needs a decision."""
-        files = self._files
-        with self._lock:
-            tail, before = files.tail, files.ends
-            if tail is None or files.closed is not None or files.poisoned is not None:
-                return None
-            now_ms, offset, position = self._clock.now_ms(), before.end_offset, tail.numbers.position
-            epoch = files.epochs.latest_epoch or 0
-            placed = tail.numbers.place(buffer, batches, offset, epoch, now_ms, files.last_append_ms)
-            if placed is None:
-                return None
-            views, size, record_count, max_timestamp, offset_of_max = placed
-            end, batch_count = offset + record_count, len(batches)
-            files.last_append_ms = now_ms
-            try:
-                self._write_batches(tail, views, size)
-                _note_placed(tail, batches, position, offset)
-                self._durability.publish(end, tail)
-                files.producers.passed(offset, end)
-            except BaseException as error:
-                self._rolls.undo(before, error)
-                raise
-            counters = self._counters
-            counters.appends += 1
-            counters.append_batches += batch_count
-            counters.append_records += record_count
-            counters.append_bytes += size
-        if self._group is not None:
-            counters.group_appends.observe(1)
-        if self._growth.follower_count:
-            self._growth.wake()
-        codec = self._codec
-        return AppendInfo(
-            offset, end - 1, max_timestamp, offset_of_max, NO_TIMESTAMP,
-            codec, codec, batch_count, record_count, size, True,
-        )  # fmt: skip
-
-    def append_single(self, value: bytes | None, key: bytes | None) -> tuple[int, int] | None:
-        """Appends one record in a batch of its own, by the shortest path; returns its offset and timestamp.
-
-        Returns None, and does nothing, if anything needs a decision: then use ``append_many``.
-        """
-        if type(value) is not bytes or (self.is_compacted if key is None else type(key) is not bytes):
-            return None
-        if (len(value) if key is None else len(value) + len(key)) > self._single_bytes_max:
-            return None
-        group = self._group
-        try:
-            if group is None:
-                return self._commit_single(value, key)
-            if group.is_busy:
-                return None  # it will share a sync with other appends
-            return group.alone(partial(self._commit_single, value, key))
-        except Exception as error:
-            self._counters.append_failed(error)
-            raise
-
-    def _commit_single(self, value: bytes, key: bytes | None) -> tuple[int, int] | None:
-        """``_commit`` for one plain record; returns its offset and timestamp, or None if it needs a decision."""
-        files = self._files
-        with self._lock:
-            tail, before = files.tail, files.ends
-            if tail is None or files.closed is not None or files.poisoned is not None:
-                return None
-            now_ms = self._clock.now_ms()
-            offset, epoch = before.end_offset, files.epochs.latest_epoch or 0
-            numbers = tail.numbers
-            batch = numbers.single(value, key, offset, epoch, now_ms, files.last_append_ms)
-            if batch is None:
-                return None
-            files.last_append_ms = now_ms
-            try:
-                if self._syncs_writes:
-                    started = self._clock.monotonic()
-                    tail.write_single(batch, offset, now_ms, sync=True)
-                    self._counters.sync_seconds.observe(self._clock.monotonic() - started)
-                elif not numbers.write(tail.open_file, batch, offset, now_ms):
-                    tail.write_single(batch, offset, now_ms, sync=False)
-                self._durability.publish(offset + 1, tail)
-                files.producers.passed(offset, offset + 1)
-            except BaseException as error:
-                self._rolls.undo(before, error)
-                raise
-            counters, size = self._counters, len(batch)
-            counters.appends += 1
-            counters.append_batches += 1
-            counters.append_records += 1
-            counters.append_bytes += size
-        if self._group is not None:
-            counters.group_appends.observe(1)
-        if self._growth.follower_count:
-            self._growth.wake()
-        return offset, now_ms
+        keep_buffer(buffer)
+        assert append.result is not None
+        return append.result
 
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
@@ -483,11 +373,8 @@ class Appends:
                 self._durability.publish(end, tail)
             for append, first_offset, last_offset in written.appends:
                 append.finish(first_offset, last_offset)
-            counters = self._counters
-            counters.appends += len(written.appends) - written.skipped_count
-            counters.append_batches += written.batch_count
-            counters.append_records += written.record_count
-            counters.append_bytes += written.size
+            count = len(written.appends) - written.skipped_count
+            self._counters.count_appends(count, written.batch_count, written.record_count, written.size)
             if written.producer is None and (checks is None or not checks.batches):
                 files.producers.passed(before.end_offset, end)
             elif files.poisoned is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from kstore.engine.ends import grown_ends, make_ends
+from kstore.engine.ends import Ends, grown_ends, make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
 from kstore.engine.pending import PendingAppend
@@ -103,22 +103,27 @@ class WriteBehind:
     def __init__(self, files: LogFiles, flush: Flush, *, is_prompt: bool) -> None:
         self._files = files
         self._flush = flush
-        self._is_prompt = is_prompt
+        self.is_prompt: bool = is_prompt
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
         files = self._files
         files.ends = ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
+        self.flush_as_due(ends)
+
+    def flush_as_due(self, ends: Ends) -> None:
+        """Flushes, or has it done soon, if that is due after an append that is published: the log ends at ``ends``."""
+        files = self._files
         try:
-            if end_offset - ends.recovery_point >= files.flush_messages:
+            if ends.end_offset - ends.recovery_point >= files.flush_messages:
                 self._flush.flush_in_turn()
-            elif self._is_prompt:
+            elif self.is_prompt:
                 self._flush.soon()
         except SyncFailedError:
             raise
         except StorageError as error:
             # The append is in the log: an error would let its caller write it again. The next one flushes, too.
             logger.warning("%s: a flush failed, and is tried again: %s", files.context.directory, error)
-            if self._is_prompt:
+            if self.is_prompt:
                 with suppress(ThreadStartError):
                     self._flush.flusher.note()
 

@@ -37,7 +37,7 @@ from kstore.engine._ends import EndsMaker
 from kstore.files.fs import File
 from kstore.segment import LogSegment
 
-__all__ = ["Ends", "grown_ends", "make_ends"]
+__all__ = ["ENDS_MAKER", "Ends", "grown_ends", "make_ends"]
 
 
 class Ends(NamedTuple):
@@ -101,5 +101,5 @@ class Ends(NamedTuple):
 
 
 # Each append makes one: see ``EndsMaker``.
-_maker = EndsMaker(Ends)
-make_ends, grown_ends = _maker.make, _maker.grown
+ENDS_MAKER = EndsMaker(Ends)
+make_ends, grown_ends = ENDS_MAKER.make, ENDS_MAKER.grown

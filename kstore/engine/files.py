@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kstore.config import LogConfig
+from kstore.engine._single import LogFields
 from kstore.engine.ends import Ends
 from kstore.engine.loaded import Loaded
 from kstore.engine.others import Others
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 SUFFIXES_WITHOUT_TRANSACTIONS = tuple(suffix for suffix in SUFFIXES if suffix != TXN_INDEX_SUFFIX)
 
 
-class LogFiles:
+class LogFiles(LogFields):
     """The open files of one log. The log's turn guards it; readers read ``ends``, ``losses``, ``segments``, the counts
     and ``closed`` without it: each is replaced by one store.
     """

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Protocol
 
 from kstore.files.log_lock import WriteLock
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["Alone", "Turn"]
+__all__ = ["Alone", "Turn", "TurnLock"]
+
+
+class TurnLock(Protocol):
+    """``with`` takes and releases it; so do the methods, for compiled code."""
+
+    def acquire(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 class Turn(Protocol):
     """Thread-safe. ``with turn.lock:`` takes the turn. In a shared log it first reads what other processes did."""
 
     @property
-    def lock(self) -> AbstractContextManager[object]: ...
+    def lock(self) -> TurnLock: ...
 
     @property
     def watch(self) -> DirectoryWatch | None:

@@ -84,6 +84,10 @@ cdef tuple checked_headers(object headers)
 # ``sequence[index]`` of a list or a tuple; RuntimeError, which says ``name``, if it has become shorter.
 cdef object item(object sequence, Py_ssize_t index, str name)
 cdef int32_t murmur2_of(const uint8_t* data, Py_ssize_t size) noexcept nogil
-# A batch of one record without headers, uncompressed and complete. ``timestamp`` is in ms, 0 or more; the caller bounds
-# the sizes of value and key to 1 GiB each.
-cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch)
+# The bytes of a batch of one record without headers, uncompressed. The caller bounds the sizes of value and key, which may
+# be None, to 1 GiB each.
+cdef Py_ssize_t single_size(bytes value, bytes key) noexcept
+# Puts that batch, complete, into the ``size`` bytes at ``batch``. ``timestamp`` is in ms, 0 or more.
+cdef void put_single(
+    uint8_t* batch, Py_ssize_t size, bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch
+) noexcept

@@ -517,17 +517,27 @@ cdef int put_crc(BatchBuffer buffer, Py_ssize_t position, Py_ssize_t size) excep
     return 0
 
 
-cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch):
+cdef inline Py_ssize_t single_body_size(const Fields* fields) noexcept:
+    # Attributes, both deltas, and the count of headers: one byte each.
+    return 4 + size_of_field(fields.key_size) + size_of_field(fields.value_size)
+
+
+cdef Py_ssize_t single_size(bytes value, bytes key) noexcept:
     cdef Fields fields
+    cdef Py_ssize_t body_size
     take_bytes(<PyObject*>value, &fields.value, &fields.value_size)
     take_bytes(<PyObject*>key, &fields.key, &fields.key_size)
-    # Attributes, both deltas, and the count of headers: one byte each.
-    cdef Py_ssize_t body_size = 4 + size_of_field(fields.key_size) + size_of_field(fields.value_size)
-    cdef Py_ssize_t size = HEADER_SIZE + size_of_varint(body_size) + body_size
-    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
-    cdef uint8_t* batch = <uint8_t*>PyBytes_AS_STRING(<PyObject*>data)
+    body_size = single_body_size(&fields)
+    return HEADER_SIZE + size_of_varint(body_size) + body_size
+
+
+cdef void put_single(
+    uint8_t* batch, Py_ssize_t size, bytes value, bytes key, int64_t timestamp, int64_t offset, int32_t leader_epoch
+) noexcept:
+    cdef Fields fields
     cdef uint8_t* to
-    cdef uint32_t crc
+    take_bytes(<PyObject*>value, &fields.value, &fields.value_size)
+    take_bytes(<PyObject*>key, &fields.key, &fields.key_size)
     put_big_endian(batch, offset, 8)
     put_big_endian(batch + 8, size - LOG_OVERHEAD, 4)
     put_big_endian(batch + 12, leader_epoch, 4)
@@ -540,14 +550,9 @@ cdef bytes single_batch(bytes value, bytes key, int64_t timestamp, int64_t offse
     put_big_endian(batch + 51, -1, 2)
     put_big_endian(batch + 53, -1, 4)
     put_big_endian(batch + 57, 1, 4)
-    to = put_varint(batch + HEADER_SIZE, body_size)
+    to = put_varint(batch + HEADER_SIZE, single_body_size(&fields))
     to[0] = to[1] = to[2] = 0
     to = put_field(to + 3, fields.key, fields.key_size)
     to = put_field(to, fields.value, fields.value_size)
     to[0] = 0
-    if size < LARGE_SIZE:
-        crc = small_crc(batch + CRC_START, size - CRC_START)
-    else:
-        crc = _crc32c(memoryview(data)[CRC_START:])
-    put_big_endian(batch + 17, crc, 4)
-    return data
+    put_big_endian(batch + 17, small_crc(batch + CRC_START, size - CRC_START), 4)

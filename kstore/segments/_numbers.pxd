@@ -7,6 +7,7 @@ cimport cython
 
 @cython.final
 cdef class TailNumbers:
+    cdef readonly int64_t base_offset
     # The file's end, in bytes, and the end of the blocks that are allocated for it.
     cdef public int64_t position
     cdef public int64_t allocated
@@ -24,5 +25,10 @@ cdef class TailNumbers:
     cdef public int64_t segment_ms
     cdef readonly int64_t last_offset_max
 
+    # Whether one record in a batch of ``size`` bytes certainly belongs at the end, where there are blocks for it. The log
+    # was last appended to at ``last_append_ms``.
+    cdef bint takes_single(
+        self, Py_ssize_t size, int64_t offset, int64_t now_ms, int64_t last_append_ms
+    ) noexcept
     cdef bint has_room(self, int64_t position, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept
     cdef bint count(self, int64_t position, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept

@@ -1,29 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False, binding=False
-"""The numbers of an active segment's end, what they decide for one batch, and the write of a small one.
+"""The numbers of an active segment's end, and what they decide for one batch.
 
 Every append passes here, so this is compiled. Signals are served between the byte codes of Python functions, never in
 here: each call happens as a whole or not at all.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 
-from kstore.record._codec cimport BatchBuffer, put_place, single_batch
+from kstore.record._codec cimport BatchBuffer, put_place
 
-from kstore.files.local import OsFile
-from kstore.files.unmapped import UnmappedFile
 from kstore.record._codec import EncodedBatch
 from kstore.types import RECORD_OFFSET_MAX as _RECORD_OFFSET_MAX, RELATIVE_OFFSET_MAX as _RELATIVE_OFFSET_MAX
 
 __all__ = ["TailNumbers"]
-
-cdef extern from "<unistd.h>" nogil:
-    ctypedef long long off_t
-    Py_ssize_t pwrite(int fd, const void* data, size_t size, off_t position)
-    int ftruncate(int fd, off_t size)
 
 cdef enum:
     NO_OFFSET = -1
@@ -59,6 +51,7 @@ cdef class TailNumbers:
     """Where a segment ends, what its indexes lack, and the limits at which it must roll. The log's lock guards it."""
 
     def __init__(self, int64_t base_offset, int64_t position):
+        self.base_offset = base_offset
         self.position = self.allocated = position
         self.last_offset_max = min(base_offset, RECORD_OFFSET_MAX - RELATIVE_OFFSET_MAX) + RELATIVE_OFFSET_MAX
         self.clear_timestamps()
@@ -82,22 +75,15 @@ cdef class TailNumbers:
         closer."""
         return self.has_room(position, size, last_offset, max_timestamp)
 
-    def single(
-        self,
-        bytes value not None,
-        bytes key,
-        int64_t offset,
-        int32_t leader_epoch,
-        int64_t now_ms,
-        int64_t last_append_ms,
-    ):
-        """The batch of one record with the time ``now_ms``, ready to be written at the end; None if the segment may
-        have to roll first. The log was last appended to at ``last_append_ms``."""
-        cdef bytes data
-        if now_ms < 0 or now_ms - last_append_ms > self.segment_ms:
-            return None
-        data = single_batch(value, key, now_ms, offset, leader_epoch)
-        return data if self.has_room(self.position, PyBytes_GET_SIZE(data), offset, now_ms) else None
+    cdef bint takes_single(
+        self, Py_ssize_t size, int64_t offset, int64_t now_ms, int64_t last_append_ms
+    ) noexcept:
+        return (
+            0 <= now_ms
+            and now_ms - last_append_ms <= self.segment_ms
+            and size <= self.allocated - self.position
+            and self.has_room(self.position, size, offset, now_ms)
+        )
 
     def place(
         self,
@@ -153,45 +139,6 @@ cdef class TailNumbers:
             if at == count - 1 or type(buffers) is list:
                 views.append(buffer.view(start, stop))
         return views, position - self.position, next_offset - offset, max_timestamp, offset_of_max
-
-    def wrote(self, int64_t size, int64_t offset, int64_t timestamp):
-        """Moves the end over a ``single`` batch that was written there, and counts it as ``note`` does."""
-        cdef int64_t position = self.position
-        self.position += size
-        return self.count(position, size, offset, timestamp)
-
-    def write(self, file, bytes batch not None, int64_t offset, int64_t timestamp):
-        """Writes a ``single`` batch at the end of ``file``, into the page cache, and counts it as ``wrote`` does.
-
-        False, and nothing has happened, if an index entry is due, for a file of another file system, without blocks for
-        the batch, or if the system refuses it or writes only a part, which is cut off again: then
-        ``SegmentTail.write_single`` succeeds, or says why not.
-        """
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(batch), written
-        cdef const char* data = PyBytes_AS_STRING(batch)
-        cdef int64_t position = self.position
-        cdef int fd
-        if type(file) is UnmappedFile:
-            file = file.file
-        if (
-            type(file) is not OsFile
-            or size > self.allocated - position
-            or self.since_entry > self.index_interval_bytes
-        ):
-            return False
-        fd = file._fd
-        with nogil:
-            written = pwrite(fd, data, size, position)
-            if 0 <= written < size:
-                # In here: an interrupt, or another error, may come before ``write_single`` can cut it.
-                ftruncate(fd, position)
-        if written != size:
-            if written >= 0:
-                self.allocated = position  # the blocks ahead went, too
-            return False
-        self.position += size
-        self.count(position, size, offset, timestamp)
-        return True
 
     def note_timestamp(self, int64_t last_offset, int64_t max_timestamp):
         if max_timestamp > self.max_timestamp:

@@ -374,25 +374,6 @@ class SegmentTail:
             self.cut_back()
             raise
 
-    def write_single(self, batch: bytes, offset: int, timestamp: int, *, sync: bool) -> None:
-        """``write`` and ``note`` of a batch that ``TailNumbers.single`` has made for this end."""
-        file, numbers = self.open_file or self._reopen(), self.numbers
-        position, size = numbers.position, len(batch)
-        if position + size > numbers.allocated:
-            self._allocate(file, position, size)
-        try:
-            if sync:
-                file.write_and_sync((batch,), position)
-            else:
-                file.write_all((batch,), position)
-            needs_entry = numbers.wrote(size, offset, timestamp)
-        except BaseException:
-            self.cut_back()
-            raise
-        if needs_entry:
-            self._add_entry(offset, position)
-            numbers.since_entry += size
-
     def _allocate(self, file: File, position: int, size: int) -> None:
         numbers = self.numbers
         ahead = max(min(ALLOCATE_BYTES, numbers.segment_bytes - position), size)  # not beyond where it will roll

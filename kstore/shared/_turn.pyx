@@ -21,14 +21,14 @@ from libc.string cimport memcmp, memcpy
 import errno
 from threading import RLock
 
+from kstore.files._direct cimport descriptor_of
 from kstore.files._memory cimport SharedMemory
 from kstore.segments._numbers cimport TailNumbers
 
 from kstore.engine.ends import Ends
 from kstore.errors import LockedError
-from kstore.files.local import OsFile, OsMapping
+from kstore.files.local import OsMapping
 from kstore.files.lock import TURN, DirectoryLock
-from kstore.files.unmapped import UnmappedFile
 from kstore.state.shared_slot import MAGIC, POSITION, SIZE, SLOT, TAIL_KNOWN, VERSION, SharedState
 
 __all__ = ["TurnLock"]
@@ -134,6 +134,14 @@ cdef class TurnLock:
         """Whether this thread holds it."""
         return self._owner == PyThread_get_thread_ident()
 
+    def acquire(self):
+        """Takes the turn; True, as of any lock."""
+        self.__enter__()
+        return True
+
+    def release(self):
+        self.leave()
+
     def __enter__(self):
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == me:
@@ -195,7 +203,7 @@ cdef class TurnLock:
             return False
         if self._turn.closes_alone:
             return False
-        log_fd = fd_of(files.tail)
+        log_fd = -1 if files.tail is None else descriptor_of(files.tail.open_file)
         lock_fd = self._directory_lock._fd
         seen = others.seen_data
         if log_fd < 0 or lock_fd < 0 or not is_plain(seen):
@@ -280,14 +288,6 @@ cdef inline bint is_plain(bytes record) noexcept:
         PyBytes_GET_SIZE(record) == RECORD_SIZE
         and memcmp(PyBytes_AS_STRING(record), PyBytes_AS_STRING(HEAD), FIELDS_AT) == 0
     )
-
-
-cdef int fd_of(tail) except -2:
-    """The descriptor of an open tail's file, or -1."""
-    file = None if tail is None else tail.open_file
-    if type(file) is UnmappedFile:
-        file = file.file
-    return file._fd if type(file) is OsFile else -1
 
 
 cdef SharedMemory memory_of(slot):

@@ -224,7 +224,7 @@ def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
         Log(tmp_path / "log", read_only=True) as view,
     ):
         log.append_many([b"a" * 400, b"b" * 400])
-        appending = threading.Thread(target=log.append, args=(b"c" * 400,))
+        appending = threading.Thread(target=log.append_many, args=([b"c" * 400],))
         appending.start()
         assert written.wait(SECONDS_MAX)
         # Without syncs a reader in another process cannot know: it sees all whole batches in the file.

@@ -19,12 +19,12 @@ QUEUE_CALLS = ("put", "put many", "get", "get one", "get expired", "nack", "exte
 
 
 @pytest.mark.promise("whole or absent")
-@pytest.mark.parametrize("call", QUICK)
-@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("call", "durability"), [*((call, "sync") for call in QUICK), ("append", "os")])
+@pytest.mark.sampled(2, keep=("append-os",))
 def test_no_refused_allocation_leaves_half_an_append(
-    call: str, directory: Path, tried: Callable[[str, int], None]
+    call: str, durability: Durability, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = count_of("memory_error_life", directory / "log", call, "sync")
+    count = count_of("memory_error_life", directory / "log", call, durability)
     assert count > 50
     tried("faults", count)
 

@@ -14,8 +14,19 @@ from typing import Any
 import pytest
 
 from kstore import Log
+from kstore.config import LogConfig
+from kstore.engine._single import SINGLE_BYTES_MAX
+from kstore.engine.append import Appends
 from kstore.engine.group_commit import GroupCommit, Pending
-from kstore.errors import DiskFullError, InvalidRecordError, KstoreError, RecordTooLargeError
+from kstore.errors import (
+    ClosedError,
+    DiskFullError,
+    ForkedError,
+    InvalidRecordError,
+    KstoreError,
+    ReadOnlyError,
+    RecordTooLargeError,
+)
 from kstore.files.local import OsFile
 from kstore.log import writer_of
 from kstore.record._codec import Record
@@ -27,6 +38,9 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
+
+
+NOW_MS = 1_700_000_000_000
 
 
 def log_at(path: Path, **settings: Any) -> Log:
@@ -61,56 +75,149 @@ def test_the_files_are_those_of_append_many(tmp_path: Path, settings: dict[str, 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 4000, 4030, 4096, 8192, 16_000])
 @pytest.mark.parametrize("key", [None, b"", b"key"])
-def test_a_batch_made_at_once_is_that_of_the_builder(size: int, key: bytes | None) -> None:
-    value, now_ms = bytes(range(256)) * 64, 1_700_000_000_000
-    made = numbers(first_timestamp=now_ms).single(value[:size], key, 7, 3, now_ms, now_ms)
-    assert made == build_batch([Record(7, now_ms, key=key, value=value[:size])], base_offset=7, leader_epoch=3)
+def test_a_batch_made_at_once_is_that_of_the_builder(tmp_path: Path, size: int, key: bytes | None) -> None:
+    value = (bytes(range(256)) * 64)[:size]
+    with log_at(tmp_path / "log", durability="os") as log:
+        log.append(b"")
+        writer = writer_of(log)
+        writer.files.epochs.assign(3, 1)
+        start = writer.ends.position
+        assert single(log, value, key) == (1, NOW_MS)
+        data = (tmp_path / "log" / f"{0:020d}.log").read_bytes()[start:]
+        assert data == build_batch([Record(1, NOW_MS, key=key, value=value)], base_offset=1, leader_epoch=3)
+
+
+def single(log: Log, value: object, key: object = None) -> tuple[int, int] | None:
+    """The short path alone."""
+    return writer_of(log).appends.append_single(value, key)
+
+
+def numbers_of(log: Log) -> TailNumbers:
+    tail = writer_of(log).files.tail
+    assert tail is not None
+    return tail.numbers
 
 
 @pytest.mark.parametrize(
-    ("size", "changes"),
+    ("value", "changes"),
     [
-        (938, {}),  # one byte more than the segment has room for
-        (10, {"indexes_full": True}),
-        (10, {"segment_ms": 9}),  # the first record is 10 ms old
-        (10, {"first_timestamp": -1}),  # the first record has no time
+        (bytes(17), {"segment_bytes": 69 + 84}),  # one byte more than the segment has room for
+        (bytes(17), {"allocated": 69 + 84}),
+        (b"", {"indexes_full": True}),
+        (b"", {"segment_ms": 9}),  # the first record is 10 ms old
+        (b"", {"first_timestamp": -1}),  # the first record has no time
     ],
 )
-def test_what_may_need_a_new_segment_is_left_to_a_decision(size: int, changes: dict[str, Any]) -> None:
-    plain = numbers(segment_bytes=1100, position=100)
-    assert plain.single(bytes(size - 10), None, 1, 0, 1010, 1010) is not None
-    for name, value in changes.items():
-        setattr(plain, name, value)
-    assert plain.single(bytes(size), None, 1, 0, 1010, 1010) is None
+def test_what_may_need_a_new_segment_is_left_to_a_decision(
+    tmp_path: Path, value: bytes, changes: dict[str, Any]
+) -> None:
+    clock = ManualClock(NOW_MS)
+    with Log(tmp_path / "log", durability="os", clock=clock) as log:
+        log.append(b"v")
+        clock.advance(10)
+        numbers, before = numbers_of(log), writer_of(log).ends
+        assert numbers.position == 69
+        usual = {name: getattr(numbers, name) for name in changes}
+        for name, changed in changes.items():
+            setattr(numbers, name, changed)
+        assert single(log, value) is None
+        assert writer_of(log).ends is before
+        assert numbers.position == 69
+        if len(value) == 17:
+            assert single(log, bytes(16)) == (1, NOW_MS + 10)
+        for name, was in usual.items():
+            setattr(numbers, name, was)
+        assert single(log, value) is not None
+        log.check()
 
 
-def test_an_offset_too_far_an_idle_segment_and_a_time_before_1970_are_left_to_a_decision() -> None:
-    plain = numbers()
-    assert plain.single(b"v", None, 2**31 - 1, 0, 1000, 1000) is not None
-    assert plain.single(b"v", None, 2**31, 0, 1000, 1000) is None
-    assert plain.single(b"v", None, 1, 0, 1000, 1000 - plain.segment_ms - 1) is None
-    assert plain.single(b"v", None, 1, 0, -1, 1000) is None
-    assert plain.single(b"v", None, 1, 0, 0, 1000) is not None  # the clock was set back
+def test_an_offset_too_far_an_idle_segment_and_a_time_before_1970_are_left_to_a_decision(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    with Log(tmp_path / "log", durability="os", clock=clock) as log:
+        log.append(b"v")
+        log.append_batches(build_batch([Record(2**31 - 3, NOW_MS, value=b"v")]), assign_offsets=False)
+        clock.advance(numbers_of(log).segment_ms + 1)
+        assert single(log, b"v") is None
+        clock.jump(-(NOW_MS + numbers_of(log).segment_ms + 2))
+        assert single(log, b"v") is None
+        clock.jump(1)
+        assert single(log, b"v") == (2**31 - 2, 0)  # the clock was set back
+        assert single(log, b"v") == (2**31 - 1, 0)
+        assert single(log, b"v") is None
+        assert log.append(b"v") == 2**31
+        assert single(log, b"v") == (2**31 + 1, 0)
+        log.check()
 
 
-def numbers(*, position: int = 0, **settings: Any) -> TailNumbers:
-    made = TailNumbers(0, position)
-    made.first_timestamp, made.segment_bytes, made.segment_ms = 1000, 1 << 30, 10_000
-    for name, value in settings.items():
-        setattr(made, name, value)
-    return made
+def test_a_roll_that_is_not_published_is_left_to_a_decision(tmp_path: Path) -> None:
+    with log_at(tmp_path / "log", durability="os") as log:
+        log.append(b"a")
+        files = writer_of(log).files
+        ends = files.ends
+        files.ends = ends._replace(base_offset=1)
+        assert single(log, b"b") is None
+        files.ends = ends
+        assert single(log, b"b") == (1, NOW_MS)
 
 
 def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
     with log_at(tmp_path / "log", durability="os") as log:
-        assert writer_of(log).appends.append_single(b"a", None) is None  # nothing is open for appending yet
+        assert single(log, b"a") is None  # nothing is open for appending yet
         log.append(b"a")
-        assert writer_of(log).appends.append_single(b"b", b"key") == (1, 1_700_000_000_000)
-        assert writer_of(log).appends.append_single(bytearray(b"b"), None) is None  # type: ignore[arg-type]
-        assert writer_of(log).appends.append_single(None, None) is None
-        assert writer_of(log).appends.append_single(bytes(1 << 20), None) is None
-        assert log.end_offset == 2
-        assert log.metrics()["append_records"] == 2
+        assert single(log, b"b", b"key") == (1, NOW_MS)
+        assert log.append(b"c", key=b"key", headers={}, timestamp=None) == 2
+        for value, key in [(bytearray(b"b"), None), (None, None), (b"b", "key"), ("b", b"key")]:
+            assert single(log, value, key) is None
+        overhead = 61 + 11
+        for size in (SINGLE_BYTES_MAX - overhead + 1, SINGLE_BYTES_MAX, 1 << 20):
+            assert single(log, bytes(size)) is None
+            assert single(log, b"", bytes(size)) is None
+            assert single(log, bytes(size // 2), bytes(size - size // 2)) is None
+        assert single(log, bytes(SINGLE_BYTES_MAX - overhead)) == (3, NOW_MS)
+        assert log.end_offset == 4
+        metrics = log.metrics()
+        assert [metrics[name] for name in ("appends", "append_batches", "append_records")] == [4, 4, 4]
+        assert metrics["append_bytes"] == (tmp_path / "log" / f"{0:020d}.log").stat().st_size
+        writer_of(log).reconfigure(LogConfig(max_message_bytes=100))
+        assert single(log, bytes(33)) is None
+        assert single(log, bytes(32)) is not None
+        writer_of(log).reconfigure(LogConfig(compression_type="lz4"))
+        assert single(log, b"") is None
+
+
+def test_it_is_not_taken_where_appends_are_synced_nor_in_a_closed_log(tmp_path: Path) -> None:
+    with log_at(tmp_path / "sync") as log:
+        log.append(b"a")
+        assert writer_of(log).appends.single is None
+    log = log_at(tmp_path / "os", durability="os")
+    log.append(b"a")
+    append, short = log.append, writer_of(log).appends.append_single
+    log.close()
+    assert short(b"b", None) is None
+    for closed in (append, log.append):
+        with pytest.raises(ClosedError):
+            closed(b"b")
+    with Log(tmp_path / "os", read_only=True) as view, pytest.raises(ReadOnlyError):
+        view.append(b"b")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_does_not_take_it(tmp_path: Path) -> None:
+    with log_at(tmp_path / "log", durability="os") as log:
+        log.append(b"a")
+        short = writer_of(log).appends.append_single
+        child = os.fork()
+        if child == 0:
+            try:
+                refused = short(b"b", None) is None
+                with pytest.raises(ForkedError):
+                    log.append(b"b")
+                os._exit(0 if refused else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert log.append(b"c") == 1
+        log.check()
 
 
 def test_what_cannot_be_appended_is_refused_as_ever(tmp_path: Path) -> None:
@@ -155,12 +262,14 @@ def test_an_interrupt_after_the_write_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with Log(tmp_path / "log", durability=durability) as log:
+    with Log(tmp_path / "log", durability=durability, index_interval_bytes=1) as log:
         log.append(b"a")
         with monkeypatch.context() as patch:
-            patch.setattr(writer_of(log).appends._durability, "publish", interrupted)
+            # In place of the index entry that each batch gets.
+            patch.setattr(SegmentTail, "note", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"b")
+        log.check()
         assert log.append(b"c") == 1
         assert [record.value for record in log.read()] == [b"a", b"c"]
 
@@ -286,6 +395,34 @@ def test_a_write_that_the_system_refuses_is_tried_by_the_file_and_says_why(tmp_p
         assert log.append(b"c") == 1
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_an_interrupt_while_it_waits_for_the_lock_leaves_nothing(tmp_path: Path, shared: bool) -> None:
+    main, is_taken, is_over = threading.get_ident(), threading.Event(), threading.Event()
+    with Log(tmp_path / "log", durability="os", shared=shared) as log:
+        log.append(b"a")
+        lock = writer_of(log).turn.lock
+
+        def hold() -> None:
+            with lock:
+                is_taken.set()
+                signal.pthread_kill(main, signal.SIGINT)
+                is_over.wait(300)
+
+        def append_meanwhile() -> None:
+            holder.start()
+            is_taken.wait(300)
+            log.append(b"b")
+
+        holder = threading.Thread(target=hold)
+        with pytest.raises(KeyboardInterrupt):
+            append_meanwhile()
+        is_over.set()
+        holder.join()
+        assert log.append(b"c") == 1
+        log.check()
+        assert [record.value for record in log.read()] == [b"a", b"c"]
+
+
 @contextmanager
 def size_limit(size: int) -> Iterator[None]:
     """Inside, no file of this process can grow beyond ``size``."""
@@ -323,8 +460,8 @@ def test_an_interrupt_after_a_short_write_leaves_nothing(
         log.append(b"b")
         size = path.stat().st_size
         with monkeypatch.context() as patch, size_limit(size + 30):
-            # CPython serves a signal at the start of a function.
-            patch.setattr(SegmentTail, "write_single", interrupted)
+            # CPython serves a signal at the start of a function: this is the first one after the compiled write.
+            patch.setattr(Appends, "append_many", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append(b"too long for the limit")
         assert path.stat().st_size == size

@@ -330,7 +330,7 @@ def test_no_count_is_lost_between_threads() -> None:
     def count() -> None:
         one = 1
         for _ in range(100_000):
-            counters.append_records += one
+            counters.corrupt_ranges += one
             counters.delivered[DELIVERED_RECORDS] += one
 
     threads = [threading.Thread(target=count) for _ in range(4)]
@@ -338,7 +338,7 @@ def test_no_count_is_lost_between_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert counters.append_records == 400_000
+    assert counters.corrupt_ranges == 400_000
     assert counters.delivered[DELIVERED_RECORDS] == 400_000
 
 

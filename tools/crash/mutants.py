@@ -466,39 +466,7 @@ MUTANTS = (
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
-        "an append of one record is not synced",
-        "kstore/segments/tail.py",
-        "            if sync:\n                file.write_and_sync((batch,)",
-        "            if False:\n                file.write_and_sync((batch,)",
-        "tests/unit/test_append_single.py",
-    ),
-    Mutant(
-        "a failed write of one record is not cut back",
-        "kstore/segments/tail.py",
-        "            needs_entry = numbers.wrote(size, offset, timestamp)\n"
-        "        except BaseException:\n            self.cut_back()\n            raise",
-        "            needs_entry = numbers.wrote(size, offset, timestamp)\n"
-        "        except BaseException:\n            raise",
-        "tests/unit/test_append_single.py",
-    ),
-    Mutant(
-        "one record that is written and not published is not cut back",
-        "kstore/engine/append.py",
-        "                files.producers.passed(offset, offset + 1)\n"
-        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
-        "                files.producers.passed(offset, offset + 1)\n            except BaseException:\n",
-        "tests/unit/test_append_single.py",
-    ),
-    Mutant(
         "batches that are written and not published are not cut back",
-        "kstore/engine/append.py",
-        "                files.producers.passed(offset, end)\n"
-        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
-        "                files.producers.passed(offset, end)\n            except BaseException:\n",
-        "tests/unit/test_append_placed.py",
-    ),
-    Mutant(
-        "a producer's batches that are written and not published are not cut back",
         "kstore/engine/append.py",
         "                self._publish(written, tail, offset + record_count, before)\n"
         "            except BaseException as error:\n                self._rolls.undo(before, error)\n",

@@ -1,0 +1,215 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: auto_pickle=False, binding=False
+"""The short path of an append: one plain record, into the page cache, in one call.
+
+It is ``Appends.append_many`` of one record where nothing needs a decision; otherwise it does nothing, and its caller
+takes that way. So it does where the ``.log`` is not a file of this system, as in tests: they see every write.
+
+Signals are served between the byte codes of Python functions, never in here. What may fail, such as an allocation, comes
+before the write, and what comes after it is a few stores: so an append happens as a whole or not at all. The exceptions
+call Python: an index entry, a flush that is due, producers that are known. An error there takes the append back, unless
+it is published.
+"""
+
+from cpython cimport array
+from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+cimport cython
+
+from kstore.engine._ends cimport EndsMaker
+from kstore.files._direct cimport descriptor_of, write_whole
+from kstore.record._codec cimport put_single, single_size
+from kstore.segments._numbers cimport TailNumbers
+
+import os
+from functools import wraps
+
+from kstore.clock import SystemClock
+from kstore.engine.ends import ENDS_MAKER, Ends
+from kstore.metrics import APPENDED
+
+__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "single_first"]
+
+cdef enum:
+    # A larger batch of one record is copied less often by the general path.
+    BYTES_MAX = 1 << 14
+    # Of ``Ends``.
+    RECOVERY_POINT = 1
+    END_OFFSET = 4
+    BASE_OFFSET = 5
+
+SINGLE_BYTES_MAX = BYTES_MAX
+
+assert Ends._fields[RECOVERY_POINT] == "recovery_point" and Ends._fields[END_OFFSET:] == (
+    "end_offset", "base_offset", "position"
+), Ends._fields
+assert APPENDED == ("appends", "append_batches", "append_records", "append_bytes"), APPENDED
+
+cdef EndsMaker maker = ENDS_MAKER
+
+# How often this process is a child of the one that has loaded this module, or of a child of it.
+cdef int forks = 0
+
+
+def _count_fork():
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+cdef class LogFields:
+    """The fields of ``LogFiles``, which describes them, that each append needs."""
+
+    cdef public object tail, ends, epochs, producers, closed, poisoned
+    cdef public int64_t last_append_ms, flush_messages
+
+
+@cython.final
+cdef class SingleAppends:
+    """Appends to one log, one plain record each. Thread-safe."""
+
+    cdef LogFields files
+    cdef object take, give_back, clock, durability, rolls, growth, counters
+    cdef array.array appended
+    cdef bint is_system_clock, is_prompt, needs_key
+    # Of a batch.
+    cdef Py_ssize_t size_max
+    cdef int forks
+
+    def __init__(self, LogFields files not None, lock, durability, rolls, growth):
+        """Until ``use``, no record is plain."""
+        self.files = files
+        self.take, self.give_back = lock.acquire, lock.release
+        self.clock = files.context.clock
+        self.is_system_clock = type(self.clock) is SystemClock
+        self.durability, self.is_prompt = durability, durability.is_prompt
+        self.rolls = rolls
+        self.growth = growth
+        self.counters = files.counters
+        self.appended = files.counters.appended
+        if self.appended.ob_descr.typecode != c"q" or len(self.appended) != len(APPENDED):
+            raise TypeError(f"{self.appended!r}, expected the counts of {APPENDED}")
+        self.forks = forks
+        self.size_max = 0
+
+    def use(self, Py_ssize_t size_max, bint needs_key):
+        """Takes records whose batch has at most ``size_max`` bytes, with a key if the log needs one."""
+        self.size_max = min(size_max, <Py_ssize_t>BYTES_MAX)
+        self.needs_key = needs_key
+
+    def append(self, value, key):
+        """The offset and the timestamp of the record; None, and nothing is done, if anything needs a decision. Raises:
+        KstoreError."""
+        return self.counted(value, key, True)
+
+    cdef object counted(self, object value, object key, bint timed):
+        if type(value) is not bytes or (self.needs_key if key is None else type(key) is not bytes):
+            return None
+        # No sum that could overflow.
+        if PyBytes_GET_SIZE(value) > self.size_max or (key is not None and PyBytes_GET_SIZE(key) > self.size_max):
+            return None
+        if self.forks != forks:
+            return None
+        try:
+            self.take()
+            try:
+                result = self.commit(<bytes>value, <bytes>key, timed)
+            finally:
+                self.give_back()
+            if result is not None and self.growth.follower_count:
+                self.growth.wake()
+            return result
+        except Exception as error:
+            self.counters.append_failed(error)
+            raise
+
+    cdef object commit(self, bytes value, bytes key, bint timed):
+        """Needs the lock."""
+        cdef LogFields files = self.files
+        cdef uint8_t batch[BYTES_MAX]
+        cdef TailNumbers numbers
+        cdef Py_ssize_t size
+        cdef int64_t now_ms, offset, position
+        cdef int32_t epoch
+        cdef bint is_written, needs_entry
+        cdef int fd
+        cdef long long* appended
+        tail, before = files.tail, files.ends
+        if tail is None or files.closed is not None or files.poisoned is not None or type(before) is not Ends:
+            return None
+        now_ms = self.now_ms()
+        latest_epoch = files.epochs.latest_epoch
+        epoch = 0 if latest_epoch is None else latest_epoch
+        numbers = tail.numbers
+        first = <object>PyTuple_GET_ITEM(before, END_OFFSET)
+        base_offset = <object>PyTuple_GET_ITEM(before, BASE_OFFSET)
+        offset = first
+        size = single_size(value, key)
+        if size > self.size_max or not numbers.takes_single(size, offset, now_ms, files.last_append_ms):
+            return None
+        if numbers.base_offset != <int64_t>base_offset:
+            return None  # an interrupt came between a roll and its publication
+        position = numbers.position
+        end = offset + 1
+        ends = maker.grown_from(before, end, base_offset, position + size)
+        result = (first, now_ms) if timed else first
+        put_single(batch, size, value, key, now_ms, offset, epoch)
+        file = tail.open_file
+        fd = descriptor_of(file)
+        if fd < 0:
+            return None
+        with nogil:
+            is_written = write_whole(fd, <const char*>batch, size, position)
+        if not is_written:
+            # The blocks ahead went, too, if a part was cut off again.
+            numbers.allocated = position
+            return None
+        files.last_append_ms = now_ms
+        numbers.position = position + size
+        needs_entry = numbers.since_entry > numbers.index_interval_bytes
+        if not needs_entry:
+            numbers.count(position, size, offset, now_ms)
+        try:
+            if needs_entry:
+                tail.note(position, size, first, now_ms)
+            files.ends = ends
+            if self.is_prompt or offset + 1 - <int64_t><object>PyTuple_GET_ITEM(ends, RECOVERY_POINT) >= files.flush_messages:
+                self.durability.flush_as_due(ends)
+            if files.producers._state is not None:
+                files.producers.passed(first, end)
+        except BaseException as error:
+            self.rolls.undo(before, error)
+            raise
+        appended = self.appended.data.as_longlongs
+        appended[0] += 1
+        appended[1] += 1
+        appended[2] += 1
+        appended[3] += size
+        return result
+
+    cdef int64_t now_ms(self) except? -1:
+        cdef timespec now
+        if self.is_system_clock and clock_gettime(CLOCK_REALTIME, &now) == 0:
+            return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        return self.clock.now_ms()
+
+
+@cython.binding(True)
+def single_first(append):
+    """Decorates ``Log.append``: a record that ``self._single``, a SingleAppends or None, takes is not left to it."""
+
+    def append_single_first(self, value, *, key=None, headers=(), timestamp=None):
+        if timestamp is None and not headers:
+            single = self._single
+            if single is not None:
+                offset = (<SingleAppends?>single).counted(value, key, False)
+                if offset is not None:
+                    return offset
+        return append(self, value, key=key, headers=headers, timestamp=timestamp)
+
+    return wraps(append)(append_single_first)
