@@ -112,7 +112,7 @@ class Log:
         self._guard = ForkGuard()
         self._single: SingleAppends | None = None
         self._writer: LogWriter | None = None
-        self.path: Path
+        self.path: Path = Path(path)  # until it is known where that leads
         fs, self.path = log_to_read(path, fs) if read_only else (fs, local_path(path, "a log"))
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
