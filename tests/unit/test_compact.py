@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,6 +32,9 @@ from kstore.types import OFFSET_MAX, AbortedTransaction
 from tests.log_cases import marker, transaction
 from tests.log_helpers import TIME
 from tests.run_helpers import small_batch
+
+if TYPE_CHECKING:
+    from kstore.record._compact import BlockBatch
 
 SEGMENTS = [
     SegmentFacts(0, 10, 100, first_timestamp=1000, largest_timestamp=2000),
@@ -342,7 +346,7 @@ def test_a_run_enters_the_map_as_its_batches_do(seed: int) -> None:
         start, stop = (generator.randrange(run.next_offset + 2) for _ in range(2))
         memory = generator.choice((24 * 20, 24 * 1000))
         one, other = OffsetMap(memory), OffsetMap(memory)
-        blocks = []
+        blocks: list[BlockBatch] = []
         for batch in batches:
             if batch.last_offset >= stop:
                 break
@@ -374,7 +378,7 @@ def test_a_run_is_kept_if_nothing_of_its_batches_changes(seed: int) -> None:
             batches = [batch for _, batch in run.batches()]
         last, drops = generator.randrange(-1, run.next_offset + 2), generator.choice((0, 2))
         keyless = generator.choice((0, 32))
-        blocks = []
+        blocks: list[BlockBatch] = []
         for batch in batches:
             horizon = batch.delete_horizon_ms
             flags = keyless | (4 if horizon is not None else 0) | (drops if (horizon or TIME + 1) <= TIME else 0)
