@@ -198,9 +198,8 @@ class Log:
         ``headers`` are a mapping or pairs of str to bytes or None; ``timestamp`` is ms since the epoch or an aware
         datetime, now by default. Raises: as ``append_many``.
         """
-        keys, timestamps = None if key is None else (key,), None if timestamp is None else (timestamp,)
-        appends = writer_of(self).appends
-        return appends.append_many((value,), keys, timestamps, (headers,) if headers else None).first_offset
+        keys, times = None if key is None else (key,), None if timestamp is None else (timestamp,)
+        return writer_of(self).appends.append_many((value,), keys, times, (headers,) if headers else None).first_offset
 
     def append_many(
         self,

@@ -31,7 +31,7 @@ def block(function not None):
 
 @cython.final
 cdef class Block:
-    """A ``with`` block around which a generator runs: up to its ``yield`` before, and from there on after."""
+    """A ``with`` block around which a generator runs: the part before its value, and the part after."""
 
     cdef object steps
 
@@ -42,7 +42,7 @@ cdef class Block:
         try:
             return next(self.steps)
         except StopIteration:
-            raise RuntimeError("the generator of a block did not yield") from None
+            raise RuntimeError("the generator of a block has no value") from None
 
     def __exit__(self, kind, error, traceback):
         if error is None:
@@ -50,7 +50,7 @@ cdef class Block:
                 next(self.steps)
             except StopIteration:
                 return False
-            raise RuntimeError("the generator of a block yielded again")
+            raise RuntimeError("the generator of a block goes on after its value")
         try:
             self.steps.throw(error)
         except StopIteration as end:
@@ -61,7 +61,7 @@ cdef class Block:
                 error.__traceback__ = traceback
                 return False
             raise
-        raise RuntimeError("the generator of a block yielded after an error")
+        raise RuntimeError("the generator of a block goes on after an error")
 
 
 
