@@ -163,5 +163,5 @@ def test_a_following_read_of_an_open_log_does_not_end_silently(log: Log, monkeyp
         raise ClosedError("part of the log is closed")
 
     monkeypatch.setattr(LogSegment, "runs_from", closed)
-    with pytest.raises(ClosedError, match="a part"):
+    with pytest.raises(ClosedError, match="part of the log"):
         list(log.read(0, follow=True, timeout=0, isolation_level="read_committed"))
