@@ -143,8 +143,8 @@ def worker_bytes() -> int:
     peaks = [0]
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            command = (directory / "cmdline").read_bytes()
-            if b"kstore.spark.daemon" in command:
+            # As an argument of its own: Spark's settings name the module too.
+            if b"kstore.spark.daemon" in (directory / "cmdline").read_bytes().split(b"\0"):
                 status = (directory / "status").read_text()
                 peaks += [int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:")]
         except OSError:
