@@ -124,7 +124,7 @@ class Topic(TopicQueues):
         self.level: int | None = level
         # Of a batch in the log.
         self.size_max: int = min(config.max_message_bytes, config.segment_bytes)
-        self.is_plain = codec == "none" and config.message_timestamp_type != LOG_APPEND_TIME
+        self.is_plain: bool = codec == "none" and config.message_timestamp_type != LOG_APPEND_TIME
         self.sticky_partition: int = random.randrange(len(queues))
 
     def queue(self, partition: int) -> Queue:

@@ -286,10 +286,11 @@ def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
             if stream.eof:
                 raise _bad("zstd", f"{view.nbytes - at} bytes follow the frame")
             step = min(max((size_max - output.tell()) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), READ_BYTES_MAX)
-            output.write(stream.decompress(view[at : at + step]))
+            part = stream.decompress(view[at : at + step])
             at += step
-            if output.tell() > size_max:
+            if output.tell() + len(part) > size_max:
                 raise _too_large("zstd", size_max)
+            output.write(part)
     except zstandard.ZstdError as error:
         raise _bad("zstd", error) from None
     if not stream.eof:
