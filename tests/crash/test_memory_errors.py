@@ -35,7 +35,7 @@ def test_no_refused_allocation_loses_an_item_of_a_queue(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
     count = count_of("queue_memory_life", directory / "store", call)
-    assert count > 10
+    assert count > 3  # a put is one compiled append
     tried("faults", count)
 
 
