@@ -237,7 +237,7 @@ def test_an_abandoned_request_leaves_all_memory_to_the_others() -> None:
     pool.deallocate(held[0])
     behind = Waiter(pool, KIB)
     assert isinstance(in_vain.join().error, BufferExhaustedError)
-    # The next one waited behind the first, and continues although no memory was returned.
+    # The next request waited after the first, and continues although no memory was returned.
     assert behind.join().got is not None
     assert (pool.available, pool.waiting_count) == (0, 0)
 

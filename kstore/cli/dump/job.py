@@ -69,7 +69,7 @@ class Job:
         return fs.exists(place)
 
     def sibling(self, path: str, suffix: str) -> str:
-        """The file of the same segment with another suffix. Raises FileProblem if there is none."""
+        """The file of the same segment with another suffix. Raises FileProblem if it does not exist."""
         directory, name = _parted(path)
         target = joined(directory, name.split(".")[0] + suffix)
         if not self.exists(target):
