@@ -16,6 +16,7 @@ from kstore.producer import buffer_pool
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.buffer_pool import BufferPool
 from kstore.record._codec import BatchBuffer, OpenBatch
+from tests.alarm import alarm
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.evidence import Hung, Lost, Wrong
 from tests.fake_clock import ManualClock
@@ -446,14 +447,13 @@ def test_signals_at_any_time_cost_no_memory() -> None:
     pool = small_pool()
     asked = came = 0
 
-    def interrupt(*_: object) -> None:
+    def interrupt() -> None:
         nonlocal came
         if came < asked:
             came += 1
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with alarm(interrupt):
         # Repeatedly: this thread, which never waits, may not notice a signal that another thread received.
         signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
         for asked in range(1, 201):
@@ -465,9 +465,6 @@ def test_signals_at_any_time_cost_no_memory() -> None:
                 pass
             assert came == asked
             assert (pool.available, pool.waiting_count) == (5 * KIB, 0)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_buffer_that_is_dropped_is_given_back() -> None:

@@ -24,6 +24,7 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.waiting import LogWaiter
 from kstore.store import Store, coordinator_of
+from tests.alarm import alarm
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
 
 
@@ -301,18 +302,13 @@ def test_a_wakeup_ends_a_wait_for_a_position_too(store: Store) -> None:
 
 def test_a_signal_handler_may_wake_it(store: Store) -> None:
     """At any point of the wait, even while it holds its own lock."""
-    with consumer(store, "t") as reading:
-        before = signal.signal(signal.SIGALRM, lambda *_: reading.wakeup())
-        try:
-            for number in range(1_500):
-                # So soon that it may come anywhere. A signal just before the sleep is handled after it.
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 100))
-                woken = False
-                while not woken:
-                    try:
-                        reading.poll(timeout=0.01)
-                    except WakeupError:
-                        woken = True
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+    with consumer(store, "t") as reading, alarm(reading.wakeup):
+        for number in range(1_500):
+            # So soon that it may come anywhere. A signal just before the sleep is handled after it.
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 100))
+            woken = False
+            while not woken:
+                try:
+                    reading.poll(timeout=0.01)
+                except WakeupError:
+                    woken = True

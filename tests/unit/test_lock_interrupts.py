@@ -19,6 +19,7 @@ from kstore.log import writer_of
 from kstore.logs.topic_settings import TopicSettings
 from kstore.store import Store, parts_of
 from kstore.types import Durability
+from tests.alarm import alarm
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.unit.test_interrupted_counts import Tried
 
@@ -29,17 +30,23 @@ def interrupt(*arguments: object) -> None:
 
 def interrupted(call: Callable[[], object], number: int) -> BaseException | None:
     """Repeats a short call, which a signal may interrupt; the returned exception keeps its frames."""
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
-        for _ in range(30):
-            call()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt as error:
-        return error
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    is_armed = False
+
+    def ring() -> None:
+        nonlocal is_armed
+        if is_armed:
+            is_armed = False
+            raise KeyboardInterrupt
+
+    with alarm(ring):
+        try:
+            is_armed = True
+            signal.setitimer(signal.ITIMER_REAL, (1 + number % 12) * 1e-6)
+            for _ in range(30):
+                call()
+            is_armed = False
+        except KeyboardInterrupt as error:
+            return error
     return None
 
 
