@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -30,6 +30,7 @@ INDEXES = (".index", ".timeindex")
 SETTINGS: dict[str, Any] = {"segment_bytes": 48 << 10, "index_interval_bytes": 1024}
 
 Spoil = Callable[[bytes], bytes | None]
+Found = TypeVar("Found")
 SPOILED: dict[str, Spoil] = {
     "lost": lambda data: None,
     "empty": lambda data: b"",
@@ -335,17 +336,17 @@ def test_threads_that_look_up_at_the_same_time_share_one_scan(closed: Path, monk
     assert scanned == [segment_bases(closed)[1]]
 
 
-def changing(log: Log, change: Callable[[], object]) -> Callable[[LogSegment, int], ScannedSegment]:
-    """A scan during which the log changes once."""
+def followed_by(change: Callable[[], object], step: Callable[..., Found]) -> Callable[..., Found]:
+    """``step``, with a change of the log after its first call."""
     changes = [change]
 
-    def scan(segment: LogSegment, offset_stop: int) -> ScannedSegment:
-        found = scan_segment(segment, offset_stop)
+    def call(*arguments: object) -> Found:
+        found = step(*arguments)
         if changes:
             changes.pop()()
         return found
 
-    return scan
+    return call
 
 
 def test_indexes_that_another_program_is_replacing_are_not_called_lost(
@@ -359,7 +360,7 @@ def test_indexes_that_another_program_is_replacing_are_not_called_lost(
             (closed / name).write_bytes(content)
 
     with Log(closed, read_only=True) as log:
-        monkeypatch.setattr(index_repairs, "scan_segment", changing(log, complete))
+        monkeypatch.setattr(index_repairs, "scan_segment", followed_by(complete, scan_segment))
         assert look_up(log, middle(closed)) == middle(closed)
         assert look_up(log, middle(closed)) == middle(closed)
     assert caplog.messages == []
@@ -371,7 +372,9 @@ def test_indexes_of_a_segment_that_is_deleted_meanwhile_do_not_come_back(
     spoil(closed, SPOILED["lost"])
     bases, offset = segment_bases(closed), middle(closed)
     with opened(closed) as log:
-        monkeypatch.setattr(index_repairs, "scan_segment", changing(log, lambda: log.delete_records(bases[2])))
+        monkeypatch.setattr(
+            index_repairs, "scan_segment", followed_by(lambda: log.delete_records(bases[2]), scan_segment)
+        )
         with suppress(OffsetOutOfRangeError):
             assert look_up(log, offset) == offset
         assert sorted({int(name[:20]) for name in files(closed, ".log", *INDEXES)}) == bases[2:]
@@ -390,7 +393,7 @@ def test_indexes_of_a_segment_that_is_cut_meanwhile_are_those_of_what_is_left(
             while len(segment_bases(closed)) < 3:
                 log.append_many([b"y" * 200] * 2)
 
-        monkeypatch.setattr(index_repairs, "scan_segment", changing(log, cut))
+        monkeypatch.setattr(index_repairs, "scan_segment", followed_by(cut, scan_segment))
         assert look_up(log, offset) == offset
         assert segment_bases(closed)[:2] == bases[:2]
         for wanted in offsets(log):
@@ -399,8 +402,9 @@ def test_indexes_of_a_segment_that_is_cut_meanwhile_are_those_of_what_is_left(
         assert log.verify().clean
 
 
+@pytest.mark.parametrize("after", ["scan_segment", "_has_same_files"])
 def test_indexes_of_a_segment_that_is_compacted_meanwhile_are_the_new_one_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log"
     with Log(path, durability="os", **SETTINGS) as log:
@@ -408,7 +412,7 @@ def test_indexes_of_a_segment_that_is_compacted_meanwhile_are_the_new_one_s(
             log.append_many([b"x" * 90] * 3, keys=[b"%d" % (log.end_offset % 100)] * 3)
     spoil(path, SPOILED["lost"])
     with Log(path, durability="os", cleanup_policy="compact", **SETTINGS) as log:
-        monkeypatch.setattr(index_repairs, "scan_segment", changing(log, log.compact))
+        monkeypatch.setattr(index_repairs, after, followed_by(log.compact, getattr(index_repairs, after)))
         log.fetch(middle(path, 0))
         compacted = files(path, *INDEXES)
         kept = offsets(log)
