@@ -25,6 +25,8 @@ COMPILED = {
     "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],
     "kstore.files._direct": ["kstore/files/_direct.pyx"],
     "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
+    "kstore.engine._group": ["kstore/engine/_group.pyx"],
+    "kstore.engine._synced": ["kstore/engine/_synced.pyx"],
     "kstore.engine._single": ["kstore/engine/_single.pyx"],
     "kstore.shared._turn": ["kstore/shared/_turn.pyx"],
     "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],

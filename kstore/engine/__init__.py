@@ -2,7 +2,7 @@
 
 what a log is    ends, segments, source (what readers need of it), files (what its writer has open)
 opening          directory, opening (believe), recovery, recovery_scan (or check), segment_end, loaded (the result)
-appending        append, foreign (batches from elsewhere), pending (one append), spare_buffers, group_commit, roll
+appending        append (compiled: _*), foreign (batches from elsewhere), pending (one append), spare_buffers, roll
 durability       durability (when), flush (how), flusher (a thread), syncs (one at a time)
 whose turn       turn, others (processes that share the log), growth, following (waiting for appends)
 reading          reads, reader (a range), lookup (one record), last, fetch, columns (Arrow), view (read-only)

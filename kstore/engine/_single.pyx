@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False, binding=False
-"""The short path of an append: one plain record, into the page cache, in one call.
+"""The short path of an append: one plain record, into the page cache, in one call (``_synced`` has the one to the disk).
 
 It is ``Appends.append_many`` of one record where nothing needs a decision; otherwise it does nothing, and its caller
 takes that way. So it does where the ``.log`` is not a file of this system, as in tests: they see every write.
@@ -11,7 +11,6 @@ call Python: an index entry, a flush that is due, producers that are known. An e
 it is published.
 """
 
-from cpython cimport array
 from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -31,7 +30,7 @@ from kstore.clock import SystemClock
 from kstore.engine.ends import ENDS_MAKER, Ends
 from kstore.metrics import APPENDED
 
-__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "single_first"]
+__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "WrittenAppends", "single_first"]
 
 cdef enum:
     # A larger batch of one record is copied less often by the general path.
@@ -65,21 +64,9 @@ os.register_at_fork(after_in_child=_count_fork)
 cdef class LogFields:
     """The fields of ``LogFiles``, which describes them, that each append needs."""
 
-    cdef public object tail, ends, epochs, producers, closed, poisoned
-    cdef public int64_t last_append_ms, flush_messages
 
-
-@cython.final
 cdef class SingleAppends:
     """Appends to one log, one plain record each. Thread-safe."""
-
-    cdef LogFields files
-    cdef object take, give_back, clock, durability, rolls, growth, counters
-    cdef array.array appended
-    cdef bint is_system_clock, is_prompt, needs_key
-    # Of a batch.
-    cdef Py_ssize_t size_max
-    cdef int forks
 
     def __init__(self, LogFields files not None, lock, durability, rolls, growth):
         """Until ``use``, no record is plain."""
@@ -87,7 +74,7 @@ cdef class SingleAppends:
         self.take, self.give_back = lock.acquire, lock.release
         self.clock = files.context.clock
         self.is_system_clock = type(self.clock) is SystemClock
-        self.durability, self.is_prompt = durability, durability.is_prompt
+        self.durability = durability
         self.rolls = rolls
         self.growth = growth
         self.counters = files.counters
@@ -108,12 +95,42 @@ cdef class SingleAppends:
         return self.counted(value, key, True)
 
     cdef object counted(self, object value, object key, bint timed):
+        raise NotImplementedError
+
+    cdef bint is_plain(self, object value, object key) noexcept:
         if type(value) is not bytes or (self.needs_key if key is None else type(key) is not bytes):
-            return None
+            return False
         # No sum that could overflow.
         if PyBytes_GET_SIZE(value) > self.size_max or (key is not None and PyBytes_GET_SIZE(key) > self.size_max):
-            return None
-        if self.forks != forks:
+            return False
+        return self.forks == forks
+
+    cdef void count(self, int64_t records, int64_t size) noexcept:
+        cdef long long* appended = self.appended.data.as_longlongs
+        appended[0] += records
+        appended[1] += records
+        appended[2] += records
+        appended[3] += size
+
+    cdef int64_t now_ms(self) except? -1:
+        cdef timespec now
+        if self.is_system_clock and clock_gettime(CLOCK_REALTIME, &now) == 0:
+            return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        return self.clock.now_ms()
+
+
+@cython.final
+cdef class WrittenAppends(SingleAppends):
+    """Appends that do not wait for the disk."""
+
+    cdef bint is_prompt
+
+    def __init__(self, LogFields files not None, lock, durability, rolls, growth):
+        SingleAppends.__init__(self, files, lock, durability, rolls, growth)
+        self.is_prompt = durability.is_prompt
+
+    cdef object counted(self, object value, object key, bint timed):
+        if not self.is_plain(value, key):
             return None
         try:
             self.take()
@@ -138,7 +155,6 @@ cdef class SingleAppends:
         cdef int32_t epoch
         cdef bint is_written, needs_entry
         cdef int fd
-        cdef long long* appended
         tail, before = files.tail, files.ends
         if tail is None or files.closed is not None or files.poisoned is not None or type(before) is not Ends:
             return None
@@ -185,18 +201,8 @@ cdef class SingleAppends:
         except BaseException as error:
             self.rolls.undo(before, error)
             raise
-        appended = self.appended.data.as_longlongs
-        appended[0] += 1
-        appended[1] += 1
-        appended[2] += 1
-        appended[3] += size
+        self.count(1, size)
         return result
-
-    cdef int64_t now_ms(self) except? -1:
-        cdef timespec now
-        if self.is_system_clock and clock_gettime(CLOCK_REALTIME, &now) == 0:
-            return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-        return self.clock.now_ms()
 
 
 @cython.binding(True)

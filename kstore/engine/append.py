@@ -7,25 +7,26 @@ value, ``Ends``, which is replaced by one store when an append is complete.
 Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
-``_commit`` takes any number of appends. There are two shorter paths of the same steps, for one append with nothing to
-decide; whatever needs a decision is left to ``_commit``. ``_commit_placed``: batches that certainly go into the active
-segment. ``SingleAppends``, compiled: one plain record that is not synced. ``tests/unit/test_append_placed.py`` and
-``test_append_single.py`` compare the paths.
+``_commit`` takes any number of appends. There are shorter paths of the same steps where there is nothing to decide;
+whatever needs a decision is left to ``_commit``. ``_commit_placed``: batches of one append that certainly go into the
+active segment. ``WrittenAppends``, compiled: one plain record that is not synced. ``SyncedAppends``, compiled: synced
+plain records, of several threads if they append at the same time. ``tests/unit/test_append_placed.py``,
+``test_append_single.py`` and ``test_append_synced.py`` compare the paths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
-from kstore.engine._single import SingleAppends
-from kstore.engine.durability import DurabilityStrategy, WriteBehind
+from kstore.engine._group import GroupCommit
+from kstore.engine._single import SingleAppends, WrittenAppends
+from kstore.engine._synced import PendingSingle, SyncedAppends, settle
+from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
-from kstore.engine.group_commit import GroupCommit
 from kstore.engine.growth import Growth
 from kstore.engine.pending import PendingAppend, nothing_appended
 from kstore.engine.producers import PendingProducers
@@ -91,12 +92,16 @@ class Appends:
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
         self.stable_offset_max: int = OFFSET_MAX
-        # None if an append is synced.
+        # None if appends are synced after their turn.
         self.single: SingleAppends | None = None
+        self._synced: SyncedAppends | None = None
+        self._group = GroupCommit(self._commit_group, self._clock) if durability.is_sync else None
         if isinstance(durability, WriteBehind):
-            self.single = SingleAppends(files, turn.lock, durability, rolls, growth)
+            self.single = WrittenAppends(files, turn.lock, durability, rolls, growth)
+        elif isinstance(durability, SyncInWrite):
+            assert self._group is not None
+            self.single = self._synced = SyncedAppends(files, turn.lock, durability, rolls, growth, self._group)
         self.use(files.context.config)
-        self._group = GroupCommit(self._commit, self._clock) if durability.is_sync else None
 
     def use(self, config: LogConfig) -> None:
         """Caches the settings that every append needs."""
@@ -171,7 +176,7 @@ class Appends:
         if not batches:
             return None
         try:
-            return self._commit_built(buffer, batches, now_ms)
+            return self._commit_built(self._pending(buffer, batches, now_ms))
         except Exception as error:
             self._counters.append_failed(error)
             raise
@@ -183,6 +188,15 @@ class Appends:
         timestamps: Sequence[int] | None,
         headers: Sequence[Headers | None] | None,
     ) -> AppendInfo:
+        return self._commit_built(self._encoded(values, keys, timestamps, headers))
+
+    def _encoded(
+        self,
+        values: Sequence[Buffer | None],
+        keys: Sequence[Buffer | None] | None,
+        timestamps: Sequence[int] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+    ) -> PendingAppend:
         buffer = spare_buffer()
         now_ms = self._clock.now_ms()
         batches = build_batches(
@@ -197,27 +211,26 @@ class Appends:
             now_ms=now_ms,
             size_max=self._size_max,
         )
-        return self._commit_built(buffer, batches, now_ms)
+        return self._pending(buffer, batches, now_ms)
 
     def append_single(self, value: object, key: object) -> tuple[int, int] | None:
         """Appends one plain record; returns its offset and timestamp. None, and nothing is done, if anything needs a
         decision: then use ``append_many``."""
         return None if self.single is None else self.single.append(value, key)
 
-    def _commit_built(self, buffer: BatchBuffer, batches: list[EncodedBatch], now_ms: int) -> AppendInfo:
-        append, group = PendingAppend(buffer, batches, self._codec), self._group
-        if self._timestamp_type == LOG_APPEND_TIME:
-            append.append_time_ms = now_ms
-        if group is None:
-            is_committed = self._commit_placed(append)
-        else:
-            is_committed = bool(not group.is_busy and group.alone(partial(self._commit_placed, append)))
-        if not is_committed:
+    def _commit_built(self, append: PendingAppend) -> AppendInfo:
+        if self._group is not None or not self._commit_placed(append):
             self.commit(append)
         # Only now: after an exception a leader may still be writing from the buffer.
-        keep_buffer(buffer)
+        keep_buffer(append.buffer)
         assert append.result is not None
         return append.result
+
+    def _pending(self, buffer: BatchBuffer, batches: list[EncodedBatch], now_ms: int) -> PendingAppend:
+        append = PendingAppend(buffer, batches, self._codec)
+        if self._timestamp_type == LOG_APPEND_TIME:
+            append.append_time_ms = now_ms
+        return append
 
     def commit(self, append: PendingAppend) -> None:
         """Writes ``append``; returns when it is as durable as the log's setting says.
@@ -234,6 +247,28 @@ class Appends:
             self._commit((append,))
             if append.error is not None:
                 raise append.error
+
+    def _commit_group(self, group: list[PendingAppend | PendingSingle]) -> None:
+        """Commits appends of several threads."""
+        if self._synced is not None and self._synced.commit(group):
+            return
+        if len(group) == 1 and isinstance(group[0], PendingAppend) and self._commit_placed(group[0]):
+            return
+        appends = [self._general(append) for append in group]
+        try:
+            self._commit([append for append in appends if append is not None])
+        finally:
+            settle(group, appends)
+
+    def _general(self, append: PendingAppend | PendingSingle) -> PendingAppend | None:
+        """``append`` for the general path; None if it is refused, and has its error: it must not affect the others."""
+        if isinstance(append, PendingAppend):
+            return append
+        try:
+            return self._encoded((append.value,), None if append.key is None else (append.key,))
+        except KstoreError as error:
+            append.error = error  # the settings have changed since it was submitted
+            return None
 
     def commit_many(self, appends: Sequence[PendingAppend]) -> None:
         """Writes appends with one call, in their order; each then has a result or an error of its own.

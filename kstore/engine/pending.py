@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kstore.engine.group_commit import Pending
+from kstore.engine._group import Pending
 from kstore.errors import InvalidOffsetError
 from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
@@ -13,7 +13,7 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 __all__ = ["PendingAppend", "nothing_appended"]
 
 
-class PendingAppend(Pending[AppendInfo]):
+class PendingAppend(Pending):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
     Each batch of a producer has a buffer of its own: ``buffers``, of which ``buffer`` is the first.
@@ -50,9 +50,7 @@ class PendingAppend(Pending[AppendInfo]):
         buffers: list[BatchBuffer] | None = None,
         stamp: tuple[int, int, int, bool] | None = None,
     ) -> None:
-        # What ``Pending.__init__`` sets, without the call.
         self.result: AppendInfo | None = None
-        self.error, self.leads, self.wake = None, False, None
         self.buffer: BatchBuffer = buffer
         self.buffers: list[BatchBuffer] | None = buffers
         self.batches: list[EncodedBatch] = batches

@@ -7,3 +7,6 @@ cdef int descriptor_of(object file) except -2
 # Writes ``data`` into the page cache; False, and nothing of it is in the file, if the system takes less. ``position`` is
 # the file's end.
 cdef bint write_whole(int fd, const char* data, Py_ssize_t size, int64_t position) noexcept nogil
+# Writes ``data`` so that it is on disk, and returns 0. -1: nothing of it is in the file, because the system takes less or
+# refuses it. Else it was written, and its sync failed with the error that is returned. ``position`` is the file's end.
+cdef int write_synced(int fd, const char* data, Py_ssize_t size, int64_t position) noexcept nogil

@@ -1,9 +1,11 @@
 # cython: language_level=3, binding=False
-"""The one write that compiled code makes itself, to a file of this system.
+"""The two writes that compiled code makes itself, to a file of this system.
 
 A file of any other file system has no descriptor here, as in tests, which record and fail every operation: what is
 written to it goes through ``File``. So does what the system refuses: ``File`` then says why.
 """
+
+from libc.errno cimport errno
 
 from kstore.files.local import OsFile
 from kstore.files.unmapped import UnmappedFile
@@ -12,6 +14,25 @@ cdef extern from "<unistd.h>" nogil:
     ctypedef long long off_t
     Py_ssize_t pwrite(int fd, const void* data, size_t size, off_t position)
     int ftruncate(int fd, off_t size)
+    off_t lseek(int fd, off_t position, int whence)
+    int SEEK_END
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <sys/uio.h>
+
+    static Py_ssize_t kstore_write_synced(int fd, const void *data, size_t size, long long position) {
+    #ifdef RWF_DSYNC
+        struct iovec all = {(void *)data, size};
+        return pwritev2(fd, &all, 1, position, RWF_DSYNC);
+    #else
+        errno = ENOTSUP;
+        return -1;
+    #endif
+    }
+    """
+    Py_ssize_t pwrite_synced "kstore_write_synced"(int fd, const void* data, size_t size, off_t position) nogil
 
 
 cdef int descriptor_of(object file) except -2:
@@ -26,3 +47,15 @@ cdef bint write_whole(int fd, const char* data, Py_ssize_t size, int64_t positio
         # In here: an interrupt, or another error, may come before the caller can cut it.
         ftruncate(fd, position)
     return written == size
+
+
+cdef int write_synced(int fd, const char* data, Py_ssize_t size, int64_t position) noexcept nogil:
+    cdef Py_ssize_t written = pwrite_synced(fd, data, size, position)
+    cdef int code = errno
+    if written == size:
+        return 0
+    if written >= 0:
+        ftruncate(fd, position)
+        return -1
+    # A failed write adds no byte. If only the sync fails, the file has grown.
+    return -1 if 0 <= lseek(fd, 0, SEEK_END) <= position else code

@@ -7,15 +7,16 @@ again until the segment is reopened, and readers work without its last entries.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.errors import FileMissingError, IndexFullError, InvalidOffsetError, PoisonedError, StorageError
-from kstore.files.fs import File, FileSystem
+from kstore.files.fs import File, FileSystem, sync_error
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import WALK_INTERVALS
@@ -381,6 +382,14 @@ class SegmentTail:
         # If it is refused, as always where several processes write, it is asked for again after so many bytes.
         self._has_spare = file.allocate(position, ahead) or had_spare
         numbers.allocated = position + ahead
+
+    def cut_unsynced(self, code: int) -> NoReturn:
+        """Removes what a write left whose sync has failed. Raises: SyncFailedError; PoisonedError as ``cut_back``."""
+        try:
+            raise sync_error(OSError(code, os.strerror(code)), self.file.path)
+        except BaseException:
+            self.cut_back()
+            raise
 
     def cut_back(self) -> None:
         """Removes what a failed write left after the last whole batch. Raises: PoisonedError if that fails too."""

@@ -60,7 +60,7 @@ def interrupt_leader(path: Path, number: int, between: str) -> bool:
     def meet() -> None:
         for thread in threads:
             thread.start()
-        while len(group._queue) < FOLLOWERS:
+        while group.waiting_count < FOLLOWERS:
             threads[0].join(0.0001)
 
     fs.meet = meet

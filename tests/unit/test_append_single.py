@@ -17,7 +17,6 @@ from kstore import Log
 from kstore.config import LogConfig
 from kstore.engine._single import SINGLE_BYTES_MAX
 from kstore.engine.append import Appends
-from kstore.engine.group_commit import GroupCommit, Pending
 from kstore.errors import (
     ClosedError,
     DiskFullError,
@@ -185,8 +184,8 @@ def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
         assert single(log, b"") is None
 
 
-def test_it_is_not_taken_where_appends_are_synced_nor_in_a_closed_log(tmp_path: Path) -> None:
-    with log_at(tmp_path / "sync") as log:
+def test_it_is_not_taken_where_a_sync_follows_the_turn_nor_in_a_closed_log(tmp_path: Path) -> None:
+    with log_at(tmp_path / "shared", shared=True) as log:
         log.append(b"a")
         assert writer_of(log).appends.single is None
     log = log_at(tmp_path / "os", durability="os")
@@ -303,50 +302,6 @@ def test_threads_that_append_get_an_offset_each(tmp_path: Path, durability: Dura
             thread.join()
         assert sorted(given) == [(record.offset, record.value) for record in log.read()]
         assert len(given) == 800
-
-
-class Heard(Pending[str]):
-    pass
-
-
-def test_an_append_that_arrives_during_a_lone_commit_is_committed_after_it() -> None:
-    groups: list[list[Heard]] = []
-
-    def commit(group: Any) -> None:
-        groups.append(list(group))
-        for item in group:
-            item.result = "done"
-
-    group: GroupCommit[Heard] = GroupCommit(commit, ManualClock())
-    others = [Heard() for _ in range(3)]
-    threads = [threading.Thread(target=group.submit, args=(other,)) for other in others]
-
-    def alone() -> str:
-        for thread in threads:
-            thread.start()
-        while len(group._queue) < 3:
-            pass
-        assert group.alone(lambda: "me too") is None  # another thread commits
-        assert not groups
-        return "alone"
-
-    assert group.alone(alone) == "alone"
-    for thread in threads:
-        thread.join(300)
-    assert [other.result for other in others] == ["done"] * 3
-    assert sum(map(len, groups)) == 3
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_lone_commit_that_fails_lets_the_next_one_lead(error: type[BaseException]) -> None:
-    group: GroupCommit[Heard] = GroupCommit(lambda items: None, ManualClock())
-
-    def fails() -> str:
-        raise error
-
-    with pytest.raises(error):
-        group.alone(fails)
-    assert group.alone(lambda: "again") == "again"
 
 
 # --- the compiled write -----------------------------------------------------------------------------------------------
