@@ -431,9 +431,11 @@ class Store:
             bytes_per_second: copy no faster. Without it, a backup to this machine's disks makes pauses beside appends.
             progress: called with the number of bytes that were just copied.
 
-        Raises: SharedLogError for a shared store, ReadOnlyError, LockedError (another backup is running there),
-        FileInTheWayError (a store or a log is there), DivergedError (backups of another store are there),
-        PoisonedError, ConfigError, DiskFullError, StorageError.
+        In a shared store the moment is one of all its processes.
+
+        Raises: ReadOnlyError, LockedError (another backup is running there), FileInTheWayError (a store or a log is
+        there), DivergedError (backups of another store are there), PoisonedError, ConfigError, DiskFullError,
+        StorageError.
         """
         from kstore.backup.take import back_up
 
@@ -458,7 +460,8 @@ class Store:
                 ``backup``.
 
         Raises: as ``backup``; LockedError also if another replicator is at work there, DivergedError if the target has
-        another store, UnsupportedFormatError if a later version has written there.
+        another store, UnsupportedFormatError if a later version has written there, SharedLogError for
+        ``hold_retention`` in a shared store.
         """
         from kstore.backup.replicate import Replicator
 

@@ -348,6 +348,10 @@ class _FreeSharedLock(_FreeLock):
     def take_turn(self) -> None:
         self._has_turn = True
 
+    def try_turn(self) -> bool:
+        self._has_turn = True
+        return True
+
     def end_turn(self) -> None:
         self._has_turn = False
 

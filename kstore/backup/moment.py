@@ -4,21 +4,23 @@ The locks of all logs are held at once, while their ends are read in memory and 
 opened. So the moment is one instant of the whole store, exactly what a kill at that instant would leave, and what
 recovers from a kill makes the restored store consistent: no record, decision, commit or event of another instant is in
 it. An open file outlives its name, so it can be copied after the locks are released.
+
+In a shared store these locks are the turns of its logs, and before them that of its root, so the same holds for all
+processes that share it: each turn begins with what the others have done.
 """
 
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import methodcaller
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kstore.engine.turn import Alone
+from kstore.engine.turn import TurnLock
 from kstore.engine.writer import LogWriter
-from kstore.errors import StorageError
+from kstore.errors import KstoreError, StorageError
 from kstore.files._locks import block
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.fs import File
@@ -38,7 +40,7 @@ from kstore.rules.losses import LossRanges
 from kstore.rules.topics import TopicEntry
 from kstore.segment import LogSegment
 
-__all__ = ["BorrowedLogs", "LogMoment", "Moment", "open_files"]
+__all__ = ["BorrowedLogs", "LogMoment", "Moment", "is_same_segment", "open_files"]
 
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 # All locks are given back and taken again if one of them is not free for this long; it doubles each time.
@@ -63,6 +65,16 @@ class LogMoment(NamedTuple):
     snapshots: tuple[int, ...] = ()
     files: Mapping[int, Mapping[str, File]] = NO_FILES
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether anything was appended to it since, or deleted from it."""
+        ends = self.writer.ends
+        return (ends.start_offset, ends.end_offset, ends.base_offset) != (
+            self.start,
+            self.end,
+            self.segments[-1].base_offset,
+        )
+
     def close(self) -> LogMoment:
         """Closes its files; returns it without them."""
         for files in self.files.values():
@@ -77,6 +89,17 @@ class Moment(NamedTuple):
     time_ms: int
     topics: Mapping[str, TopicEntry]
     logs: Mapping[TopicPartition, LogMoment]
+
+
+def is_same_segment(writer: LogWriter, known: object, segment: LogSegment) -> bool:
+    """Whether ``known``, of a log that was not cut since, is ``segment``, of which nothing but indexes has changed.
+
+    The objects tell it, because a compaction makes others. There is none in a shared log, which makes others too when
+    segments come or go.
+    """
+    if known is segment:
+        return True
+    return writer.is_shared and isinstance(known, LogSegment) and known.base_offset == segment.base_offset
 
 
 def open_files(segment: LogSegment, suffixes: Sequence[str] = SUFFIXES) -> dict[str, File]:
@@ -104,18 +127,27 @@ class BorrowedLogs:
         self._writers: tuple[LogWriter, ...] = ()
 
     def now(self) -> dict[TopicPartition, LogWriter]:
-        """The writers of all existing logs, opened where necessary. Raises: as ``Log``."""
+        """The writers of all existing logs, opened where necessary, as other processes have left them.
+
+        Raises: as ``Log``.
+        """
         with self._topics.changing():
+            if self._topics.shared:
+                self._topics.directory.look()
             owners = sorted(self._topics.directory.owners())
             for owner in owners:
                 if owner not in self._logs or self._logs[owner].closed:
                     self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
             found = {owner: writer_of(self._logs[owner]) for owner in owners}
             self._writers = tuple(found.values())
-            return found
+        for writer in self._writers:
+            writer.refresh()
+        return found
 
     def end_sum(self) -> int:
         """The ends of all logs at the last ``now``, added up: an append raises it."""
+        for writer in self._writers:
+            writer.refresh()
         return sum(writer.ends.end_offset for writer in self._writers)
 
     def at_once(
@@ -154,7 +186,7 @@ class BorrowedLogs:
     ) -> Moment:
         wait = WAIT_SECONDS
         for _ in range(TRIES):
-            with self._topics.changing():  # no topic is created or deleted
+            with self._topics.turn():  # no topic is created or deleted
                 writers = self.now()
                 with _all_locked(writers, wait) as is_locked:
                     if is_locked and all(writer.files.closed is None for writer in writers.values()):
@@ -177,22 +209,31 @@ def _all_locked(writers: Mapping[TopicPartition, LogWriter], wait: float) -> Ite
     A thread may hold the lock of one log and wait for that of another, whose tail it closes: without a limit the two
     could wait for each other for ever.
     """
-    held: list[threading.Lock] = []
+    held: list[TurnLock] = []
     # Releases them when it is read to its end: a signal could end a loop before its last call.
     releases = map(methodcaller("release"), held)
     try:
         for writer in writers.values():
-            turn = writer.turn
-            assert isinstance(turn, Alone), "a shared store is refused"
-            lock = turn.lock
             # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
-            (is_mine,) = map(lock.acquire, (True,), (wait,))
+            (is_mine,) = map(writer.turn.lock.acquire, (True,), (wait,))
             if not is_mine:
                 break
-            held.append(lock)
+            held.append(writer.turn.lock)
         yield len(held) == len(writers)
     finally:
+        try:
+            (*_,) = releases
+        except KstoreError:
+            _release_rest(releases)
+            raise
+
+
+def _release_rest(releases: Iterator[None]) -> None:
+    """After an error, which only a shared log has."""
+    try:
         (*_,) = releases
+    except KstoreError:
+        _release_rest(releases)
 
 
 def _at(writer: LogWriter, copied: Mapping[int, object], before: LogMoment | None) -> LogMoment:
@@ -204,9 +245,9 @@ def _at(writer: LogWriter, copied: Mapping[int, object], before: LogMoment | Non
     moment = LogMoment(
         writer,
         ends.start_offset,
-        ends.high_watermark,
+        ends.end_offset,
         ends.position,
-        files.losses.within(ends.start_offset, ends.high_watermark),
+        files.losses.within(ends.start_offset, ends.end_offset),
         tuple(entry for entry in files.epochs.entries if entry.start_offset <= ends.end_offset),
         segments,
         files.cut_count,
@@ -217,10 +258,11 @@ def _at(writer: LogWriter, copied: Mapping[int, object], before: LogMoment | Non
     for segment in segments:
         if segment.base_offset == ends.base_offset:
             opened[segment.base_offset] = open_files(segment, (LOG_SUFFIX, TXN_INDEX_SUFFIX))
-        elif copied.get(segment.base_offset) is not segment:
+        elif not is_same_segment(writer, copied.get(segment.base_offset), segment):
             opened[segment.base_offset] = open_files(segment)
     snapshots: tuple[int, ...] = ()
-    if files.producers.in_use:
+    # Another process may know of producers of which this one knows nothing.
+    if files.producers.in_use or writer.is_shared:
         names = classify(files.context.fs.list(files.context.directory))
         snapshots = tuple(at for at in names.bases[SNAPSHOT_SUFFIX] if at <= ends.end_offset)
     return moment._replace(snapshots=snapshots, files=opened)

@@ -7,7 +7,8 @@ a manifest has that long.
 
 A round begins when a log grows, at most once an interval. Each log reports only its first append after a round began,
 so all others cost no more than without a replicator. What only removes is not reported: a look in memory, once a
-minute, finds it.
+minute, finds it. In a shared store other processes report nothing: a look in memory, once an interval, finds what they
+have done.
 
 A kill, or a failed request, at any step leaves what a failed backup leaves: files that no manifest names. The next
 complete round looks for them, and they are removed an hour later too.
@@ -85,7 +86,10 @@ class Replicator:
         bytes_per_second: float | None = None,
     ) -> None:
         """See ``Store.replicator``."""
-        topics.check_alone("a replicator")
+        topics.check_writable()
+        if hold_retention:
+            topics.check_alone("hold_retention")  # it holds back that of this process only
+        topics.refresh()
         self._every_seconds = _parsed("every", EVERY, every) / 1000
         self._keep = _parsed("keep", KEEP, keep)
         self._holds_retention = hold_retention
@@ -117,13 +121,15 @@ class Replicator:
         self._began = -self._every_seconds
         self._copied_since: float | None = None
         self._grown_since: float | None = self._clock.monotonic()
+        # When it last looked for what other processes have done.
+        self._looked = self._grown_since
         if any(task.name == self._task for task in scheduler.status()):
             raise ConfigError(f"there is a replicator to {self._target.url} already")
         try:
             self._target.begin()
             self._look_at_target()
             self._copier = Copier(topics, self._target, self._stack, throttle)
-            scheduler.add(self._task, self._run, interval_seconds=LOOK_SECONDS, delay_seconds=0, lane=self._task)
+            scheduler.add(self._task, self._run, interval_seconds=self._look_seconds, delay_seconds=0, lane=self._task)
         except BaseException:
             self._target.close()
             raise
@@ -206,12 +212,34 @@ class Replicator:
             if self._closed:
                 return
             try:
+                if not self._is_due():
+                    return
                 self._replicate()
             except BaseException:
                 self._pause_seconds = min(max(2 * self._pause_seconds, self._every_seconds), LOOK_SECONDS)
                 self._scheduler.wake(self._task, delay_seconds=self._pause_seconds)
                 raise
             self._pause_seconds = 0.0
+
+    @property
+    def _look_seconds(self) -> float:
+        """How often the task runs although no log has reported anything."""
+        return min(self._every_seconds, LOOK_SECONDS) if self._topics.shared else LOOK_SECONDS
+
+    def _is_due(self) -> bool:
+        """Whether a round may find anything. Needs the lock."""
+        now = self._clock.monotonic()
+        looked, self._looked = self._looked, now
+        if not self._topics.shared:
+            return True
+        if now < self._began + self._pause_seconds:
+            return False
+        if self._grown_since is not None or self._copied_since is not None or now >= self._began + LOOK_SECONDS:
+            return True
+        if not self._copier.is_behind():
+            return False
+        self._grown_since = looked  # at the earliest
+        return True
 
     def _replicate(self) -> Manifest:
         """One round. Needs the lock."""

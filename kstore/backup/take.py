@@ -2,7 +2,7 @@
 
 1. Everything sealed that the target lacks is copied, while the store stays in use.
 2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed meanwhile.
-3. That is copied, from files that were open at the moment; logs that do not sync their appends are flushed. Of a
+3. That is copied, from files that were open at the moment; logs are flushed that may hold what is not on disk. Of a
    segment whose first part the target has, only the rest is copied, as one more piece (``plan``).
 4. The manifest is written.
 
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kstore.archive.manifest import TIME_MS_MAX, LogEntry, Manifest, SegmentEntry, StoredFile
 from kstore.archive.target import BackupTarget
-from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, open_files
+from kstore.backup.moment import BorrowedLogs, LogMoment, Moment, is_same_segment, open_files
 from kstore.backup.plan import kept_count
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
@@ -93,7 +93,7 @@ def back_up(
     progress: Callable[[int], None] | None = None,
 ) -> BackupResult:
     """See ``Store.backup``."""
-    topics.check_alone("a backup")
+    topics.check_writable()
     throttle = Throttle(bytes_per_second, topics.clock, threading.Event().wait, lambda: False)
     place = BackupTarget(target, storage_options=storage_options, fs=topics.directory.fs)
     try:
@@ -136,6 +136,7 @@ class Copier:
         self._topics = topics
         self._target = target
         self._logs = BorrowedLogs(topics, stack)
+        topics.refresh()
         self._throttle = throttle
         self._progress = progress
         self._uploads = 1 if target.is_local or throttle.is_limited else UPLOADS_MAX
@@ -197,6 +198,13 @@ class Copier:
         """The writers of all logs, opened where necessary. Raises: as ``Log``."""
         return list(self._logs.now().values())
 
+    def is_behind(self) -> bool:
+        """Whether the last ``copy`` lacks anything that other processes have done since; True before the first."""
+        writers = self._logs.now()
+        return writers.keys() != self._before.keys() or any(
+            log.is_passed or log.writer is not writers[owner] for owner, log in self._before.items()
+        )
+
     def copied(self) -> dict[LogWriter, int]:
         """Up to which offset the target had each log after the last ``copy``."""
         return {log.writer: log.end for log in self._before.values()}
@@ -227,7 +235,8 @@ class Copier:
             self._begin(makes_way=True)
             logs = self._copy_logs(moment)
             for owner, log in moment.logs.items():
-                if log is not self._before.get(owner) and not log.writer.syncs_appends:
+                if log is not self._before.get(owner) and (log.writer.is_shared or not log.writer.syncs_appends):
+                    # In a shared log this also learns of cuts, and in "sync" an append may not be on disk yet.
                     self._flush(owner, log.writer)
                 # A truncation changes files in place, of those copied before the moment too.
                 if not log.writer.files.cut_count == log.cut_count == self._cut_counts.get(owner, log.cut_count):
@@ -292,7 +301,7 @@ class Copier:
             missing += (
                 _Sealed(owner, writer, segment, cut_count)
                 for segment in tuple(writer.segments)
-                if segment.base_offset < active and known.get(segment.base_offset) is not segment
+                if segment.base_offset < active and not is_same_segment(writer, known.get(segment.base_offset), segment)
             )
         self._begin(makes_way=makes_way)
         self._side_by_side(self._copy_one_sealed, missing)
@@ -315,8 +324,9 @@ class Copier:
 
     def _is_unchanged(self, writer: LogWriter, segment: LogSegment, cut_count: int) -> bool:
         """Whether what was just copied is the segment: a compaction may have replaced its files on the way."""
+        writer.refresh()
         found = writer.segments.floor(segment.base_offset)
-        return found is segment and writer.files.cut_count == cut_count
+        return is_same_segment(writer, found, segment) and writer.files.cut_count == cut_count
 
     # --- one log ------------------------------------------------------------------------------------------------------
 
@@ -346,9 +356,9 @@ class Copier:
     def _same_bytes(self, owner: TopicPartition, writer: LogWriter, segment: LogSegment) -> int:
         """How many bytes of the ``.log`` are known to be as they were when they were copied."""
         before = self._before.get(owner)
-        if before is None or before.segments[-1] is not segment or before.cut_count != writer.files.cut_count:
+        if before is None or before.cut_count != writer.files.cut_count:
             return 0
-        return before.position
+        return before.position if is_same_segment(writer, before.segments[-1], segment) else 0
 
     def _settled(self, owner: TopicPartition, entry: SegmentEntry) -> SegmentEntry:
         """The entry of a sealed segment that has not changed since it was copied, with the inode as soon as its time

@@ -10,7 +10,7 @@ import click
 from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
-from kstore.cli.options import STORAGE_OPTION, format_option
+from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.time_type import timestamp_text
@@ -26,7 +26,8 @@ Examples:
   kstore backup --verify /mnt/backups                reads every byte of every backup
   kstore restore /mnt/backups restored
 
-No other process may have DIR open for writing: a program that does calls store.backup(TARGET) itself.
+No other process may have DIR open for writing, unless all of them share it, and this command too (--shared). A program
+that has it open alone calls store.backup(TARGET) itself.
 
 \b
 Exit status:
@@ -40,10 +41,11 @@ Exit status:
 @click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
 @click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: one line. json: one object.")
 def command(
-    places: tuple[str, ...], verify: bool, rate: float | None, storage_options: dict[str, str], form: str
+    places: tuple[str, ...], verify: bool, rate: float | None, shared: bool, storage_options: dict[str, str], form: str
 ) -> int:
     """Back up the store in DIR to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, gs://, ...).
 
@@ -54,7 +56,7 @@ def command(
     if verify:
         return _verify(places[0], storage_options, form)
     with (
-        Store(places[0], create=False, background=False) as store,
+        Store(places[0], create=False, background=False, shared=shared) as store,
         progress("backup", None) as advance,
     ):
         result = store.backup(

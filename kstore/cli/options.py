@@ -10,7 +10,16 @@ import click
 from kstore.cli.terminal import show_raw
 from kstore.types import CorruptRange, Durability, IsolationLevel
 
-__all__ = ["DURABILITY", "ISOLATION_LEVEL", "ON_CORRUPT", "RAW", "STORAGE_OPTION", "format_option", "lost_line"]
+__all__ = [
+    "DURABILITY",
+    "ISOLATION_LEVEL",
+    "ON_CORRUPT",
+    "RAW",
+    "SHARED_OPTION",
+    "STORAGE_OPTION",
+    "format_option",
+    "lost_line",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -47,6 +56,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return options
 
 
+SHARED_OPTION = click.option("--shared", is_flag=True, help="Open the store beside other processes that share it.")
 STORAGE_OPTION = click.option(
     "--storage-option",
     "storage_options",

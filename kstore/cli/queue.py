@@ -12,7 +12,7 @@ from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.counted import counted
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.names import complete_topics
-from kstore.cli.options import RAW, format_option
+from kstore.cli.options import RAW, SHARED_OPTION, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
 from kstore.cli.status import OK
@@ -46,7 +46,6 @@ Exit status:
 """
 
 FORMAT = format_option("json: one object a line.")
-SHARED = click.option("--shared", is_flag=True, help="Open the store beside other processes that share it.")
 COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most N items.")
 
 
@@ -142,7 +141,7 @@ def _fields(shown: Shown) -> dict[str, Any]:
 
 @_sub("put", "Put lines of standard input.")
 @click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Deliver this much later.")
-@SHARED
+@SHARED_OPTION
 def _put(directory: str, name: str, delay: float, shared: bool) -> int:
     """Put each line of standard input into QUEUE, which is created if it does not exist.
 
@@ -162,7 +161,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
 
 @_sub("drain", "Print and remove items.")
 @COUNT
-@SHARED
+@SHARED_OPTION
 @RAW
 def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
     """Print the items of QUEUE that may be delivered now, one a line; each is done once printed."""
@@ -186,7 +185,7 @@ def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
 
 @_sub("retry-dead", "Put dead letters again.")
 @COUNT
-@SHARED
+@SHARED_OPTION
 def _retry_dead(directory: str, name: str, count: int | None, shared: bool) -> int:
     """Put items that were delivered too many times into QUEUE again, as if they were new."""
     with Store(directory, create=False, background=False, shared=shared) as store:

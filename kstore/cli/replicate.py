@@ -10,7 +10,7 @@ import click
 from kstore.backup.replicate import Replicator
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.options import STORAGE_OPTION, format_option
+from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.status import OK
 from kstore.cli.time_type import timestamp_text
 from kstore.store import Store
@@ -25,9 +25,10 @@ Examples:
   kstore restore /mnt/replica recovered
   kstore backup --verify /mnt/replica
 
-No other process may have DIR open for writing: a program that does calls store.replicator(TARGET) itself, because a
-moment of the whole store exists only in the process that writes it. This command does the store's background work, such
-as retention, and replicates it. Ctrl-C runs a last round; a kill is safe.
+No other process may have DIR open for writing, unless all of them share it, and this command too (--shared). A program
+that has it open alone calls store.replicator(TARGET) itself, because only it has a moment of the whole store. This
+command does the store's background work, such as retention, and replicates it. Ctrl-C runs a last round; a kill is
+safe.
 
 \b
 Exit status:
@@ -47,6 +48,7 @@ Exit status:
 @click.option("--once", is_flag=True, help="Make one backup, and stop.")
 @click.option("--hold-retention", is_flag=True, help="Let retention delete only what was copied.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: a line at the start and at the end. json: objects.")
 def command(
@@ -57,6 +59,7 @@ def command(
     once: bool,
     hold_retention: bool,
     rate: float | None,
+    shared: bool,
     storage_options: dict[str, str],
     form: str,
 ) -> int:
@@ -64,7 +67,7 @@ def command(
 
     What it writes are backups: use restore, and backup --verify, on TARGET.
     """
-    with held_interrupts() as interrupts, Store(directory, create=False, background=not once) as store:
+    with held_interrupts() as interrupts, Store(directory, create=False, background=not once, shared=shared) as store:
         replicator = store.replicator(
             target,
             every=every,

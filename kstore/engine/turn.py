@@ -13,9 +13,9 @@ __all__ = ["Alone", "Turn", "TurnLock"]
 
 
 class TurnLock(Protocol):
-    """``with`` takes and releases it; so do the methods, for compiled code."""
+    """``with`` takes and releases it; so do the methods, which are those of a ``threading.Lock``."""
 
-    def acquire(self) -> bool: ...
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
 
     def release(self) -> None: ...
 

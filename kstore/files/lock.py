@@ -215,6 +215,17 @@ class DirectoryLock:
         assert OFD_SETLKW is not None
         self._fcntl(OFD_SETLKW, _TURN_LOCK)
 
+    def try_turn(self) -> bool:
+        """Takes the short lock, unless another process has it. Raises: StorageError."""
+        assert OFD_SETLK is not None
+        try:
+            self._fcntl(OFD_SETLK, _TURN_LOCK)
+        except StorageError as error:
+            if error.errno in TAKEN_ERRNOS:
+                return False
+            raise
+        return True
+
     def end_turn(self) -> None:
         """Releases the short lock. Raises: StorageError."""
         assert OFD_SETLK is not None

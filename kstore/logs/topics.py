@@ -175,13 +175,13 @@ class Topics:
 
     def names(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted; ``internal``: also those reserved for Kafka and kstore."""
-        self._refresh()
+        self.refresh()
         found = (name for name in self.directory.topics if self.directory.numbers(name))
         return sorted(name for name in found if internal or not is_internal(name))
 
     def partitions(self, name: str) -> list[int]:
         """The partitions of a topic, increasing. Raises: TopicNotFoundError."""
-        self._refresh()
+        self.refresh()
         return list(self.directory.topic(name)[1])
 
     def partition_count(self, name: str) -> int:
@@ -201,7 +201,7 @@ class Topics:
 
     def describe(self, name: str) -> TopicDescription:
         """See ``Store.describe_topic``."""
-        self._refresh()
+        self.refresh()
         entry, numbers = self.directory.topic(name)
         config, durability = self.settings.of(TopicPartition(name, numbers[0]))
         partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
@@ -209,7 +209,7 @@ class Topics:
 
     def disk_usage(self) -> dict[TopicPartition, int]:
         """See ``Store.disk_usage``."""
-        self._refresh()
+        self.refresh()
         directory = self.directory
         return {owner: size_of_files(directory.fs, directory.partition_path(owner)) for owner in directory.owners()}
 
@@ -223,7 +223,8 @@ class Topics:
         except KstoreError as error:
             return PartitionDescription(owner.partition, error=str(error))
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Looks for topics that other processes have made. Raises: ClosedError, ForkedError, StorageError."""
         self.life.check()
         if self.directory.read_only or self.directory.shared:
             self.directory.look()
@@ -284,7 +285,7 @@ class Topics:
 
     def get_or_create(self, name: str, partitions: int, **settings: Any) -> TopicSummary:
         """See ``Store.topic``."""
-        self._refresh()
+        self.refresh()
         self._requested(name, partitions, settings)  # a mistake is an error at every call, not only at the first
         try:
             return self.summary(name)

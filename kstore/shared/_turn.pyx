@@ -134,31 +134,42 @@ cdef class TurnLock:
         """Whether this thread holds it."""
         return self._owner == PyThread_get_thread_ident()
 
-    def acquire(self):
-        """Takes the turn; True, as of any lock."""
-        self.__enter__()
-        return True
+    def acquire(self, bint blocking=True, double timeout=-1.0):
+        """Takes the turn, as any lock. With a limit it asks for that of the processes again and again."""
+        return self.take(timeout if blocking else 0.0)
 
     def release(self):
         self.leave()
 
     def __enter__(self):
+        self.take(-1.0)
+
+    def __exit__(self, *error):
+        self.leave()
+
+    cdef bint take(self, double timeout) except -1:
+        """Takes the turn; False if ``timeout`` seconds were not enough. Negative: there is no limit."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == me:
             self.refuse_inside()
             self.leave()  # an interrupt came before the release
         try:
-            self._mutex.acquire()
+            if timeout < 0:
+                self._mutex.acquire()
+            elif not self._mutex.acquire(True, timeout):
+                return False
             self._owner = me
             self._frame = frame_of_caller()
             if not self.begin_plain():
-                self._turn.take_turn()
+                if timeout < 0:
+                    self._turn.take_turn()
+                elif not self._turn.take_turn(timeout):
+                    self.give_back()
+                    return False
         except BaseException:
             self.give_back()
             raise
-
-    def __exit__(self, *error):
-        self.leave()
+        return True
 
     cdef int refuse_inside(self) except -1:
         """Raises: LockedError if the function that took the turn still runs."""

@@ -7,6 +7,7 @@ and ends by announcing its own (``Others``).
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from threading import get_ident
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 # again if other processes have appended as many since, at most this many times.
 LEFT_FOR_THE_TURN = 1000
 READS_AHEAD_MAX = 8
+# How often a wait with a limit asks for the turn. Most turns are shorter.
+POLL_SECONDS = 0.0002
 
 
 class SharedTurn:
@@ -46,12 +49,16 @@ class SharedTurn:
 
     # --- one turn -----------------------------------------------------------------------------------------------------
 
-    def take_turn(self) -> None:
-        """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError."""
+    def take_turn(self, timeout: float = -1.0) -> bool:
+        """Waits for the turn, and catches up. Needs the lock of the threads. Raises: StorageError.
+
+        False if ``timeout`` seconds were not enough; negative: there is no limit.
+        """
         if self._files.closed is not None or self.closes_alone == get_ident():
-            return  # the log is no longer shared
+            return True  # the log is no longer shared
         try:
-            self._directory_lock.take_turn()
+            if not self._wait_for_turn(timeout):
+                return False
             self._others.has_turn = True
             if self._files.poisoned is None:
                 self._catch_up.catch_up()
@@ -59,6 +66,20 @@ class SharedTurn:
             with suppress(StorageError):
                 self._end_turn()
             raise
+        return True
+
+    def _wait_for_turn(self, timeout: float) -> bool:
+        lock = self._directory_lock
+        if timeout < 0:
+            lock.take_turn()
+            return True
+        deadline = time.monotonic() + timeout
+        # The system has no such wait with a limit.
+        while not lock.try_turn():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
 
     def leave_turn(self) -> None:
         """Announces the changes, and lets the next process continue; does nothing without the turn."""

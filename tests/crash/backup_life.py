@@ -24,7 +24,9 @@ from tests.memory_fs import MemoryFs, MemoryRecording
 
 __all__ = [
     "BACKUPS",
+    "SETTINGS",
     "STEP_MS",
+    "STORE",
     "Backup",
     "BackupLife",
     "Contents",

@@ -26,7 +26,6 @@ from kstore.errors import (
     LockedError,
     LogNotFoundError,
     ReadOnlyError,
-    SharedLogError,
     StorageError,
 )
 from kstore.files.paths import TopicPartition
@@ -451,9 +450,8 @@ def test_each_restore_of_a_random_life_equals_the_model_at_its_moment(
 # --- refusals and faults ----------------------------------------------------------------------------------------------
 
 
-def test_a_shared_and_a_read_only_store_refuse(tmp_path: Path) -> None:
-    with Store(tmp_path / "store", shared=True, **SETTINGS) as store, pytest.raises(SharedLogError):
-        store.backup(tmp_path / "backups")
+def test_a_read_only_store_refuses(tmp_path: Path) -> None:
+    Store(tmp_path / "store", **SETTINGS).close()
     with Store(tmp_path / "store", read_only=True, **SETTINGS) as store, pytest.raises(ReadOnlyError):
         store.backup(tmp_path / "backups")
 

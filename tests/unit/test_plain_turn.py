@@ -29,9 +29,9 @@ class Turns:
         self.taken = self.left = 0
         take_turn, leave_turn = SharedTurn.take_turn, SharedTurn.leave_turn
 
-        def take(turn: SharedTurn) -> None:
+        def take(turn: SharedTurn, timeout: float = -1.0) -> bool:
             self.taken += 1
-            take_turn(turn)
+            return take_turn(turn, timeout)
 
         def leave(turn: SharedTurn) -> None:
             self.left += 1

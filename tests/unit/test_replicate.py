@@ -27,7 +27,6 @@ from kstore.errors import (
     DivergedError,
     LockedError,
     ReadOnlyError,
-    SharedLogError,
     StorageError,
     UnsupportedFormatError,
 )
@@ -551,9 +550,8 @@ def test_the_command_replicates_until_it_is_interrupted(tmp_path: Path, capsys: 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_shared_and_a_read_only_store_refuse(tmp_path: Path) -> None:
-    with Store(tmp_path / "store", shared=True, **SETTINGS) as store, pytest.raises(SharedLogError):
-        store.replicator(tmp_path / "target")
+def test_a_read_only_store_refuses(tmp_path: Path) -> None:
+    Store(tmp_path / "store", **SETTINGS).close()
     with Store(tmp_path / "store", read_only=True, **SETTINGS) as store, pytest.raises(ReadOnlyError):
         store.replicator(tmp_path / "target")
 
