@@ -127,7 +127,8 @@ class FsspecStore:
     def entries(self, name: str) -> dict[str, FileStat]:
         self._fs.invalidate_cache(name)
         if not self._fs.isdir(name):
-            raise NotADirectoryError(name) if self._fs.exists(name) else FileNotFoundError(name)
+            # Not whether it exists: an upload beside this may have made the directory since.
+            raise NotADirectoryError(name) if self._fs.isfile(name) else FileNotFoundError(name)
         found = {}
         for entry in self._fs.ls(name, detail=True):
             last = str(entry["name"]).rstrip("/").rpartition("/")[2]

@@ -372,3 +372,27 @@ def test_hdfs_is_read_and_written_through_its_client(monkeypatch: pytest.MonkeyP
     fs.unlink(path / "b")
     with pytest.raises(FileMissingError):
         fs.unlink(path / "b")
+
+
+def test_a_directory_that_an_upload_makes_during_its_listing_is_not_taken_for_a_file(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store's directory is there as soon as another thread's first object in it is."""
+    at = open_remote(memory) / "orders-0"
+    store: Any = type(pytest.importorskip("fsspec").filesystem("memory"))
+    isdir = store.isdir
+
+    def late(files: Any, path: str) -> bool:
+        found = bool(isdir(files, path))
+        if not found:
+            files.pipe_file(f"{path}/0", b"of another thread")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "isdir", late)
+        with pytest.raises(FileMissingError):
+            at.fs.list_stats(at.path)
+    assert list(at.fs.list_stats(at.path)) == ["0"]
+    with pytest.raises(StorageError) as raised:
+        at.fs.list_stats(at.path / "0")
+    assert raised.value.errno == errno.ENOTDIR
