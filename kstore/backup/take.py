@@ -7,7 +7,7 @@
 4. The manifest is written.
 
 Beside appends, a backup to this machine's disks works for a sixteenth of the time, so that they keep most of their
-speed: it copies a few MiB, syncs them, and waits. To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or
+speed: it copies a MiB, syncs it, and waits. To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or
 logs are copied at a time: a request takes longer than its bytes do.
 
 A kill, or an error, before the end of step 4 leaves files that no manifest names, and the next backup uses them.
@@ -58,7 +58,7 @@ ROUNDS = 5
 COPY_BYTES = 16 << 20
 # Beside appends less: an append waits for the sync of what was copied. For each second of work the backup then waits
 # PAUSE_SECONDS, but for one piece at most PAUSE_SECONDS_MAX.
-BESIDE_BYTES = 4 << 20
+BESIDE_BYTES = 1 << 20
 PAUSE_SECONDS = 15.0
 PAUSE_SECONDS_MAX = 1.0
 # What one call sends to an object store, or to HDFS: each call is a thread with a time limit.
@@ -486,7 +486,8 @@ class Copier:
 
     def _begin(self, *, makes_way: bool) -> None:
         """``makes_way``: for appends that come from now on, if it may."""
-        self._makes_way, self._is_beside = makes_way and self._may_make_way, False
+        # In small steps until the first look: there may be appends already.
+        self._makes_way = self._is_beside = makes_way and self._may_make_way
         self._appended, self._working_since = self._logs.end_sum(), self._topics.clock.monotonic()
 
     def _make_way(self) -> None:
