@@ -306,8 +306,8 @@ class LogSegment:
 
     def drop_indexes(self) -> None:
         """Makes the next lookup read both indexes again."""
-        self._context.handles.drop((self._handle_owner, INDEX_SUFFIX))
-        self._context.handles.drop((self._handle_owner, TIME_INDEX_SUFFIX))
+        owner = self._handle_owner
+        self._context.handles.drop((owner, INDEX_SUFFIX), (owner, TIME_INDEX_SUFFIX))
 
     def _changed(self) -> None:
         """It is no longer the segment that was, or is being, examined."""
@@ -467,6 +467,16 @@ class LogSegment:
             self._largest = largest
         return largest
 
+    def largest_of_all(self, *, repair: bool = True) -> TimestampOffset:
+        """``largest_timestamp`` of a whole segment; the file of a small one is opened once, and not looked at by its
+        name."""
+        if self.tail is None and self._size < 0:
+            file = self._open_log()
+            size = self.size_in(file)
+            if size <= UNINDEXED_BYTES:
+                self._largest = largest_of_plain(file, size, self.base_offset)
+        return self.largest_timestamp(self.size, repair=repair)
+
     @property
     def has_damage(self) -> bool:
         """Whether damage hides timestamps: the search for the largest one, or recovery, has met some."""
@@ -584,8 +594,8 @@ class LogSegment:
         self._drop_handles()
 
     def _drop_handles(self) -> None:
-        self._context.handles.drop((self._handle_owner, LOG_SUFFIX))
-        self.drop_indexes()
+        owner = self._handle_owner
+        self._context.handles.drop((owner, LOG_SUFFIX), (owner, INDEX_SUFFIX), (owner, TIME_INDEX_SUFFIX))
         self._changed()
 
     def check(self) -> None:

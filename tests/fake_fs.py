@@ -108,7 +108,7 @@ class WatchedFile:
     def __init__(self, fs: WatchedFs, inner: File, inode: int) -> None:
         self._fs = fs
         self.inner = inner
-        self.inode = inode
+        self.number = inode
 
     @property
     def path(self) -> str:
@@ -117,7 +117,7 @@ class WatchedFile:
     def _perform(
         self, kind: str, action: Callable[[], Result], *, position: int = 0, size: int = 0, data: bytes = b""
     ) -> Result:
-        return self._fs.perform(Operation(kind, self.path, self.inode, position, size, data), action)
+        return self._fs.perform(Operation(kind, self.path, self.number, position, size, data), action)
 
     def pread(self, size: int, position: int) -> bytes:
         return self._perform("pread", lambda: self.inner.pread(size, position), position=position, size=size)
@@ -159,6 +159,9 @@ class WatchedFile:
 
     def stat(self) -> FileStat:
         return self.inner.stat()
+
+    def inode(self) -> int:
+        return self.inner.inode()
 
     def map(self, size: int) -> Mapping:
         return WatchedMapping(self, self._perform("map", lambda: self.inner.map(size), size=size))

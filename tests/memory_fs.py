@@ -163,6 +163,9 @@ class MemoryFile:
     def stat(self) -> FileStat:
         return self._opened().stat()
 
+    def inode(self) -> int:
+        return self._opened().number
+
     def map(self, size: int) -> MemoryMapping:
         inode = self._opened(writing=True)
         if len(inode.data) < size:

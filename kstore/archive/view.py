@@ -339,6 +339,9 @@ class _MadeFile:
     def stat(self) -> FileStat:
         return self._stat
 
+    def inode(self) -> int:
+        return self._stat.inode
+
     def send_to(self, socket_fd: int, position: int, size: int) -> int:
         return os.write(socket_fd, self.pread(size, position))
 

@@ -149,8 +149,9 @@ class IndexRepairs:
                 evicted.is_examined = False
 
     def _drop(self, segment: LogSegment) -> None:
-        indexes = self._kept.pop(segment, {})
-        self._kept_bytes -= sum(index.memory_bytes for index in indexes.values())
+        indexes = self._kept.pop(segment, None)
+        if indexes is not None:
+            self._kept_bytes -= sum(index.memory_bytes for index in indexes.values())
 
 
 def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:

@@ -7,7 +7,7 @@ general path, which has the rules and the errors.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 from kstore.engine.reads import LogReads
 from kstore.errors import OffsetOutOfRangeError, StorageError
@@ -20,17 +20,13 @@ from kstore.segment import UNINDEXED_BYTES, LogSegment
 
 __all__ = ["FoundBatch", "batch_of", "record_of"]
 
+# Bytes that hold the batch whole, and where it begins in them; its CRC is not checked. A named tuple takes 0.3 us more.
+FoundBatch: TypeAlias = tuple[bytes, int]
+
 # Entries that are this close hold small batches between them, or one that is not large: all are read together.
 NEAR_BYTES = 1 << 13
 # At most this much is read without knowing that it is one batch.
 READ_BYTES_MAX = 1 << 18
-
-
-class FoundBatch(NamedTuple):
-    """The batch at byte ``at`` of ``data``, whole; its CRC is not checked."""
-
-    data: bytes
-    at: int
 
 
 def record_of(log: LogReads, offset: int) -> Record | None:
@@ -57,7 +53,8 @@ def record_of(log: LogReads, offset: int) -> Record | None:
     if found is None:
         return None
     counters = source.context.counters
-    record = record_at(found.data, found.at, offset, counters.delivered)
+    data, at = found
+    record = record_at(data, at, offset, counters.delivered)
     if record is not None:
         counters.reads += 1
     return record
@@ -79,7 +76,7 @@ def batch_of(segment: LogSegment, offset: int, stop: int, offset_stop: int, file
             return None
         data = file.pread(stop, 0)
         found = find_batch(data, stop, offset, base_offset, offset_stop)
-        return FoundBatch(data, found[0]) if found is not None and sum(found) <= len(data) else None
+        return (data, found[0]) if found is not None and sum(found) <= len(data) else None
     try:
         floor_offset, floor, ceiling_offset, ceiling, after = segment.offset_index().around(offset)
     except INDEX_FAILURES:
@@ -117,7 +114,7 @@ def batch_of(segment: LogSegment, offset: int, stop: int, offset_stop: int, file
 def _whole(data: bytes, at: int, size: int, position: int, file: File) -> FoundBatch | None:
     """The batch of ``size`` bytes at byte ``at`` of ``data``, read again if that ends within it."""
     if at + size <= len(data):
-        return FoundBatch(data, at)
+        return data, at
     again = file.pread(size, position + at)
     # Another history may have been written there meanwhile.
-    return FoundBatch(again, 0) if again.startswith(data[at : at + BATCH_HEADER_BYTES]) else None
+    return (again, 0) if again.startswith(data[at : at + BATCH_HEADER_BYTES]) else None

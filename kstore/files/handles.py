@@ -85,16 +85,17 @@ class HandleCache:
             opened = opener()
         return self._put(key, opened, drops)
 
-    def drop(self, key: Hashable) -> None:
-        """Drops the handle for ``key``, if present."""
+    def drop(self, *keys: Hashable) -> None:
+        """Drops the handles for ``keys``, those that are present."""
         with self._lock:
             self._drops += 1
-            dropped = self._handles.get(key)
-            if dropped is not None:
-                # Nothing between these two statements can run a signal handler.
-                del self._handles[key]
-                self._memory_bytes -= dropped[1]
-                _kept.discard(self, (key,))
+            for key in keys:
+                dropped = self._handles.get(key)
+                if dropped is not None:
+                    # Nothing between these two statements can run a signal handler.
+                    del self._handles[key]
+                    self._memory_bytes -= dropped[1]
+                    _kept.discard(self, (key,))
 
     def clear(self) -> None:
         """Drops every handle."""

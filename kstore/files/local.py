@@ -89,10 +89,11 @@ class OsMapping:
 class OsFile:
     """``File`` over a descriptor, which it owns."""
 
-    __slots__ = ("__weakref__", "_fd", "_has_failed_sync", "path")
+    __slots__ = ("__weakref__", "_fd", "_has_failed_sync", "_inode", "path")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
+        self._inode: int | None = None
         self._has_failed_sync = False
         self.path: str = path
 
@@ -256,6 +257,11 @@ class OsFile:
         except OSError as error:
             raise self._error(error) from error
 
+    def inode(self) -> int:
+        if self._inode is None:
+            self._inode = self.stat().inode
+        return self._inode
+
     def map(self, size: int) -> OsMapping:
         try:
             platform.fill(self._fd, size)
@@ -294,8 +300,11 @@ class OsFileSystem:
         flags = OPEN_FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if create else 0)
         name = os.fspath(path)
         try:
-            file = OsFile(relieved(os.open, name, flags, mode), name)
-            if stat_module.S_ISREG(os.fstat(file.fileno()).st_mode):
+            fd = relieved(os.open, name, flags, mode)
+            file = OsFile(fd, name)
+            stat = os.fstat(fd)
+            if stat_module.S_ISREG(stat.st_mode):
+                file._inode = stat.st_ino
                 return file
             file.close()
             raise OSError(errno.EINVAL, "not a regular file")

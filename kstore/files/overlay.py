@@ -154,6 +154,9 @@ class _OverlayFile:
         content = self._content
         return FileStat(content.size, content.mtime_ns, content.inode, NO_DEVICE, True, False)
 
+    def inode(self) -> int:
+        return self._content.inode
+
     def map(self, size: int) -> _OverlayMapping:
         if self._content.size < size:
             self._content.truncate(size)

@@ -383,6 +383,9 @@ class RemoteFile:
     def stat(self) -> FileStat:
         return self._fs.stat(self.path)
 
+    def inode(self) -> int:
+        return self.stat().inode
+
     def advise(self, position: int, size: int, advice: Advice) -> None:
         """Nothing: a store manages its own memory."""
 

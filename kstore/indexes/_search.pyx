@@ -6,11 +6,11 @@ Nothing releases the GIL.
 
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-__all__ = ["floor_slot", "offset_entries", "offset_rows", "time_entries", "time_rows"]
+__all__ = ["entries_around", "floor_slot", "offset_entries", "offset_rows", "time_entries", "time_rows"]
 
 cdef enum:
     # Of rows of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
@@ -44,6 +44,41 @@ def floor_slot(data, Py_ssize_t entries, Py_ssize_t entry_size, bytes key, Py_ss
     finally:
         PyBuffer_Release(&view)
     return low
+
+
+def entries_around(bytes data not None, Py_ssize_t entries, int64_t base_offset, int64_t offset):
+    """``OffsetIndex.around`` for ``offset``, among the first ``entries`` of an offset index.
+
+    None unless there are an entry below it and two from it on, and none of their numbers is negative. Raises ValueError
+    if ``data`` is shorter than its entries.
+    """
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
+    cdef const uint8_t* at
+    cdef Py_ssize_t low = -1, high = entries, middle
+    cdef int64_t floor, ceiling, floor_position, ceiling_position, stop
+    cdef uint32_t delta
+    if not 0 <= entries <= PyBytes_GET_SIZE(data) // OFFSET_ENTRY_SIZE:
+        raise ValueError(f"{entries} entries of {OFFSET_ENTRY_SIZE} bytes in {PyBytes_GET_SIZE(data)}")
+    # No difference that could overflow. The entry below ``offset`` is not above it by one.
+    if not 0 <= base_offset <= INT64_MAX - INT32_MAX or offset <= base_offset or offset - base_offset - 1 > INT32_MAX:
+        return None
+    delta = <uint32_t>(offset - base_offset - 1)
+    while high - low > 1:
+        middle = low + (high - low) // 2
+        # As bytes are compared: a negative number counts as a large one.
+        if <uint32_t>load_32(start + middle * OFFSET_ENTRY_SIZE) <= delta:
+            low = middle
+        else:
+            high = middle
+    if low < 0 or low + 2 >= entries:
+        return None
+    at = start + low * OFFSET_ENTRY_SIZE
+    floor, floor_position = load_32(at), load_32(at + 4)
+    ceiling, ceiling_position = load_32(at + 8), load_32(at + 12)
+    stop = load_32(at + 20)
+    if floor < 0 or floor_position < 0 or ceiling < 0 or ceiling_position < 0 or stop < 0:
+        return None
+    return base_offset + floor, floor_position, base_offset + ceiling, ceiling_position, stop
 
 
 cdef inline uint8_t* store_32(uint8_t* at, uint32_t value) noexcept:

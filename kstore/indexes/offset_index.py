@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
-from kstore.indexes._search import floor_slot, offset_entries, offset_rows
+from kstore.indexes._search import entries_around, offset_entries, offset_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
-__all__ = ["IndexSpan", "OffsetIndex"]
+__all__ = ["OffsetIndex"]
 
 ENTRY = struct.Struct(">ii")
 INT32 = struct.Struct(">i")
@@ -31,20 +30,6 @@ assert TWO_ENTRIES.size == 2 * ENTRY.size
 
 POSITION_AT = 4
 POSITION_MAX = INT32_MAX
-
-
-class IndexSpan(NamedTuple):
-    """The two entries between which an offset lies: the last one below it, and the first one at or above it.
-
-    An offset is -1 if there is no such entry; the position of the first one is then 0, where the segment starts.
-    ``stop`` is the position of the entry after the second one, 0 if there is none.
-    """
-
-    floor_offset: int
-    floor_position: int
-    ceiling_offset: int
-    ceiling_position: int
-    stop: int
 
 
 class OffsetIndex(EntryIndex[OffsetPosition]):
@@ -149,24 +134,22 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
                     return OffsetPosition(self.base_offset + delta, position), max(behind, 0)
         return self._entry_or_start(slot), 0
 
-    def around(self, offset: int) -> IndexSpan:
-        """The entries around ``offset``. Raises: CorruptIndexError if they cannot be right, or were just cut."""
+    def around(self, offset: int) -> tuple[int, int, int, int, int]:
+        """The two entries between which ``offset`` lies, and where the next one is: five numbers.
+
+        Offset and position of the last entry below it, the same of the first one at or above it, and the position of
+        the entry after that, 0 if there is none. An offset is -1 if there is no such entry, and its position 0.
+        Raises: CorruptIndexError if they cannot be right, or were just cut.
+        """
+        source, count = self._source, self._count
+        if type(source) is bytes and len(source) >= 8 * count:
+            # A sealed index, and an entry in its middle: the case of most lookups.
+            span = entries_around(source, count, self.base_offset, offset)
+            if span is not None:
+                return span
         base = self.base_offset
         below = offset - base - 1
-        if below < 0:
-            slot = -1
-        else:
-            key = INT32.pack(below if below < DELTA_MAX else DELTA_MAX)
-            source, count = self._source, self._count
-            if type(source) is bytes:
-                # A sealed index, and an entry in its middle: the case of most lookups.
-                slot = floor_slot(source, count, 8, key, 0)
-                if 0 <= slot < count - 2:
-                    floor, floor_position, ceiling, ceiling_position, _, stop = ENTRIES[3].unpack_from(source, slot * 8)
-                    if floor_position >= 0 <= ceiling_position and ceiling >= 0 <= stop:
-                        return IndexSpan(base + floor, floor_position, base + ceiling, ceiling_position, stop)
-            else:
-                slot = self._floor_slot(key, 0)
+        slot = -1 if below < 0 else self._floor_slot(INT32.pack(min(below, DELTA_MAX)), 0)
         first = slot if slot > 0 else 0
         count = min(slot + 3, self._count) - first
         fields: tuple[int, ...] = ()
@@ -176,7 +159,7 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
                 raise CorruptIndexError(f"entries {fields} around offset {offset}, expected {count}", path=self.path)
         none = -1 - base
         fields = (none, 0, *fields, none, 0, 0, 0) if slot < 0 else (*fields, none, 0, 0, 0)
-        return IndexSpan(base + fields[0], fields[1], base + fields[2], fields[3], fields[5])
+        return base + fields[0], fields[1], base + fields[2], fields[3], fields[5]
 
     def upper_bound(self, position: int) -> OffsetPosition | None:
         """The first entry at or after ``position`` (bytes), or None (Kafka: fetchUpperBoundOffset)."""

@@ -65,7 +65,11 @@ cdef bint pass_records(Walk* walk, int32_t wanted) noexcept nogil:
     """Passes the records below offset delta ``wanted``; False if there is no such record, or a size cannot be right."""
     cdef RecordView record
     cdef const uint8_t* at
+    cdef const uint8_t* first
     cdef int32_t size = 0
+    # Of the record before: all its bytes, and those of its size.
+    cdef Py_ssize_t step = 0
+    cdef uint32_t lead = 0, mask = 0
     if walk.count <= walk.last_offset_delta:
         # Compacted: only the records tell which offsets are left.
         while walk.index < walk.count:
@@ -79,10 +83,19 @@ cdef bint pass_records(Walk* walk, int32_t wanted) noexcept nogil:
                 return True
         return False
     while walk.index < wanted:
-        at = get_varint(walk.at, walk.stop, &size)
-        if unlikely(at == NULL or size < RECORD_SIZE_MIN - 1 or size > walk.stop - at):
-            return False
-        walk.at = at + size
+        at = walk.at
+        if step and step <= walk.stop - at and big_endian_32(at) & mask == lead:
+            # As large as the record before: the processor guesses so, and reads on before it has the bytes of the size.
+            walk.at = at + step
+        else:
+            first = get_varint(at, walk.stop, &size)
+            if unlikely(first == NULL or size < RECORD_SIZE_MIN - 1 or size > walk.stop - first):
+                return False
+            walk.at = first + size
+            # A record has more than four bytes.
+            step = walk.at - at if first - at <= 4 else 0
+            mask = <uint32_t>0xFFFFFFFF << (32 - 8 * (first - at)) if step else 0
+            lead = big_endian_32(at) & mask
         walk.index += 1
     walk.previous_delta = wanted - 1
     return True

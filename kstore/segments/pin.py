@@ -28,19 +28,21 @@ class FilePin:
 
     def hold(self, stat: FileStat, path: str) -> FileStat:
         """``stat``, if it is that of the file seen first, or is the first. Raises: FileMissingError."""
-        if not self._is_active:
-            return stat
-        if self._inode is None:
-            self._inode = stat.inode
-        if self._inode != stat.inode:
-            raise FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
+        if self._is_active:
+            self._hold(stat.inode, path)
         return stat
 
     def opened(self, file: File) -> File:
         """``file``, as ``hold``. Raises: FileMissingError."""
         if self._is_active:
-            self.hold(file.stat(), file.path)
+            self._hold(file.inode(), file.path)
         return file
+
+    def _hold(self, inode: int, path: str) -> None:
+        if self._inode is None:
+            self._inode = inode
+        if self._inode != inode:
+            raise FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
 
     def release(self) -> None:
         """Lets the next file be the first."""

@@ -14,10 +14,12 @@ from kstore.errors import CorruptDataError
 from kstore.record._codec import Record
 from kstore.record._runs import Run, find_batch, record_at
 from kstore.record.batch import Batch, parse_v2
+from kstore.record.builder import build_batch
 from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.types import OFFSET_MAX
 from tests.foreign_batches import tampered
+from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record
 from tests.oracle_legacy import message, wrapper
 from tests.run_helpers import TIME, small_batch, tally
 from tests.selection import tries
@@ -240,6 +242,44 @@ def test_a_lookup_in_damaged_bytes_gives_what_a_crc_covers(seed: int) -> None:
                 generator.randrange(-1, 9), generator.randrange(-1, 9), generator.randrange(-1, 200),
             )  # fmt: skip
             assert found is None or (0 <= found[0] <= len(data) - 61 <= len(data) <= 1 << 20 and found[1] >= 61)
+
+
+def skipped_to(data: bytes, wanted: int) -> OracleRecord | None:
+    """Record ``wanted`` of a batch, after the sizes of those before it; None if it or one of these cannot be right."""
+    reader = Reader(data[61:])
+    try:
+        for _ in range(wanted):
+            size = reader.varint(32)
+            if size < 6:
+                return None
+            reader.take(size)
+        record = decode_record(reader.take(reader.varint(32)), 0, TIME)
+    except OracleError:
+        return None
+    return record if record.offset == wanted else None
+
+
+def test_records_of_any_sizes_are_passed_by_their_sizes(seed: int) -> None:
+    generator = random.Random(seed)
+    found = 0
+    for _ in range(CHUNKS):
+        sizes = generator.choices([1, 2, 50, 56, 57, 58, 59, 100, 9000], k=3)
+        values = [bytes(generator.choice(sizes)) for _ in range(generator.randrange(1, 40))]
+        sound = build_batch([Record(at, TIME, value=value) for at, value in enumerate(values)])
+        changed = bytearray(sound)
+        for _ in range(generator.choice([0, 1, 1, 3])):
+            # Often a size: records of one size follow each other.
+            position = 61 + generator.randrange(len(sound) - 61)
+            changed[position] = generator.choice([changed[position] ^ 1 << generator.randrange(8), 0x80, 0xFF, 0])
+        data = tampered(bytes(changed))
+        wanted = generator.randrange(len(values))
+        record, expected = record_at(data, 0, wanted, tally()), skipped_to(data, wanted)
+        assert (record is None) == (expected is None)
+        if record is not None and expected is not None:
+            assert (record.value, record.headers) == (expected.value, expected.headers)
+            found += 1
+        assert record_at(data[: generator.randrange(len(data))], 0, wanted, tally()) is None
+    assert found > CHUNKS // 3
 
 
 def test_every_flipped_bit_of_a_batch_that_is_looked_up() -> None:

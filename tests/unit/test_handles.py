@@ -48,6 +48,27 @@ def test_an_evicted_file_stays_open_for_its_reader(tmp_path: Path) -> None:
         os.fstat(fd)
 
 
+def test_several_handles_are_dropped_at_once() -> None:
+    cache = HandleCache(4)
+    for key in "abcd":
+        cache.get(key, lambda: Handle(5))
+    cache.drop("a", "c", "missing")
+    cache.check()
+    assert [key for key in "abcd" if key in cache] == ["b", "d"]
+    assert cache.memory_bytes == 10
+
+
+def test_a_file_knows_its_inode_while_it_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a")
+    first, number = SYSTEM_FS.open(path), path.stat().st_ino
+    path.rename(tmp_path / "b")
+    path.write_bytes(b"other")
+    assert first.inode() == number == first.stat().inode
+    assert SYSTEM_FS.open(path).inode() == path.stat().st_ino != number
+    assert OsFile(os.dup(first.fileno()), first.path).inode() == number
+
+
 def test_drop_and_clear_forget_handles() -> None:
     cache = HandleCache(3)
     handles = {key: weakref.ref(cache.get(key, Handle)) for key in "abc"}

@@ -26,6 +26,7 @@ from kstore.errors import (
 )
 from kstore.files.local import SYSTEM_FS
 from kstore.index import OffsetIndex
+from kstore.indexes._search import entries_around
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.offset_index_parts import BASE, create, encoded, fill
 
@@ -251,6 +252,53 @@ def test_any_bytes_can_be_searched(seed: int) -> None:
             assert upper is None or upper.position >= 0
         assert index.last_entry.position >= 0
         assert len(list(index.entries())) == index.entry_count
+
+
+def around(entries: list[tuple[int, int]], offset: int) -> tuple[int, int, int, int, int]:
+    """The same by a plain search."""
+    at = sum(BASE + delta < offset for delta, _ in entries)
+    floor = (BASE + entries[at - 1][0], entries[at - 1][1]) if at else (-1, 0)
+    ceiling = (BASE + entries[at][0], entries[at][1]) if at < len(entries) else (-1, 0)
+    return (*floor, *ceiling, entries[at + 1][1] if at + 1 < len(entries) else 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 100, 1025])
+def test_the_entries_around_an_offset_agree_with_a_plain_search(path: Path, count: int) -> None:
+    rng = random.Random(count)
+    deltas = sorted(rng.sample(range(count * 3 + 1), count))
+    entries = [(delta, slot * 50 + 7) for slot, delta in enumerate(deltas)]
+    sealed = OffsetIndex.from_bytes(encoded(*entries), BASE)
+    mapped = create(path, entries=count + 1)
+    for delta, position in entries:
+        mapped.append(BASE + delta, position)
+    for target in {0, 1, *deltas, *(delta + 1 for delta in deltas), count * 3 + 5, 2**31, 2**40}:
+        expected = around(entries, BASE + target)
+        assert sealed.around(BASE + target) == expected
+        assert mapped.around(BASE + target) == expected
+    assert sealed.around(0) == around(entries, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_entries_around_an_offset_in_any_bytes_are_no_negative_numbers(seed: int) -> None:
+    rng = random.Random(seed)
+    rising = sorted(rng.randrange(2**32) for _ in range(60))
+    data = b"".join(delta.to_bytes(4, "big") + rng.randbytes(4) for delta in rising)
+    for content in (rng.randbytes(rng.randrange(4000)), data):
+        for base in (0, BASE, 2**63 - 2**31, 2**63 - 2):
+            index = OffsetIndex.from_bytes(content, base)
+            for _ in range(50):
+                try:
+                    span = index.around(min(base + rng.randrange(2**32), 2**63 - 1))
+                except CorruptIndexError:
+                    continue
+                assert min(span[1], span[3], span[4]) >= 0
+                assert all(offset == -1 or base <= offset < base + 2**31 for offset in (span[0], span[2]))
+
+
+@pytest.mark.parametrize(("entries", "size"), [(2, 15), (-1, 16), (1, 0), (1 << 62, 16)])
+def test_a_search_for_entries_looks_at_none_beyond_the_bytes(entries: int, size: int) -> None:
+    with pytest.raises(ValueError, match="entries of 8 bytes"):
+        entries_around(bytes(size), entries, 0, 1)
 
 
 # --- truncate ---------------------------------------------------------------------------------------------------------
