@@ -306,8 +306,7 @@ class LogSegment:
 
     def drop_indexes(self) -> None:
         """Makes the next lookup read both indexes again."""
-        owner = self._handle_owner
-        self._context.handles.drop((owner, INDEX_SUFFIX), (owner, TIME_INDEX_SUFFIX))
+        self._context.handles.drop((self._handle_owner, INDEX_SUFFIX), (self._handle_owner, TIME_INDEX_SUFFIX))
 
     def _changed(self) -> None:
         """It is no longer the segment that was, or is being, examined."""
@@ -444,19 +443,21 @@ class LogSegment:
             return ()
 
     def largest_timestamp(self, stop: int, *, repair: bool = True) -> TimestampOffset:
-        """The greatest timestamp up to position ``stop``, with the last offset of the batch that first had it.
+        """The greatest timestamp up to position ``stop``, -1 for the end, with the last offset of its first batch.
 
         (NO_TIMESTAMP, NO_OFFSET) if no record has one. Taken from the last time index entry if its batch agrees, and
         from a walk over what it does not cover, which is remembered: while a segment is written to, or if its last
-        entry is damaged, later batches have no entry. ``repair`` as in ``locate``: then a walk that would be long
-        examines the indexes as well.
+        entry is damaged, later batches have no entry. ``repair`` as in ``locate``, also before a long walk.
         """
         tail = self.tail
         if tail is not None:
             return TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
         largest = self._largest
         if largest is None and stop <= UNINDEXED_BYTES:
-            largest = self._largest = largest_of_plain(self._open_log(), stop, self.base_offset)
+            file = self._open_log()
+            stop = self.size_in(file) if stop < 0 else stop
+            if stop <= UNINDEXED_BYTES:
+                largest = self._largest = largest_of_plain(file, stop, self.base_offset)
         if largest is None:
             located = self._last_time(stop, repair=repair)
             if repair and not self.is_examined and self._is_far(located, stop) and self._repair():
@@ -466,16 +467,6 @@ class LogSegment:
                 largest = self._walk_for_largest(stop, located)
             self._largest = largest
         return largest
-
-    def largest_of_all(self, *, repair: bool = True) -> TimestampOffset:
-        """``largest_timestamp`` of a whole segment; the file of a small one is opened once, and not looked at by its
-        name."""
-        if self.tail is None and self._size < 0:
-            file = self._open_log()
-            size = self.size_in(file)
-            if size <= UNINDEXED_BYTES:
-                self._largest = largest_of_plain(file, size, self.base_offset)
-        return self.largest_timestamp(self.size, repair=repair)
 
     @property
     def has_damage(self) -> bool:

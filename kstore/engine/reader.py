@@ -19,7 +19,7 @@ from kstore.engine.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS
 from kstore.record._codec import Record
-from kstore.record._runs import Run
+from kstore.record._runs import Run, batch_run
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.compression import NO_CODEC
 from kstore.record.parse import parse_batch
@@ -38,6 +38,8 @@ RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None]
 
 # A larger batch is decoded alone, in one pass; a run takes two.
 RUN_BATCH_BYTES = 1 << 16
+# The first batch of a read up to this size is checked as a run: a lookup of one record ends in it.
+FIRST_BATCH_BYTES = 1 << 18
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip", "yield")
 
 
@@ -239,6 +241,13 @@ class _ReadPlan(Generic[Item]):
             file = segment.log_file()
             limit = bound.limit_of(segment, file)
             whole = batch_of(segment, self._offset, limit, end, file)
+            if whole is not None and self._decode_run is not None:
+                checked = batch_run(*whole, self._offset, end, FIRST_BATCH_BYTES)
+                if checked is not None:
+                    stop = min(self._stop, bound.high_watermark)
+                    records = self._decode_run(checked, self._offset, stop, self._counters.delivered, None)
+                    self._offset = min(checked.next_offset, stop)
+                    return records
             if whole is not None:
                 batch = parse_batch(*whole)
             else:

@@ -118,7 +118,7 @@ class Retention:
         for segment, stop_offset in zip(files.segments, stops, strict=True):
             largest, mtime_ms, has_damage = NO_TIMESTAMP, 0, False
             if with_times:
-                largest = segment.largest_of_all(repair=repair).timestamp
+                largest = segment.largest_timestamp(segment.known_size, repair=repair).timestamp
                 has_damage = segment.has_damage
                 if needs_file_time(largest, now_ms, has_damage=has_damage):
                     mtime_ms = segment.mtime_ms()

@@ -23,6 +23,7 @@ __all__ = [
     "RunValues",
     "Texts",
     "TimeCheck",
+    "batch_run",
     "batch_times",
     "checksum",
     "epoch_starts",
@@ -169,6 +170,7 @@ def find_batch(
     indexed: int = -1,
     indexed_at: int = -1,
 ) -> tuple[int, int] | None: ...
+def batch_run(data: bytes, at: int, target: int, offset_stop: int, size_max: int) -> Run | None: ...
 def record_at(data: bytes, at: int, target: int, tally: array[int]) -> Record | None: ...
 
 _Spread = tuple[int, int, int, int, dict[int, int]]

@@ -30,7 +30,7 @@ from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
     "FoundRecords", "IndexNotes", "KeySketch", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts",
-    "TimeCheck", "batch_times", "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers",
+    "TimeCheck", "batch_run", "batch_times", "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers",
     "follow_transactions", "greatest_bytes", "index_notes", "pass_producers", "record_at", "walk_run",
 ]
 

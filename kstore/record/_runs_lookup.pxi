@@ -109,26 +109,52 @@ cdef bint has_right_crc(bytes data, Py_ssize_t at, Py_ssize_t size) except -1:
     return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)
 
 
+cdef bint is_plain_batch(bytes data, Py_ssize_t at, int64_t target, Head* head) noexcept:
+    """Whether a batch that spans offset ``target``, of version 2 and neither compressed nor a control batch, is whole at
+    byte ``at``."""
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef const uint8_t* batch
+    if not 0 <= at <= size - HEADER_SIZE:
+        return False
+    batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
+    if batch[MAGIC_POSITION] != MAGIC or not read_head(batch, head) or head.size > size - at:
+        return False
+    if head.attributes & (ATTRIBUTE_CODEC | ATTRIBUTE_CONTROL):
+        return False
+    return head.base_offset <= target <= head.last_offset
+
+
+def batch_run(bytes data not None, Py_ssize_t at, int64_t target, int64_t offset_stop, Py_ssize_t size_max):
+    """The plain batch at byte ``at`` of ``data`` as a Run, checked as by ``walk_run``; None if it is not plain.
+
+    Also None if it does not span offset ``target``, ends at or above ``offset_stop``, or has more than ``size_max``
+    bytes.
+    """
+    cdef Head head
+    if not is_plain_batch(data, at, target, &head) or head.last_offset >= offset_stop or head.size > size_max:
+        return None
+    if not has_right_crc(data, at, head.size):
+        return None
+    if not has_whole_records(<const uint8_t*>PyBytes_AS_STRING(data) + at, &head):
+        return None
+    return one_batch(data, at, &head)
+
+
 def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array tally not None):
     """The Record with offset ``target`` from the plain batch at byte ``at`` of ``data``, whose CRC is checked.
 
     None if the batch is compressed, a control batch, not whole or damaged, or has no such record. Of the records before
     it only the sizes are read, unless some are missing, and of those after it nothing. ``tally`` as in ``Run.records``.
     """
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-    cdef const uint8_t* batch
     cdef Head head
     cdef Walk walk
     cdef RecordView view
     cdef RunRecords cursor
-    if not 0 <= at <= size - HEADER_SIZE:
+    if not is_plain_batch(data, at, target, &head):
         return None
-    batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
-    if batch[MAGIC_POSITION] != MAGIC or not read_head(batch, &head) or head.size > size - at:
+    if not begin_records(&walk, <const uint8_t*>PyBytes_AS_STRING(data) + at, &head):
         return None
-    if not head.base_offset <= target <= head.last_offset or head.attributes & (ATTRIBUTE_CODEC | ATTRIBUTE_CONTROL):
-        return None
-    if not begin_records(&walk, batch, &head) or not has_right_crc(data, at, head.size):
+    if not has_right_crc(data, at, head.size):
         return None
     if not pass_records(&walk, <int32_t>(target - head.base_offset)) or not next_record(&walk, &view):
         return None
@@ -141,6 +167,7 @@ def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array ta
 
 
 cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):
+    cdef const uint8_t* batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
     cdef Run run = Run.__new__(Run)
     run.data = data
     run.position = 0
@@ -151,5 +178,7 @@ cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):
     run.batch_count = 1
     run.record_count = head.record_count
     run.has_gap = run.is_compressed = False
+    run.has_producers = <int64_t>big_endian_64(batch + 43) >= 0
+    run.leader_epoch_max = max(<int32_t>big_endian_32(batch + 12), <int32_t>-1)
     run.reason_index = SIZE_LIMIT
     return run

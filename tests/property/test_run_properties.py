@@ -12,7 +12,7 @@ import pytest
 
 from kstore.errors import CorruptDataError
 from kstore.record._codec import Record
-from kstore.record._runs import Run, find_batch, record_at
+from kstore.record._runs import Run, batch_run, find_batch, record_at
 from kstore.record.batch import Batch, parse_v2
 from kstore.record.builder import build_batch
 from kstore.record.scan import BufferSource, scan
@@ -280,6 +280,40 @@ def test_records_of_any_sizes_are_passed_by_their_sizes(seed: int) -> None:
             found += 1
         assert record_at(data[: generator.randrange(len(data))], 0, wanted, tally()) is None
     assert found > CHUNKS // 3
+
+
+def test_a_first_batch_is_a_run_if_it_is_one_to_the_walk(seed: int) -> None:
+    generator = random.Random(seed)
+    found = 0
+    for _ in range(CHUNKS):
+        sound = mixed(generator)
+        for data in (sound, damaged(sound, generator), sound[: generator.randrange(len(sound) + 1)]):
+            runs: dict[int, tuple[int, int, bytes]] = {}
+            for position, batch in scan(BufferSource(data), 0, len(data)):
+                one = list(walk_runs(BufferSource(bytes(batch.data)), 0, batch.size, next_offset=batch.base_offset))
+                if isinstance(one[0], Run) and not batch.is_control:
+                    runs[position] = (batch.base_offset, batch.last_offset, bytes(batch.data))
+            for position in {*runs, generator.randrange(-2, len(data) + 2)}:
+                base, last, content = runs.get(position, (0, 0, b""))
+                target = generator.randrange(base - 1, last + 2)
+                stop, size_max = (
+                    generator.choice([last, last + 1, OFFSET_MAX]),
+                    generator.choice([len(content), 1 << 20]),
+                )
+                run = batch_run(data, position, target, stop, size_max)
+                assert (run is not None) == (position in runs and base <= target <= last < stop)
+                assert batch_run(data, position, target, stop, len(content) - 1) is None
+                if run is not None:
+                    assert data[run.start : run.stop] == content
+                    (batch,) = [batch for _, batch in run.batches()]
+                    assert (run.base_offset, run.next_offset, run.batch_count) == (base, last + 1, 1)
+                    assert run.record_count == batch.record_count
+                    assert run.has_producers == (batch.producer_id >= 0)
+                    assert run.leader_epoch_max == max(batch.leader_epoch, -1)
+                    records = list(run.records(target, OFFSET_MAX, tally()))
+                    assert records == list(batch.records(target, OFFSET_MAX))
+                    found += 1
+    assert found > CHUNKS
 
 
 def test_every_flipped_bit_of_a_batch_that_is_looked_up() -> None:
