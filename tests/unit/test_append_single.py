@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -23,9 +24,12 @@ from kstore.errors import (
     ForkedError,
     InvalidRecordError,
     KstoreError,
+    PoisonedError,
     ReadOnlyError,
     RecordTooLargeError,
+    SyncFailedError,
 )
+from kstore.files import platform
 from kstore.files.local import OsFile
 from kstore.log import writer_of
 from kstore.record._codec import Record
@@ -198,6 +202,24 @@ def test_it_is_not_taken_where_a_sync_follows_the_turn_nor_in_a_closed_log(tmp_p
             closed(b"b")
     with Log(tmp_path / "os", read_only=True) as view, pytest.raises(ReadOnlyError):
         view.append(b"b")
+
+
+def test_a_poisoned_log_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    log = log_at(tmp_path / "log", durability="os")
+    log.append(b"a")
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "sync_data", fail)
+        with pytest.raises(SyncFailedError):
+            log.flush()
+    before = files_of(tmp_path / "log")
+    assert writer_of(log).appends.append_single(b"b", None) is None
+    with pytest.raises(PoisonedError):
+        log.append(b"b")
+    assert files_of(tmp_path / "log") == before
+    log.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
