@@ -108,6 +108,27 @@ def test_a_commit_that_fails_wakes_its_group_and_the_next_one_leads(error: type[
     assert again.result == "done"
 
 
+def test_a_leader_that_is_interrupted_before_it_has_a_group_passes_the_lead_on() -> None:
+    other = Heard()
+    threads: list[threading.Thread] = []
+    ended: list[object] = []
+
+    class Interrupting(ManualClock):
+        def monotonic(self) -> float:
+            if not threads:
+                threads.extend(waiting(group, [other], ended))
+                raise KeyboardInterrupt
+            return super().monotonic()
+
+    commits = Commits()
+    group = commits.group = GroupCommit(commits.commit, Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        group.submit(Heard())
+    joined(threads)
+    assert commits.groups == [[other]]
+    assert ended == [None]
+
+
 def test_an_item_has_its_own_error() -> None:
     def commit(group: list[Any]) -> None:
         group[0].error = StorageError("refused")
