@@ -27,6 +27,7 @@ COMPILED = {
     "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
     "kstore.engine._group": ["kstore/engine/_group.pyx"],
     "kstore.engine._synced": ["kstore/engine/_synced.pyx"],
+    "kstore.engine._placed": ["kstore/engine/_placed.pyx"],
     "kstore.engine._single": ["kstore/engine/_single.pyx"],
     "kstore.shared._turn": ["kstore/shared/_turn.pyx"],
     "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],

@@ -1,4 +1,4 @@
-"""The short path of an append, for the one of appends that are synced."""
+"""The parts of the short path of an append that other ways share."""
 
 from cpython cimport array
 from libc.stdint cimport int64_t
@@ -9,11 +9,18 @@ cdef class LogFields:
     cdef public int64_t last_append_ms, flush_messages
 
 
-cdef class SingleAppends:
+cdef class LogAppends:
     cdef LogFields files
     cdef object take, give_back, clock, durability, rolls, growth, counters
     cdef array.array appended
-    cdef bint is_system_clock, needs_key
+    cdef bint is_system_clock
+
+    cdef void count(self, int64_t appends, int64_t batches, int64_t records, int64_t size) noexcept
+    cdef int64_t now_ms(self) except? -1
+
+
+cdef class SingleAppends(LogAppends):
+    cdef bint needs_key
     # Of a batch.
     cdef Py_ssize_t size_max
     cdef int forks
@@ -22,6 +29,3 @@ cdef class SingleAppends:
     cdef object counted(self, object value, object key, bint timed)
     # Whether a record may take this path. Its batch may still be too large.
     cdef bint is_plain(self, object value, object key) noexcept
-    # Counts appends of one record each.
-    cdef void count(self, int64_t records, int64_t size) noexcept
-    cdef int64_t now_ms(self) except? -1

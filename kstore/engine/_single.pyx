@@ -65,11 +65,10 @@ cdef class LogFields:
     """The fields of ``LogFiles``, which describes them, that each append needs."""
 
 
-cdef class SingleAppends:
-    """Appends to one log, one plain record each. Thread-safe."""
+cdef class LogAppends:
+    """What every compiled way of an append needs of its log."""
 
     def __init__(self, LogFields files not None, lock, durability, rolls, growth):
-        """Until ``use``, no record is plain."""
         self.files = files
         self.take, self.give_back = lock.acquire, lock.release
         self.clock = files.context.clock
@@ -81,6 +80,27 @@ cdef class SingleAppends:
         self.appended = files.counters.appended
         if self.appended.ob_descr.typecode != c"q" or len(self.appended) != len(APPENDED):
             raise TypeError(f"{self.appended!r}, expected the counts of {APPENDED}")
+
+    cdef void count(self, int64_t appends, int64_t batches, int64_t records, int64_t size) noexcept:
+        cdef long long* appended = self.appended.data.as_longlongs
+        appended[0] += appends
+        appended[1] += batches
+        appended[2] += records
+        appended[3] += size
+
+    cdef int64_t now_ms(self) except? -1:
+        cdef timespec now
+        if self.is_system_clock and clock_gettime(CLOCK_REALTIME, &now) == 0:
+            return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+        return self.clock.now_ms()
+
+
+cdef class SingleAppends(LogAppends):
+    """Appends to one log, one plain record each. Thread-safe."""
+
+    def __init__(self, LogFields files not None, lock, durability, rolls, growth):
+        """Until ``use``, no record is plain."""
+        LogAppends.__init__(self, files, lock, durability, rolls, growth)
         self.forks = forks
         self.size_max = 0
 
@@ -104,19 +124,6 @@ cdef class SingleAppends:
         if PyBytes_GET_SIZE(value) > self.size_max or (key is not None and PyBytes_GET_SIZE(key) > self.size_max):
             return False
         return self.forks == forks
-
-    cdef void count(self, int64_t records, int64_t size) noexcept:
-        cdef long long* appended = self.appended.data.as_longlongs
-        appended[0] += records
-        appended[1] += records
-        appended[2] += records
-        appended[3] += size
-
-    cdef int64_t now_ms(self) except? -1:
-        cdef timespec now
-        if self.is_system_clock and clock_gettime(CLOCK_REALTIME, &now) == 0:
-            return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-        return self.clock.now_ms()
 
 
 @cython.final
@@ -201,7 +208,7 @@ cdef class WrittenAppends(SingleAppends):
         except BaseException as error:
             self.rolls.undo(before, error)
             raise
-        self.count(1, size)
+        self.count(1, 1, 1, size)
         return result
 
 

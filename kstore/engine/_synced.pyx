@@ -186,7 +186,7 @@ cdef class SyncedAppends(SingleAppends):
             for at in range(count):
                 single = <PendingSingle>PyList_GET_ITEM(group, at)
                 single.result, single.timestamp = offsets[at], now_ms
-            self.count(count, total)
+            self.count(count, count, count, total)
             files.state_file.publish_durable_end(end)
             if files.producers._state is not None:
                 files.producers.passed(first, end)

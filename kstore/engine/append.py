@@ -7,10 +7,10 @@ value, ``Ends``, which is replaced by one store when an append is complete.
 Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
-``_commit`` takes any number of appends. There are shorter paths of the same steps where there is nothing to decide;
-whatever needs a decision is left to ``_commit``. ``_commit_placed``: batches of one append that certainly go into the
-active segment. ``WrittenAppends``, compiled: one plain record that is not synced. ``SyncedAppends``, compiled: synced
-plain records, of several threads if they append at the same time. ``tests/unit/test_append_placed.py``,
+``_commit`` takes any number of appends. There are shorter paths of the same steps where there is nothing to decide,
+all compiled; whatever needs a decision is left to ``_commit``. ``PlacedAppends``: batches of one append that certainly
+go into the active segment. ``WrittenAppends``: one plain record that is not synced. ``SyncedAppends``: synced plain
+records, of several threads if they append at the same time. ``tests/unit/test_append_placed.py``,
 ``test_append_single.py`` and ``test_append_synced.py`` compare the paths.
 """
 
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
 from kstore.engine._group import GroupCommit
+from kstore.engine._placed import PlacedAppends
 from kstore.engine._single import SingleAppends, WrittenAppends
 from kstore.engine._synced import PendingSingle, SyncedAppends, settle
 from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
@@ -46,7 +47,6 @@ from kstore.record.builder import build_batches
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
 from kstore.rules.arguments import are_timely, as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
-from kstore.rules.sequence import Producer
 from kstore.segments.tail import SegmentTail
 from kstore.types import (
     CREATE_TIME,
@@ -92,7 +92,10 @@ class Appends:
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
         self.stable_offset_max: int = OFFSET_MAX
-        # None if appends are synced after their turn.
+        # None if appends are synced after their turn, as the next two.
+        self._placed: PlacedAppends | None = None
+        if durability.is_sync is self._syncs_writes:
+            self._placed = PlacedAppends(self, files, turn.lock, durability, rolls, growth)
         self.single: SingleAppends | None = None
         self._synced: SyncedAppends | None = None
         self._group = GroupCommit(self._commit_group, self._clock) if durability.is_sync else None
@@ -280,42 +283,7 @@ class Appends:
 
     def _commit_placed(self, append: PendingAppend) -> bool:
         """``_commit`` of one append, also with a producer; False, and nothing is done, if it needs a decision."""
-        if append.spans is not None or self._durability.is_sync is not self._syncs_writes:
-            return False
-        files = self._files
-        if append.with_producers and (self._is_shared or append.stamp is None):
-            return False
-        with self._lock:
-            tail, before = files.tail, files.ends
-            if tail is None or files.closed is not None or files.poisoned is not None:
-                return False
-            now_ms, offset, batches = self._clock.now_ms(), before.end_offset, append.batches
-            placed = tail.numbers.place(
-                append.buffers or append.buffer, batches, offset, files.leader_epoch, now_ms, files.last_append_ms
-            )
-            if placed is None:
-                return False
-            views, size, record_count, _, _ = placed
-            producer = None
-            if append.stamp is not None:
-                producer = files.producers.continued(append.stamp, batches, offset, now_ms)
-                if producer is None:
-                    return False
-            files.last_append_ms = now_ms
-            written = _Written(len(batches), record_count, size, producer)
-            written.appends.append((append, offset, offset + record_count - 1))
-            try:
-                self._write_batches(tail, views, size)
-                _note_placed(tail, batches, before.position, offset)
-                self._publish(written, tail, offset + record_count, before)
-            except BaseException as error:
-                self._rolls.undo(before, error)
-                raise
-        if self._group is not None:
-            self._counters.group_appends.observe(1)
-        if self._growth.follower_count:
-            self._growth.wake()
-        return True
+        return self._placed is not None and self._placed.commit(append)
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         files = self._files
@@ -410,10 +378,10 @@ class Appends:
                 append.finish(first_offset, last_offset)
             count = len(written.appends) - written.skipped_count
             self._counters.count_appends(count, written.batch_count, written.record_count, written.size)
-            if written.producer is None and (checks is None or not checks.batches):
+            if checks is None or not checks.batches:
                 files.producers.passed(before.end_offset, end)
             elif files.poisoned is None:
-                self._note_producers(written, end, stable_offset)
+                self._note_producers(checks, end, stable_offset)
         except BaseException as error:
             has_grown = files.ends.extent != before.extent
             if has_grown and any(append.with_producers for append, _, _ in written.appends):
@@ -450,7 +418,7 @@ class Appends:
             if epoch >= 0:
                 self._files.epochs.assign(epoch, first_offset)
 
-    def _note_producers(self, written: _Written, end: int, stable_offset: int) -> None:
+    def _note_producers(self, checks: PendingProducers, end: int, stable_offset: int) -> None:
         """Applies the producers of batches that were published.
 
         If that fails the append stays and the log is poisoned: only recovery can complete the transaction index, and
@@ -458,10 +426,7 @@ class Appends:
         """
         files = self._files
         try:
-            if written.producer is not None:
-                files.producers.take_in_run(written.producer, end)
-            elif written.checks is not None:
-                files.producers.take_in(written.checks.batches, end)
+            files.producers.take_in(checks.batches, end)
         except BaseException as error:
             self.stable_offset_max = stable_offset
             files.poison(error)
@@ -489,28 +454,17 @@ class Appends:
 
 class _Written:
     """What one write has put into the log: appends, with the first and last offset of each; how many of them were
-    skipped; ``checks`` of their producers, if any has one, or the one ``producer`` as it is afterwards."""
+    skipped; ``checks`` of their producers, if any has one."""
 
-    __slots__ = ("appends", "batch_count", "checks", "producer", "record_count", "size", "skipped_count")
+    __slots__ = ("appends", "batch_count", "checks", "record_count", "size", "skipped_count")
 
-    def __init__(
-        self, batch_count: int = 0, record_count: int = 0, size: int = 0, producer: Producer | None = None
-    ) -> None:
-        self.batch_count: int = batch_count
-        self.record_count: int = record_count
-        self.size: int = size
-        self.producer: Producer | None = producer
+    def __init__(self) -> None:
+        self.batch_count: int = 0
+        self.record_count: int = 0
+        self.size: int = 0
         self.checks: PendingProducers | None = None
         self.appends: list[tuple[PendingAppend, int, int]] = []
         self.skipped_count: int = 0
-
-
-def _note_placed(tail: SegmentTail, batches: list[EncodedBatch], position: int, offset: int) -> None:
-    """Notes written batches that lie one after the other, from byte ``position`` and ``offset`` on."""
-    for _, _, size, count, _, max_timestamp, _ in batches:
-        offset += count
-        tail.note(position, size, offset - 1, max_timestamp)
-        position += size
 
 
 def _has_transactions(append: PendingAppend) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.durability import SyncInWrite, WriteBehind
 from kstore.engine.flush import TailFlush
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
@@ -209,18 +208,20 @@ def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
     durability: Durability, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
 ) -> None:
     written, commit = threading.Event(), threading.Event()
-    strategy: type[Any] = SyncInWrite if durability == "sync" else WriteBehind
-    publish = strategy.publish
+    note = SegmentTail.note
 
-    def publish_late(one: object, end_offset: int, tail: SegmentTail) -> None:
-        if end_offset == 3:
+    def note_late(tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        # Between the write and the publication.
+        if last_offset == 2:
             written.set()
             commit.wait(SECONDS_MAX)
-        publish(one, end_offset, tail)
+        note(tail, position, size, last_offset, max_timestamp)
 
-    monkeypatch.setattr(strategy, "publish", publish_late)
+    monkeypatch.setattr(SegmentTail, "note", note_late)
     with (
-        Log(tmp_path / "log", durability=durability, segment_bytes=1024 if rolls else 4096) as log,
+        Log(
+            tmp_path / "log", durability=durability, segment_bytes=1024 if rolls else 4096, index_interval_bytes=1
+        ) as log,
         Log(tmp_path / "log", read_only=True) as view,
     ):
         log.append_many([b"a" * 400, b"b" * 400])

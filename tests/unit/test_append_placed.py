@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,16 @@ import pytest
 
 from kstore import Log
 from kstore.engine.append import Appends
-from kstore.engine.durability import SyncInWrite, WriteBehind
+from kstore.engine.durability import WriteBehind
 from kstore.engine.pending import PendingAppend
-from kstore.errors import DeliveryError, DiskFullError, StorageError
+from kstore.engine.producers import LogProducers
+from kstore.errors import DeliveryError, DiskFullError, KstoreError, PoisonedError, StorageError
 from kstore.log import writer_of
-from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.record.builder import build_batches
+from kstore.record._codec import BatchBuffer, EncodedBatch, Record
+from kstore.record.builder import build_batch, build_batches
 from kstore.segments._numbers import TailNumbers
 from kstore.segments.tail import SegmentTail
+from kstore.state.log_state import StateFile
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
@@ -125,10 +131,13 @@ def test_a_failed_one_leaves_nothing_and_the_next_continues(tmp_path: Path) -> N
         assert log.metrics()["append_errors"] == {"DiskFullError": 1}
 
 
+@pytest.mark.parametrize("is_short", [True, False], ids=["short", "general"])
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_an_interrupt_after_the_write_leaves_nothing(
-    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, durability: Durability, is_short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not is_short:
+        monkeypatch.setattr(Appends, "_commit_placed", lambda *_: False)
     note = SegmentTail.note
 
     def interrupted(tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
@@ -176,23 +185,120 @@ def test_a_producer_s_one_that_fails_after_the_write_leaves_nothing(
 def test_an_append_that_was_interrupted_after_it_was_published_has_its_result(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strategy = SyncInWrite if durability == "sync" else WriteBehind
-    publish = strategy.publish
-
-    def interrupted(one: Any, end_offset: int, tail: SegmentTail) -> None:
-        publish(one, end_offset, tail)
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with Log(tmp_path / "log", durability=durability) as log:
+    # The first call after the publication.
+    step: tuple[type, str] = (StateFile, "publish_durable_end")
+    if durability == "os":
+        step = (WriteBehind, "flush_as_due")
+    with Log(tmp_path / "log", durability=durability, flush_messages=2) as log:
         log.append(b"a")
         append = batch_of([b"b", b"c"])
         with monkeypatch.context() as patch:
-            patch.setattr(strategy, "publish", interrupted)
+            patch.setattr(*step, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 writer_of(log).appends.commit_many((append,))
         assert append.result is not None
         assert (append.result.first_offset, append.result.last_offset) == (1, 2)
         assert [record.value for record in log.read()] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_producers_that_cannot_be_noted_after_a_publication_poison_the_log(
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with Log(tmp_path / "log") as log:
+        data = build_batch([Record(0, NOW_MS, value=b"a")], producer_id=7, producer_epoch=0, base_sequence=0)
+        log.append_batches(data)
+        append = batch_of([b"b"])
+        append.with_producers, append.stamp = True, (7, 0, 1, False)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogProducers, "take_in_run", fails)
+            with suppress(KeyboardInterrupt):
+                writer_of(log).appends.commit_many((append,))
+        assert append.result is not None
+        assert append.result.first_offset == 1
+        assert [record.value for record in log.read()] == [b"a", b"b"]
+        assert [record.value for record in log.read(isolation_level="read_committed")] == [b"a"]
+        with pytest.raises(PoisonedError):
+            log.append(b"c")
+
+
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the writes that the tail does from now on, not the compiled write."""
+    found: list[int] = []
+    write = SegmentTail.write
+
+    def noted(tail: SegmentTail, buffers: Any, size: int, *, sync: bool) -> None:
+        found.append(size)
+        write(tail, buffers, size, sync=sync)
+
+    monkeypatch.setattr(SegmentTail, "write", noted)
+    return found
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_write_is_compiled_and_one_that_the_system_takes_in_part_is_the_tail_s(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log" / f"{0:020d}.log"
+    with Log(tmp_path / "log", durability=durability, segment_bytes=1 << 20) as log:
+        log.append(b"a")
+        found = written(monkeypatch)
+        assert log.append_many([b"b", b"c"]).first_offset == 1
+        assert found == []
+        size = path.stat().st_size
+        with size_limit(size + 100), pytest.raises(KstoreError):
+            log.append_many([bytes(100), b"d"])
+        assert found
+        assert path.stat().st_size == size
+        log.check()
+        assert log.append_many([b"e"]).first_offset == 3
+        assert [record.value for record in log.read()] == [b"a", b"b", b"c", b"e"]
+        log.check()
+
+
+def test_a_sync_that_fails_poisons_the_log_and_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log" / f"{0:020d}.log"
+    log = Log(tmp_path / "log")
+    log.append(b"a")
+    tail = writer_of(log).files.tail
+    assert tail is not None
+    file: Any = tail.file
+    with path.open("ab") as other:
+        other.write(b"not synced")
+    fd, file._fd = file._fd, os.open(path, os.O_RDONLY)
+    found = written(monkeypatch)
+    try:
+        with pytest.raises(KstoreError):
+            log.append_many([b"b", b"c"])
+    finally:
+        os.close(file._fd)
+        file._fd = fd
+    assert found == []
+    assert file._has_failed_sync
+    with pytest.raises(PoisonedError):
+        log.append_many([b"d"])
+    log.close()
+    with Log(tmp_path / "log") as log:
+        assert [record.value for record in log.read()] == [b"a"]
+
+
+@contextmanager
+def size_limit(size: int) -> Iterator[None]:
+    """Inside, no file of this process can grow beyond ``size``."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def batch_of(values: list[bytes]) -> PendingAppend:

@@ -135,7 +135,11 @@ def forget_tail(log: Log) -> None:
 
 def is_undone(log: Log) -> None:
     """An append that fails after it is written and indexed."""
-    with mock.patch.object(writer_of(log).appends._durability, "publish", side_effect=DiskFullError(28, "full")):
+    appends = writer_of(log).appends
+    with (
+        mock.patch.object(appends, "_placed", None),
+        mock.patch.object(appends._durability, "publish", side_effect=DiskFullError(28, "full")),
+    ):
         for _ in range(4):
             with pytest.raises(DiskFullError):
                 log.append(b"u" * 90)

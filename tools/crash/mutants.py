@@ -474,10 +474,8 @@ MUTANTS = (
     Mutant(
         "batches that are written and not published are not cut back",
         "kstore/engine/append.py",
-        "                self._publish(written, tail, offset + record_count, before)\n"
-        "            except BaseException as error:\n                self._rolls.undo(before, error)\n",
-        "                self._publish(written, tail, offset + record_count, before)\n"
-        "            except BaseException:\n",
+        "                except BaseException as error:\n                    self._rolls.undo(before, error)\n",
+        "                except BaseException:\n",
         "tests/unit/test_append_placed.py",
     ),
     Mutant(

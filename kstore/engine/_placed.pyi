@@ -1,0 +1,19 @@
+from kstore.engine._single import LogFields
+from kstore.engine.append import Appends
+from kstore.engine.durability import DurabilityStrategy
+from kstore.engine.growth import Growth
+from kstore.engine.pending import PendingAppend
+from kstore.engine.roll import Rolls
+from kstore.engine.turn import TurnLock
+
+class PlacedAppends:
+    def __init__(
+        self,
+        appends: Appends,
+        files: LogFields,
+        lock: TurnLock,
+        durability: DurabilityStrategy,
+        rolls: Rolls,
+        growth: Growth,
+    ) -> None: ...
+    def commit(self, append: PendingAppend) -> bool: ...
