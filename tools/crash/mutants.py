@@ -575,7 +575,7 @@ MUTANTS = (
         "kstore/engine/_single.pyx",
         "                self.durability.flush_as_due(ends)",
         "                pass",
-        SINGLE + " " + FLUSHES,
+        SINGLE,
     ),
     Mutant(
         "a block whose body was interrupted keeps its lock",
