@@ -18,6 +18,7 @@ from kstore import Log
 from kstore.config import LogConfig
 from kstore.engine._single import SINGLE_BYTES_MAX
 from kstore.engine.append import Appends
+from kstore.engine.durability import WriteBehind
 from kstore.errors import (
     ClosedError,
     DiskFullError,
@@ -202,6 +203,20 @@ def test_it_is_not_taken_where_a_sync_follows_the_turn_nor_in_a_closed_log(tmp_p
             closed(b"b")
     with Log(tmp_path / "os", read_only=True) as view, pytest.raises(ReadOnlyError):
         view.append(b"b")
+
+
+@pytest.mark.parametrize(("durability", "when_due"), [("interval", [2, 3, 4]), ("os", [3, 4])])
+def test_a_flush_is_asked_for_when_it_is_due(
+    durability: Durability, when_due: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    with log_at(tmp_path / "log", durability=durability, flush_messages=3, flush_ms=10**9) as log:
+        log.append(b"a")
+        monkeypatch.setattr(WriteBehind, "flush_as_due", lambda _, ends: asked.append(ends.end_offset))
+        for value in (b"b", b"c", b"d"):
+            assert single(log, value) is not None
+        assert asked == when_due
+        monkeypatch.undo()
 
 
 def test_a_poisoned_log_does_not_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
