@@ -40,7 +40,8 @@ cdef double MEAN_WEIGHT = 0.2
 
 cdef enum:
     NO_WAIT = 0
-    FOR_EVER = -1
+    # A signal that comes just before a wait does not end it.
+    SIGNALS_SERVED_MICROSECONDS = 100000
 
 
 cdef PyThread_type_lock taken_lock() except NULL:
@@ -63,7 +64,7 @@ cdef class Pending:
         cdef PyLockStatus status
         while True:
             with nogil:
-                status = PyThread_acquire_lock_timed(self.wake, FOR_EVER, 1)
+                status = PyThread_acquire_lock_timed(self.wake, SIGNALS_SERVED_MICROSECONDS, 1)
             if status == PY_LOCK_ACQUIRED:
                 return 0
             PyErr_CheckSignals()
