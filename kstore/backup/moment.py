@@ -94,8 +94,8 @@ class Moment(NamedTuple):
 def is_same_segment(writer: LogWriter, known: object, segment: LogSegment) -> bool:
     """Whether ``known``, of a log that was not cut since, is ``segment``, of which nothing but indexes has changed.
 
-    The objects tell it, because a compaction makes others. There is none in a shared log, which makes others too when
-    segments come or go.
+    A compaction makes a new object, so the same object is the same segment. A shared log is never compacted, but lists
+    its directory again when segments come or go, and has new objects then: the base offset tells which one it is.
     """
     if known is segment:
         return True

@@ -135,10 +135,11 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
         return self._entry_or_start(slot), 0
 
     def around(self, offset: int) -> tuple[int, int, int, int, int]:
-        """The two entries between which ``offset`` lies, and where the next one is: five numbers.
+        """The entries on both sides of ``offset``, as five numbers.
 
-        Offset and position of the last entry below it, the same of the first one at or above it, and the position of
-        the entry after that, 0 if there is none. An offset is -1 if there is no such entry, and its position 0.
+        The first two are the offset and the position of the last entry below it, the next two those of the first entry
+        at or above it, and the fifth is the position of the entry after that. A missing entry has offset -1 and
+        position 0.
         Raises: CorruptIndexError if they cannot be right, or were just cut.
         """
         source, count = self._source, self._count

@@ -17,7 +17,7 @@ from tests.selection import tries
 
 STATES = tries(1700, quick=90)
 VARIANTS = range(4)
-# Each of them catches a planted bug (tools/crash/mutants.py).
+# Each of them catches a planted bug (tools/crash/planted_bugs.py).
 KEPT = (
     *(f"appends-{durability}" for durability in DURABILITIES),
     *(f"deletions-{durability}" for durability in DURABILITIES),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tools.crash.mutants import MUTANTS, ROOT, Mutant
+from tools.crash.mutants import ROOT
+from tools.crash.planted_bugs import MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.catalogue import Listed
 from tests.promises import PROMISES
-from tools.crash.mutants import MUTANTS, Mutant
+from tools.crash.planted_bugs import MUTANTS, Mutant
 
 POWER_CUTS = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 # One test of each kind, by the beginning of its name.

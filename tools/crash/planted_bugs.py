@@ -1,0 +1,592 @@
+"""The bugs that ``mutants`` plants: the lines that each one changes, and the tests that must catch it.
+
+They name code, and change with it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["MUTANTS", "Mutant"]
+
+LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
+COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
+SWAP = "tests/unit/test_segment_swap.py"
+STORE = "tests/crash/test_store_crashes.py"
+SHARED_LOG = " ".join(
+    f"tests/unit/test_{name}.py" for name in ("log_shared", "shared_announcements", "shared_failures")
+)
+LOSSES = "tests/unit/test_log_losses.py tests/unit/test_log_damaged_end.py tests/crash/test_loss_crashes.py"
+TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
+FLUSHES = "tests/unit/test_log_flush.py"
+STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
+QUEUE = "tests/crash/test_queue_crashes.py"
+SHARED = "tests/crash/test_shared_power_cut.py"
+SINGLE = "tests/unit/test_append_single.py"
+SYNCED = "tests/unit/test_append_synced.py tests/unit/test_group_commit.py"
+RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py"
+
+
+class Mutant(NamedTuple):
+    """In ``file``, ``old`` becomes ``new``; ``tests`` must fail then."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+def lives(*names: str) -> str:
+    """The tests of these lives' power cuts."""
+    return " ".join(f"{LIVES}[{name}]" for name in names)
+
+
+MUTANTS = (
+    # --- reads --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "a committed read ends above the ends that it took",
+        "kstore/engine/reads.py",
+        "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
+        "high_watermark=source.last_stable_offset()",
+        "tests/unit/test_committed_reads.py",
+    ),
+    Mutant(
+        "a replaced segment opens the files of the one that replaces it",
+        "kstore/segment.py",
+        "        if self._retired:\n            path",
+        "        if False:\n            path",
+        "tests/unit/test_swap_readers.py",
+    ),
+    # --- appends and rolls --------------------------------------------------------------------------------------------
+    Mutant(
+        "an append is not synced",
+        "kstore/segments/tail.py",
+        "            if sync:\n                file.write_and_sync(buffers",
+        "            if False:\n                file.write_and_sync(buffers",
+        lives("appends-sync"),
+    ),
+    Mutant(
+        "a failed write is not cut back",
+        "kstore/segments/tail.py",
+        "            numbers.position = end\n"
+        "        except BaseException:\n            self.cut_back()\n            raise",
+        "            numbers.position = end\n        except BaseException:\n            raise",
+        "tests/crash/test_log_faults.py",
+    ),
+    Mutant(
+        "a rolled segment's name is not synced",
+        "kstore/engine/roll.py",
+        "            # must not be in a segment that may be gone.\n"
+        "            files.context.fs.sync_dir(files.context.directory)\n",
+        "            pass\n",
+        lives("appends-sync"),
+    ),
+    Mutant(
+        "a flush does not sync",
+        "kstore/engine/flush.py",
+        "                    file.fdatasync()\n                    files.counters",
+        "                    files.counters",
+        lives("appends-os", "appends-interval"),
+    ),
+    Mutant(
+        "a flush forgets sealed segments",
+        "kstore/engine/flush.py",
+        "        return [*files.unflushed, *(",
+        "        return [*(",
+        FLUSHES,
+    ),
+    Mutant(
+        "a flush does not sync the names of new segments",
+        "kstore/engine/flush.py",
+        "            sync_indexes(files, indexes)\n            fs.sync_dir(files.context.directory)\n",
+        "            sync_indexes(files, indexes)\n",
+        lives("appends-os", "appends-interval"),
+    ),
+    # --- the state, open and close ------------------------------------------------------------------------------------
+    Mutant(
+        "the state is not synced",
+        "kstore/state/log_state.py",
+        "        file.write_all([data], position)\n        file.fdatasync()\n",
+        "        file.write_all([data], position)\n",
+        lives("deletions-sync", "truncations-sync"),
+    ),
+    Mutant(
+        "a close does not sync",
+        "kstore/engine/flush.py",
+        "            self._sync_in_turn(self._dirty_tails(), ())\n        else:",
+        "            pass\n        else:",
+        lives("appends-os", "appends-interval"),
+    ),
+    Mutant(
+        "a close does not sync the names of indexes",
+        "kstore/engine/flush.py",
+        "            # The names of indexes: the next open trusts a cleanly closed log.\n"
+        "            files.context.fs.sync_dir(files.context.directory)\n",
+        "            pass\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "a recovery does not sync the names of indexes",
+        "kstore/engine/recovery.py",
+        "    loaded.context.fs.sync_dir(loaded.context.directory)\n    store_loaded(loaded)",
+        "    store_loaded(loaded)",
+        "tests/unit/test_log_producers.py",
+    ),
+    Mutant(
+        "a new log's directory is not synced",
+        "kstore/engine/directory.py",
+        "with all that is in it.\n        fs.sync_dir(path.parent)\n",
+        "with all that is in it.\n",
+        lives("appends-sync"),
+    ),
+    # --- deletions and truncations ------------------------------------------------------------------------------------
+    Mutant(
+        "the new start is not stored before records are deleted",
+        "kstore/engine/cuts.py",
+        "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
+        "            files.losses.within(before, ends.end_offset),\n        )\n",
+        "        files.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
+        lives("deletions-sync"),
+    ),
+    Mutant(
+        "the names of what stays are not synced before a deletion",
+        "kstore/engine/cuts.py",
+        "a log that begins too late.\n            files.context.fs.sync_dir(files.context.directory)\n",
+        "a log.\n            pass\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "the known end is not lowered before a truncation",
+        "kstore/engine/cuts.py",
+        "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n"
+        "        files.store(lowered)\n",
+        "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n",
+        lives("truncations-sync"),
+    ),
+    Mutant(
+        "a truncation is not synced",
+        "kstore/segments/tail.py",
+        "        file.truncate(position)\n        file.fdatasync()\n        numbers.position",
+        "        file.truncate(position)\n        numbers.position",
+        lives("truncations-sync"),
+    ),
+    Mutant(
+        "what a truncation leaves behind missing offsets is kept",
+        "kstore/rules/recover.py",
+        "doubt.suffix_only or (doubt.is_gapless and end_offset >= doubt.durable_end)",
+        "doubt.suffix_only",
+        lives("truncations-sync"),
+    ),
+    # --- recovery and checks ------------------------------------------------------------------------------------------
+    Mutant(
+        "a gap between segments is taken for a compaction's",
+        "kstore/rules/recover.py",
+        "            if is_rest and segment.base_offset > doubt.known_end:",
+        "            if False:",
+        lives("appends-os", "appends-interval"),
+    ),
+    Mutant(
+        "damage is cut though a whole batch follows",
+        "kstore/rules/recover.py",
+        "(doubt.suffix_only or follower is None)",
+        "True",
+        "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
+    ),
+    Mutant(
+        "a batch's CRC is not checked when a log is recovered or read",
+        "kstore/record/scan.py",
+        "                        batch.ensure_valid()\n",
+        "                        pass\n",
+        lives("appends-os"),
+    ),
+    Mutant(
+        "a batch's CRC is not checked when it is looked up",
+        "kstore/engine/reader.py",
+        "            batch.ensure_valid()\n",
+        "",
+        "tests/property/test_hostile_bytes.py tests/unit/test_log_lookup.py tests/golden/test_golden_damage.py",
+    ),
+    Mutant(
+        "the CRC of what is found behind damage is not checked",
+        "kstore/record/scan.py",
+        "            return parse_batch(self._source.pread(head.size, position)).is_valid()",
+        "            return bool(parse_batch(self._source.pread(head.size, position)))",
+        "tests/unit/test_scan.py",
+    ),
+    # --- compaction ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "a compacted segment is not synced",
+        "kstore/compaction/blocks.py",
+        "        self._tail.file.fsync()\n",
+        "        pass\n",
+        f"{COMPACTION}[sync] {COMPACTION}[os]",
+    ),
+    Mutant(
+        "replaced segments go before the swap is committed",
+        "kstore/engine/swap.py",
+        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n",
+        "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n",
+        f"{COMPACTION}[sync] {COMPACTION}[os]",
+    ),
+    Mutant(
+        "a compacted segment may stand beside what it replaces",
+        "kstore/engine/swap.py",
+        "    # or beside an index of the old one.\n    fs.sync_dir(directory)\n",
+        "",
+        f"{COMPACTION}[sync] {COMPACTION}[os]",
+    ),
+    Mutant(
+        "a compacted segment that is sound is thrown away",
+        "kstore/engine/swap.py",
+        "    if not _examine(context, base_offset)[1]:\n        return False\n",
+        "    return True\n",
+        SWAP,
+    ),
+    Mutant(
+        "what a swap replaces is guessed from the new segment's offsets",
+        "kstore/engine/swap.py",
+        "    if state is not None and state.swap and state.swap[0] == base_offset:\n",
+        "    if False:\n",
+        SWAP,
+    ),
+    # --- producers and stores -----------------------------------------------------------------------------------------
+    Mutant(
+        "the index of aborted transactions is not synced",
+        "kstore/engine/flush.py",
+        "        index.flush()\n",
+        "        pass\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "a small file is not synced before it takes its name",
+        "kstore/files/checkpoint.py",
+        "        file.fsync()\n        file.close()\n        fs.rename(temporary, target)",
+        "        file.close()\n        fs.rename(temporary, target)",
+        STORE,
+    ),
+    Mutant(
+        "a small file's new name is not synced",
+        "kstore/files/checkpoint.py",
+        "    fs.sync_dir(os.path.dirname(target) or os.curdir)\n",
+        "",
+        STORE,
+    ),
+    Mutant(
+        "a new topic's directories are not synced",
+        "kstore/logs/directory.py",
+        "        self.fs.sync_dir(self.path)\n        self.store_topic(name, replace(entry, made",
+        "        self.store_topic(name, replace(entry, made",
+        STORE,
+    ),
+    Mutant(
+        "a deleted topic's directories may come back",
+        "kstore/logs/directory.py",
+        "            # Before the entry goes: a directory without one would be a topic again.\n"
+        "            self.fs.sync_dir(self.path)\n",
+        "",
+        "tests/unit/test_store.py",
+    ),
+    # --- a log that is shared -----------------------------------------------------------------------------------------
+    Mutant(
+        "a shared append is not synced",
+        "kstore/shared/durability.py",
+        "            files.syncs.alone(file.fdatasync)\n"
+        "        except SyncFailedError as error:\n            with self._turn.lock:",
+        "            pass\n        except SyncFailedError as error:\n            with self._turn.lock:",
+        SHARED,
+    ),
+    Mutant(
+        "a segment that is sealed by a shared roll is not synced",
+        "kstore/engine/roll.py",
+        "            files.syncs.alone(sealed.file.fdatasync)\n",
+        "            pass\n",
+        SHARED,
+    ),
+    Mutant(
+        "a joiner rebuilds indexes before it has told of that",
+        "kstore/engine/others.py",
+        "                self.announce_change()\n                tail = active.rebuild()\n",
+        "                tail = active.rebuild()\n",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "a new state of a shared log is not announced",
+        "kstore/engine/files.py",
+        "        self.announce()\n        lost, accepted",
+        "        lost, accepted",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "the undoing of a shared append is not announced",
+        "kstore/engine/roll.py",
+        "        files.announce_change()\n        for segment in reversed(",
+        "        for segment in reversed(",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "a process that joins does not believe what it was told of the tail",
+        "kstore/engine/others.py",
+        "        is_known = seen.flags & TAIL_KNOWN and ",
+        "        is_known = False and ",
+        SHARED_LOG,
+    ),
+    Mutant(
+        "the name of a directory that another process has made is not synced",
+        "kstore/engine/directory.py",
+        "        fs.sync_dir(path.parent)\n    except StorageError as error:",
+        "        pass\n    except StorageError as error:",
+        "tests/unit/test_log_loader.py",
+    ),
+    Mutant(
+        "the opening of a tail that nobody has told of is not announced",
+        "kstore/engine/others.py",
+        "        elif tail is None:\n            self.announce_change()\n            tail = active.activate()",
+        "        elif tail is None:\n            tail = active.activate()",
+        SHARED_LOG,
+    ),
+    # --- what was lost ------------------------------------------------------------------------------------------------
+    Mutant(
+        "what was lost is not stored",
+        "kstore/engine/files.py",
+        "            lost=lost,\n",
+        "            lost=(),\n",
+        LOSSES,
+    ),
+    Mutant(
+        "reads pass over what was lost",
+        "kstore/engine/reader.py",
+        "        for first, last in self._log.losses.missing(self._offset, stop):\n",
+        "        for first, last in ():\n",
+        LOSSES,
+    ),
+    Mutant(
+        "reads go on before an accepted loss is durable",
+        "kstore/engine/files.py",
+        "        current = self.state_file.current\n        if current is not None and current.clean:\n"
+        "            # Nothing was",
+        "        self.losses = losses\n        current = self.state_file.current\n"
+        "        if current is not None and current.clean:\n            # Nothing was",
+        LOSSES,
+    ),
+    Mutant(
+        "an accepted loss outlives the offsets that were cut",
+        "kstore/engine/cuts.py",
+        "        within = files.losses.within(files.ends.start_offset, stop)\n",
+        "        within = files.losses\n",
+        LOSSES,
+    ),
+    Mutant(
+        "flushed damage above the recovery point is cut",
+        "kstore/rules/recover.py",
+        "            durable = damage.first_offset < doubt.known_end\n",
+        "            durable = damage.first_offset < doubt.recovery_point\n",
+        "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
+    ),
+    Mutant(
+        "a transaction index that recovery keeps is not synced",
+        "kstore/engine/transaction_rebuild.py",
+        "            if found:\n",
+        "            if not found:\n",
+        "tests/unit/test_log_producers.py",
+    ),
+    Mutant(
+        "a lost transaction index is missed after a clean close only",
+        "kstore/engine/files.py",
+        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean),\n",
+        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean) if clean else -1,\n",
+        TRANSACTION_INDEXES,
+    ),
+    Mutant(
+        "a tail is parked without a sync",
+        "kstore/engine/files.py",
+        "            if not self.is_sync:\n                tail.file.fdatasync()\n            self.producers",
+        "            self.producers",
+        "tests/unit/test_parked_tails.py",
+    ),
+    Mutant(
+        "a sync follows one that has failed",
+        "kstore/engine/syncs.py",
+        "            before = self._failure\n            if before is not None:\n",
+        "            before = self._failure\n            if before is not None and False:\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "a flush of sealed segments counts for the active one too",
+        "kstore/engine/flush.py",
+        "            target, sealed = files.segments.last.base_offset, tuple(files.unflushed)\n",
+        "            target, sealed = files.ends.end_offset, tuple(files.unflushed)\n",
+        FLUSHES,
+    ),
+    Mutant(
+        "the names of a split's segments are not on disk before it is committed",
+        "kstore/engine/swap.py",
+        "    fs.sync_dir(directory)\n    begin_swap(fs, directory, bases[0])\n",
+        "    begin_swap(fs, directory, bases[0])\n",
+        "tests/crash/test_split_crashes.py",
+    ),
+    # --- own files, locks, indexes ------------------------------------------------------------------------------------
+    Mutant(
+        "a state of a later version is taken for damage",
+        "kstore/state/log_state.py",
+        "        if version > VERSION:\n            raise",
+        "        if version > VERSION:\n            return None\n            raise",
+        "tests/unit/test_log_state.py::test_a_store_opens_beside_a_log_of_a_later_version",
+    ),
+    Mutant(
+        "the old state goes before the new one is stored",
+        "kstore/state/log_state.py",
+        "            self.store(self.current)\n        self._write(0, bytes(OLD_SLOTS_SIZE))\n",
+        "            self._write(0, bytes(OLD_SLOTS_SIZE))\n            self.store(self.current)\n",
+        STATE,
+    ),
+    Mutant(
+        "a lone writer does not look at its store again when it has the lock",
+        "kstore/files/log_lock.py",
+        "    try:\n        _probe_above(directory, shared=shared)\n    except BaseException:",
+        "    try:\n        pass\n    except BaseException:",
+        "tests/unit/test_log_lock.py",
+    ),
+    Mutant(
+        "a rebuilt index takes the place of that of another segment",
+        "kstore/engine/index_repairs.py",
+        "    if segment.tail is not None or (stat.inode, stat.size) != (scanned.inode, scanned.size):\n",
+        "    if segment.tail is not None:\n",
+        "tests/unit/test_index_repairs.py",
+    ),
+    # --- queues -------------------------------------------------------------------------------------------------------
+    Mutant(
+        "batches that are written and not published are not cut back",
+        "kstore/engine/append.py",
+        "                except BaseException as error:\n                    self._rolls.undo(before, error)\n",
+        "                except BaseException:\n",
+        "tests/unit/test_append_placed.py",
+    ),
+    Mutant(
+        "what became of items is not on disk before their segment is removed",
+        "kstore/queue/space.py",
+        "                core.journal.flush()\n                items.delete_records(floor)\n",
+        "                items.delete_records(floor)\n",
+        QUEUE,
+    ),
+    Mutant(
+        "a journal's beginning is removed before what replaces it is on disk",
+        "kstore/queue/journal.py",
+        "            self.flush()\n            self.log.delete_records(first_needed)",
+        "            self.log.delete_records(first_needed)",
+        QUEUE,
+    ),
+    Mutant(
+        "a dead letter is not on disk before its item is done",
+        "kstore/queue/queue.py",
+        "        if not core.is_sync:\n            core.items.flush()\n        with core.lock:",
+        "        with core.lock:",
+        QUEUE,
+    ),
+    Mutant(
+        "a journal that is ahead of the items is not set back",
+        "kstore/queue/ledger.py",
+        "            self.journal.append(encode_events(END, [(end,)]))\n",
+        "",
+        QUEUE,
+    ),
+    # --- compiled: one record, locks, and runs of batches -------------------------------------------------------------
+    Mutant(
+        "a part of a record that a full disk took is not cut off",
+        "kstore/files/_direct.pyx",
+        "        ftruncate(fd, position)\n    return written == size",
+        "        pass\n    return written == size",
+        SINGLE,
+    ),
+    Mutant(
+        "a poisoned log takes single records",
+        "kstore/engine/_single.pyx",
+        " or files.poisoned is not None or type(before) is not Ends:",
+        " or type(before) is not Ends:",
+        SINGLE,
+    ),
+    Mutant(
+        "a child of fork writes to its parent's log",
+        "kstore/engine/_single.pyx",
+        "        return self.forks == forks",
+        "        return True",
+        SINGLE + " tests/crash/test_forks.py",
+    ),
+    Mutant(
+        "a single record goes into a segment whose roll was interrupted",
+        "kstore/engine/_single.pyx",
+        "        if numbers.base_offset != <int64_t>base_offset:\n            return None",
+        "        if False:\n            return None",
+        SINGLE + " tests/crash/test_interrupts.py",
+    ),
+    Mutant(
+        "a single record is not taken back when its index entry fails",
+        "kstore/engine/_single.pyx",
+        "            self.rolls.undo(before, error)\n            raise",
+        "            raise",
+        SINGLE + " tests/crash/test_log_faults.py tests/crash/test_interrupts.py",
+    ),
+    Mutant(
+        "records of several threads are acknowledged though their sync failed",
+        "kstore/engine/_synced.pyx",
+        "                tail.cut_unsynced(failed)\n",
+        "                pass\n",
+        SYNCED,
+    ),
+    Mutant(
+        "a sync that failed is repeated",
+        "kstore/engine/_synced.pyx",
+        "                file._has_failed_sync = True\n",
+        "",
+        SYNCED,
+    ),
+    Mutant(
+        "the group of an interrupted leader is not released",
+        "kstore/engine/_group.pyx",
+        "        for at in range(self.last_count):\n            (<Pending>PyList_GET_ITEM(group, at)).release()\n",
+        "        for at in range(0):\n            (<Pending>PyList_GET_ITEM(group, at)).release()\n",
+        SYNCED + " tests/crash/test_interrupted_leader.py",
+    ),
+    Mutant(
+        "an interrupted leader keeps the lead",
+        "kstore/engine/_group.pyx",
+        "        except BaseException:\n            self.withdraw(item)\n            self.pass_on(item)\n",
+        "        except BaseException:\n            self.withdraw(item)\n",
+        SYNCED + " tests/crash/test_interrupted_leader.py",
+    ),
+    Mutant(
+        "single records are never flushed as due",
+        "kstore/engine/_single.pyx",
+        "                self.durability.flush_as_due(ends)",
+        "                pass",
+        SINGLE,
+    ),
+    Mutant(
+        "a block whose body was interrupted keeps its lock",
+        "kstore/files/_locks.pyx",
+        "        try:\n            self.steps.throw(error)\n",
+        "        try:\n            return False\n",
+        "tests/unit/test_block.py tests/unit/test_lock_interrupts.py",
+    ),
+    Mutant(
+        "the CRC of a small batch of a run is not checked",
+        "kstore/record/_runs.pyx",
+        "        elif unlikely(small_crc(batch + CRC_START, head.size - CRC_START) != big_endian_32(batch + 17)):",
+        "        elif unlikely(False):",
+        RUNS_OF_BATCHES,
+    ),
+    Mutant(
+        "the CRC of a large batch of a run is not checked",
+        "kstore/record/_runs.pyx",
+        "            if <uint32_t>crc != big_endian_32(walk.data + large[number].at + 17):",
+        "            if False:",
+        RUNS_OF_BATCHES,
+    ),
+    Mutant(
+        "the CRC of a large batch is not checked when one record of it is read",
+        "kstore/record/_runs_lookup.pxi",
+        "    return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)",
+        "    return True",
+        "tests/unit/test_log_get.py " + RUNS_OF_BATCHES,
+    ),
+)
