@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,27 +135,49 @@ def test_a_known_format_is_not_replaced(session: Session, is_registered: bool) -
 # --- a worker whose reader has gone -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
-def test_a_worker_whose_reader_has_gone_ends_without_a_traceback(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+def ended(process_id: int) -> None:
+    """Waits until a process that others wait for has ended."""
+    while True:
+        try:
+            os.kill(process_id, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["as it starts", "as it answers"])
+def test_a_worker_whose_reader_has_gone_ends_without_a_traceback(has_begun: bool) -> None:
+    command = [sys.executable, "-m", "kstore.spark.daemon", "pyspark.worker"]
+    env = os.environ | {"PYTHON_WORKER_FACTORY_SECRET": "secret"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe) as spark_daemon:
+        assert spark_daemon.stdout is not None
+        (port,) = struct.unpack("!i", spark_daemon.stdout.read(4))
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", port)) as reader:
+                # Closing resets the connection, as Spark's end does while data are under way.
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if has_begun:
+                    reader.sendall(struct.pack("!i6s", 6, b"secret"))
+                    process_id, _, answer = struct.unpack("!ii2s", reader.makefile("rb").read(10))
+                    assert answer == b"ok"
+            if has_begun:
+                ended(process_id)
+        _, said = spark_daemon.communicate()
+    assert said == b""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_printed"), [(BrokenPipeError(), False), (ConnectionResetError(), False), (OSError("another"), True)]
+)
+def test_only_a_reader_that_has_gone_is_not_printed(
+    error: OSError, is_printed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(sock: object, authenticated: bool) -> int:
+    try:
         raise error
-
-    monkeypatch.setattr(daemon, "spark_worker", broken)
-    assert daemon.worker(None, True) == daemon.STOPPED
-
-
-def test_a_worker_that_fails_or_ends_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "spark_worker", lambda sock, authenticated: 7)
-    assert daemon.worker(None, True) == 7
-
-    def fail(sock: object, authenticated: bool) -> int:
-        raise OSError("another one")
-
-    monkeypatch.setattr(daemon, "spark_worker", fail)
-    with pytest.raises(OSError, match="another one"):
-        daemon.worker(None, True)
+    except OSError:
+        daemon.print_exc()
+    assert ("Traceback" in capsys.readouterr().err) == is_printed
 
 
 def test_the_daemon_has_no_thread_when_it_forks() -> None:
