@@ -83,6 +83,7 @@ class EntryIndex(Generic[Entry]):
         "base_offset",
         "max_entry_count",
         "path",
+        "was_cut",
     )
 
     def __init__(self, path: PathLike, base_offset: int, data: bytes, *, fs: FileSystem | None, bytes_max: int) -> None:
@@ -99,6 +100,8 @@ class EntryIndex(Generic[Entry]):
         self._closed = False
         # Whether the file is known to end with the entries: then there is nothing to cut.
         self._is_trimmed = False
+        # Whether the file that was opened to be continued had more than its entries.
+        self.was_cut = False
         self._load_last()
 
     @classmethod
@@ -153,6 +156,7 @@ class EntryIndex(Generic[Entry]):
         file.close()
         index = cls(path, base_offset, data[:kept], fs=fs, bytes_max=index_bytes_max)
         index._is_trimmed = True
+        index.was_cut = size != kept
         return index
 
     @classmethod

@@ -26,7 +26,7 @@ from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.roll import jitter_ms, segment_ms_max
 from kstore.segments._numbers import TailNumbers
 from kstore.segments.files import SegmentFiles
-from kstore.types import NO_TIMESTAMP
+from kstore.types import NO_TIMESTAMP, TimestampOffset
 
 __all__ = ["SegmentTail", "TailState"]
 
@@ -226,7 +226,11 @@ class SegmentTail:
             if start >= self.position:
                 return False
         times = self.time_index
+        if self.offset_index.was_cut or times.was_cut:
+            return False  # no writer leaves more than entries, except in a segment that is recovered
         if times.entry_count:
+            if not self._bears_out(times.last_entry):
+                return False
             numbers.max_timestamp, numbers.offset_of_max_timestamp = times.last_entry
         numbers.since_entry = 0
         first = True
@@ -248,6 +252,19 @@ class SegmentTail:
         if not times.entry_count:
             return not self.offset_index.entry_count or numbers.max_timestamp == NO_TIMESTAMP
         return numbers.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
+
+    def _bears_out(self, entry: TimestampOffset) -> bool:
+        """Whether the batch with the offset of a time index entry has its timestamp.
+
+        An entry that rotted would hide every later time, and retention would take the segment for older than it is.
+        """
+        start = self.offset_index.lookup(entry.offset).position
+        for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):
+            if isinstance(item, Damage):
+                return False
+            if item[1].last_offset >= entry.offset:
+                return item[1].max_timestamp == entry.timestamp
+        return False
 
     def _read_first_timestamp(self) -> int:
         for item in walk(self.file, 0, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):

@@ -110,6 +110,26 @@ def without_indexes(path: Path) -> None:
         (path / f"{0:020d}.{suffix}").unlink()
 
 
+@pytest.mark.parametrize("byte", range(8))
+def test_no_bit_that_rots_in_the_last_time_of_an_index_makes_a_segment_older(tmp_path: Path, byte: int) -> None:
+    clock = ManualClock()
+    with opened(tmp_path / "log", clock, index_interval_bytes=1) as log:
+        append(log, clock, 4, step_ms=DAY)
+        log.append(b"an older one", timestamp=clock.now_ms() - 3 * DAY)
+    times = tmp_path / "log" / f"{0:020d}.timeindex"
+    flip(times, times.stat().st_size - 12 + byte)
+    with opened(tmp_path / "log", clock, retention_ms=10 * DAY) as log:
+        log.append(b"an old one", timestamp=clock.now_ms() - 4 * DAY)
+        log.roll()
+        # The file's time counts if the records' times are in the future, which they are not.
+        os.utime(times.with_suffix(".log"), (0, 0))
+        clock.advance(9 * DAY)
+        assert (log.apply_retention().segment_count, len(list(log.read()))) == (0, 6)
+        assert log.offset_for_time(clock.now_ms() - 10 * DAY) == 3
+        clock.advance(DAY + 1)
+        assert log.apply_retention().segment_count == 1
+
+
 @pytest.mark.parametrize("prepare", [lambda path: None, without_indexes], ids=["indexed", "without-indexes"])
 def test_a_segment_whose_youngest_batch_is_damaged_is_as_old_as_its_file(
     tmp_path: Path, prepare: Callable[[Path], None]
