@@ -11,9 +11,9 @@ import crc32c
 import pytest
 
 from kstore.errors import CorruptDataError
-from kstore.record._codec import Record
-from kstore.record._runs import Run, batch_run, find_batch, record_at
-from kstore.record.batch import Batch, parse_v2
+from kstore.record._codec import Record, check_records
+from kstore.record._runs import Run, batch_run, find_batch, record_at, walk_run
+from kstore.record.batch import BATCH_HEADER, Batch, parse_v2
 from kstore.record.builder import build_batch
 from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
@@ -105,6 +105,56 @@ def test_every_flipped_bit_with_a_crc_that_agrees() -> None:
             changed[17:21] = crc32c.crc32c(bytes(changed[21:])).to_bytes(4, "big")
             data = parts[0] + bytes(changed) + parts[2]
             assert_alike_or_corrupt(data)
+
+
+# Records at the borders of the short check: sizes, times and offsets of one group and more, null fields, headers.
+SHAPES = [
+    [
+        Record(0, TIME),
+        Record(1, TIME + 63, key=b"", value=b""),
+        Record(64, TIME - 65, key=b"k"),
+        Record(65, TIME, value=b"v" * 63),
+    ],
+    [
+        Record(0, TIME, key=b"k" * 64, value=b"v" * 64),
+        Record(8191, TIME + (1 << 20), key=b"", value=b"v"),
+        Record(8192, TIME + (1 << 21)),
+    ],
+    [
+        Record(5, TIME - (1 << 40), value=b"v", headers=(("h", b"1"), ("", None))),
+        Record(6, TIME, key=b"k", value=b"v"),
+    ],
+]
+
+
+@pytest.mark.parametrize("records", SHAPES, ids=["small", "larger", "headers"])
+def test_a_run_takes_the_records_that_the_codec_takes(records: list[Record]) -> None:
+    """Each byte of the records with each value, and bytes put in or left out, all with a CRC that agrees."""
+    batch = build_batch(records, base_offset=0)
+    header, payload = batch[: BATCH_HEADER.size], batch[BATCH_HEADER.size :]
+    verdicts = set()
+    generator = random.Random(1)
+    changed = [payload[:at] + bytes([value]) + payload[at + 1 :] for at in range(len(payload)) for value in range(256)]
+    changed += [payload[:at] + payload[at + 1 :] for at in range(len(payload))]
+    changed += [
+        payload[:at] + bytes([value]) + payload[at:] for at in range(len(payload)) for value in (0, 1, 2, 128, 255)
+    ]
+    for _ in range(tries(20_000, quick=1000)):
+        several = bytearray(payload)
+        for _ in range(generator.randint(2, 4)):
+            several[generator.randrange(len(several))] = generator.choice((0, 1, 2, 10, 127, 128, 129, 255))
+        changed.append(bytes(several))
+    for number in range(0, len(changed), ONE_IN if len(changed) > 10_000 else 1):
+        data = tampered(header + changed[number], batch_length=len(header) + len(changed[number]) - 12)
+        found = walk_run(data, 0, len(data), 0, 0, OFFSET_MAX, OFFSET_MAX, 0, OFFSET_MAX).batch_count
+        try:
+            check_records(data, len(header), len(data), len(records), records[-1].offset)
+        except CorruptDataError:
+            assert not found
+        else:
+            assert found
+        verdicts.add(found)
+    assert verdicts == {0, 1}
 
 
 def assert_alike_or_corrupt(data: bytes) -> None:
