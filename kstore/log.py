@@ -24,10 +24,9 @@ from kstore.engine.describe import described, log_html
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
-from kstore.engine.last import last_records
 from kstore.engine.lookup import record_of
 from kstore.engine.metrics import log_metrics
-from kstore.engine.reader import LogReader, open_reader, records_of, values_of
+from kstore.engine.reader import LogReader, last_records, open_reader, records_of, values_of
 from kstore.engine.reads import LogReads
 from kstore.engine.source import LogSource
 from kstore.engine.times import TimePoint, offset_for_time

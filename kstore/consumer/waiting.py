@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
-from kstore.engine.following import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from kstore.engine.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch

@@ -29,11 +29,10 @@ from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehin
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.growth import Growth
-from kstore.engine.pending import PendingAppend, nothing_appended
+from kstore.engine.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
 from kstore.engine.producers import PendingProducers
 from kstore.engine.retention import Retention
 from kstore.engine.roll import Rolls
-from kstore.engine.spare_buffers import keep_buffer, spare_buffer
 from kstore.engine.turn import Turn
 from kstore.errors import (
     BatchTooLargeError,

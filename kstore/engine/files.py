@@ -1,4 +1,5 @@
-"""The files of one log, open for writing, and their state: the ends, the segments, the open tail, the record.
+"""The files of one log, as an open finds them (``Loaded``) and open for writing (``LogFiles``), and their state: the
+ends, the segments, the open tail, the record.
 
 Each step is in an order that a crash may interrupt anywhere; DESIGN.md explains why. A step of unknown outcome poisons
 the log: it then serves what is known to be durable and accepts no writes.
@@ -11,36 +12,94 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kstore.config import LogConfig
 from kstore.engine._single import LogFields
 from kstore.engine.ends import Ends
-from kstore.engine.loaded import Loaded
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.syncs import Syncs
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files._locks import block
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.paths import DELETED_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.metrics import LogCounters
-from kstore.rules.losses import LossRanges
+from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.files import SUFFIXES
 from kstore.segments.tail import SegmentTail
 from kstore.state.kafka_marks import forget_clean_shutdown
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
-from kstore.types import Durability
+from kstore.types import Durability, RecoveryReport
 
-__all__ = ["LogFiles"]
+__all__ = ["Loaded", "LogFiles"]
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES_WITHOUT_TRANSACTIONS = tuple(suffix for suffix in SUFFIXES if suffix != TXN_INDEX_SUFFIX)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """An open log, before anything is written to it. ``position`` is the end of the last segment, in bytes."""
+
+    context: SegmentContext
+    durability: Durability
+    segments: LogSegments
+    producers: LogProducers
+    state_file: StateFile
+    start_offset: int
+    end_offset: int
+    position: int
+    recovery_point: int
+    epochs: LeaderEpochCache
+    seal: bool
+    report: RecoveryReport
+    losses: LossRanges = NO_LOSSES
+
+    @property
+    def ends(self) -> Ends:
+        """Where it begins and ends; all that is left in it is on disk."""
+        end = self.end_offset
+        return Ends(
+            self.start_offset,
+            min(self.recovery_point, end),
+            end,
+            end,
+            end,
+            self.segments.last.base_offset,
+            self.position,
+        )
+
+    def store(self) -> None:
+        """Stores what is known of the log in ``kstore.state``, durably. Raises: StorageError."""
+        sizes = self.producers.index_sizes
+        txn_bytes = sizes.total(self.segments.bases, self.start_offset, self.recovery_point)
+        self.state_file.store(_record(self.durability, self.ends, self.losses, self.epochs, txn_bytes))
+
+
+def _record(
+    durability: Durability, ends: Ends, losses: LossRanges, epochs: LeaderEpochCache, txn_bytes: int, **mark: Any
+) -> LogState:
+    """What ``kstore.state`` says of a log in this state; ``mark`` are the fields of the clean mark."""
+    lost, accepted, unconfirmed = losses
+    return LogState(
+        durability=durability,
+        recovery_point=ends.recovery_point,
+        log_start_offset=ends.start_offset,
+        durable_end=ends.durable_end,
+        boot_id=boot_id(),
+        lost=lost,
+        accepted=accepted,
+        unconfirmed=unconfirmed,
+        has_epochs=bool(epochs.entries),
+        txn_bytes=txn_bytes,
+        **mark,
+    )
 
 
 class LogFiles(LogFields):
@@ -211,22 +270,17 @@ class LogFiles(LogFields):
         """Stores ``ends`` in the record, durably. Raises: StorageError; the previous record is then still valid."""
         # If other processes do not know the record, readers ignore the durable end that those publish.
         self.announce()
-        lost, accepted, unconfirmed = self.losses if losses is None else losses
         if not clean and self._has_kafka_marks:
             forget_clean_shutdown(self.context.fs, self.context.directory)
             self._has_kafka_marks = False
-        state = LogState(
-            durability=self.durability,
+        txn_bytes = self.transaction_index_bytes(ends, clean=clean)
+        state = _record(
+            self.durability,
+            ends,
+            self.losses if losses is None else losses,
+            self.epochs,
+            txn_bytes,
             clean=clean,
-            recovery_point=ends.recovery_point,
-            log_start_offset=ends.start_offset,
-            durable_end=ends.durable_end,
-            boot_id=boot_id(),
-            lost=lost,
-            accepted=accepted,
-            unconfirmed=unconfirmed,
-            has_epochs=bool(self.epochs.entries),
-            txn_bytes=self.transaction_index_bytes(ends, clean=clean),
             **clean_mark,
         )
         if not (if_changed and self.state_file.says(state)):
@@ -392,3 +446,31 @@ def _admitting(files: LogFiles) -> Callable[[], None]:
             found.admit()
 
     return admit
+
+
+class Syncs:
+    """Thread-safe. The lock is held while files are synced. Where the log's lock is held too, it is taken first."""
+
+    def __init__(self) -> None:
+        self.lock: threading.Lock = threading.Lock()
+        self._failure: SyncFailedError | None = None  # guarded by the lock
+
+    def alone(self, sync: Callable[[], None]) -> None:
+        """Calls ``sync``. The system reports a failed writeback once to each descriptor, so a concurrent sync would
+        conclude that everything is on disk.
+
+        A call, and no context manager made of a generator: an interrupt on the way into one of these leaves the lock
+        held for as long as its traceback lives.
+
+        Raises: what ``sync`` raises; SyncFailedError after a failure.
+        """
+        with self.lock:
+            before = self._failure
+            if before is not None:
+                reason = "a sync has failed before, and is not repeated"
+                raise SyncFailedError(before.errno, reason, before.filename) from before
+            try:
+                sync()
+            except SyncFailedError as error:
+                self._failure = error
+                raise

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from kstore.engine.directory import OWN_NAMES
-from kstore.engine.loaded import Loaded, losses_of, store_loaded
+from kstore.engine.files import Loaded
 from kstore.engine.producers import LogProducers
-from kstore.engine.recovery import recover
-from kstore.engine.recovery_scan import epochs_in
+from kstore.engine.recovery import epochs_in, recover
 from kstore.engine.segments import LogSegments
 from kstore.engine.split import overflowing, split_segment
 from kstore.engine.swap import finish_swaps, swapped_bases, swapped_index_bytes
@@ -45,7 +44,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.leader_epoch import LeaderEpochCache
-from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile
+from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, losses_of
 from kstore.types import Durability, RecoveryReport
 
 __all__ = ["LACKING_INDEX", "load", "read_epochs"]
@@ -127,7 +126,7 @@ def load(
             # It never held anything, so there is nothing to check. The record is synced with the names of all files.
             last.activate(empty_indexes=True)
             loaded.recovery_point = loaded.end_offset
-            store_loaded(loaded)
+            loaded.store()
         else:
             recover(loaded, state, marks, advance)
             if report.clean:
@@ -227,7 +226,7 @@ def _split_overflowing(loaded: Loaded) -> None:
     if is_split:
         # The clean mark may be that of a segment that was split.
         loaded.position = segments.last.size
-        store_loaded(loaded)
+        loaded.store()
 
 
 def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEntry] | None:

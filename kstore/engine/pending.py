@@ -1,7 +1,8 @@
-"""One append in progress: encoded batches, and their result once they are published."""
+"""One append in progress: the buffer that it encodes into, its batches, and their result once they are published."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from kstore.engine._group import Pending
@@ -10,7 +11,25 @@ from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
-__all__ = ["PendingAppend", "nothing_appended"]
+__all__ = [
+    "LARGE_BYTES_MAX",
+    "SPARE_BYTES_MAX",
+    "SPARE_COUNT_MAX",
+    "PendingAppend",
+    "keep_buffer",
+    "nothing_appended",
+    "spare_buffer",
+]
+
+# The encode buffers are used again: fresh memory costs a page fault for each 4 KiB, more than the encoding. They belong
+# to the process, so that what is kept does not grow with the number of its logs.
+# More concurrent appends make their own.
+SPARE_COUNT_MAX = 16
+# A larger buffer is kept only where no other is: threads that take turns in long calls need but one.
+SPARE_BYTES_MAX = 4 << 20
+LARGE_BYTES_MAX = 16 << 20
+
+_spare: deque[BatchBuffer] = deque(maxlen=SPARE_COUNT_MAX)
 
 
 class PendingAppend(Pending):
@@ -152,3 +171,18 @@ class PendingAppend(Pending):
 def nothing_appended(end_offset: int) -> AppendInfo:
     """The result of an append of no records to a log that ends at ``end_offset``."""
     return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, NO_OFFSET, NO_TIMESTAMP, "none", "none", 0, 0, 0, True)
+
+
+def spare_buffer() -> BatchBuffer:
+    """An empty buffer, for one append."""
+    try:
+        return _spare.pop()
+    except IndexError:
+        return BatchBuffer()
+
+
+def keep_buffer(buffer: BatchBuffer) -> None:
+    """Takes back a buffer that nothing reads any more."""
+    if buffer.capacity <= (SPARE_BYTES_MAX if _spare else LARGE_BYTES_MAX):
+        buffer.clear()
+        _spare.append(buffer)

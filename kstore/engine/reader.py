@@ -1,4 +1,4 @@
-"""Reading a range of offsets: the iterators behind ``Log.read`` and ``Log.read_values``.
+"""Reading a range of offsets: the iterators behind ``Log.read``, ``Log.read_values`` and ``Log.tail``.
 
 The per-record work is compiled: a run of plain batches becomes one compiled cursor; any other batch becomes a cursor
 (or a list of values) of its own. ``itertools.chain`` strings them together, so that Python runs once a run. A reader
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, TypeAlias, TypedDict, TypeVar
@@ -30,12 +31,15 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["LogReader", "RunDecoder", "open_reader", "records_of", "values_of"]
+__all__ = ["LogReader", "RunDecoder", "last_records", "open_reader", "records_of", "values_of"]
 
 Item = TypeVar("Item")
 # Decodes a run: ``Run.records`` or ``Run.values``.
 RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None], Iterable[Item]]"
 
+# Where offsets are missing (compaction, markers, aborted transactions), each further look for the last records covers
+# this many times more.
+GROWTH = 8
 # A larger batch is decoded alone, in one pass; a run takes two.
 RUN_BATCH_BYTES = 1 << 16
 # The first batch of a read up to this size is checked as a run: a lookup of one record ends in it.
@@ -480,3 +484,22 @@ class Aborted:
         firsts, lasts = self._by_producer[batch.producer_id]
         begun_count = bisect_right(firsts, batch.base_offset)
         return begun_count > 0 and lasts[begun_count - 1] >= batch.base_offset
+
+
+def last_records(log: LogReads, count: int, isolation_level: IsolationLevel) -> list[Record]:
+    """See ``Log.tail``."""
+    count = offset_number("count", count)
+    if count < 0:
+        raise ValueError(f"count is {count}, expected at least 0")
+    source = log.refreshed()
+    ends = source.ends
+    stop = source.last_stable_offset() if isolation_level == "read_committed" else ends.high_watermark
+    width = count
+    while True:
+        start = max(stop - width, ends.start_offset)
+        reader = open_reader(log, records_of, start, stop, isolation_level, "raise", decode_run=Run.records)
+        # There are no more in that range, and a deque has its limit.
+        found = deque(reader, maxlen=min(count, stop - start))
+        if len(found) == count or start == ends.start_offset:
+            return list(found)
+        width *= GROWTH

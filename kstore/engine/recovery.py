@@ -1,37 +1,46 @@
 """Recovery: finds the end of a log that was not closed cleanly, and what in it cannot be served.
 
-Every segment not known to be flushed is scanned (``recovery_scan``), and ``rules/recover`` decides what damage means.
-Nothing that held a whole batch is removed: it is set aside, durably, before anything is cut.
+In every segment not known to be flushed, each batch and record is checked, and the indexes are rebuilt. Runs of plain
+batches are checked by compiled code, and so is what they mean for indexes, producers and leader epochs. Everything else
+(damage, compressed batches, old versions, a gap that the bytes at hand cannot judge) goes batch by batch; both ways
+write the same bytes.
+
+``rules/recover`` decides what damage means. Nothing that held a whole batch is removed: it is set aside, durably,
+before anything is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kstore.engine.loaded import Loaded, store_loaded
-from kstore.engine.recovery_scan import epochs_in, scan_segment
+from kstore.engine.files import Loaded
 from kstore.engine.segment_end import segment_end
 from kstore.engine.transaction_rebuild import TransactionRebuild
-from kstore.errors import DiskFullError, StorageError
+from kstore.errors import CorruptDataError, DiskFullError, StorageError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.fs import File, FileSystem
-from kstore.files.paths import LEADER_EPOCHS, LOG_SUFFIX, cut_name
-from kstore.record.batch import LOG_OVERHEAD_BYTES
+from kstore.files.paths import INDEX_SUFFIX, LEADER_EPOCHS, LOG_SUFFIX, cut_name
+from kstore.index import OffsetIndex
+from kstore.record._runs import Run, epoch_starts
+from kstore.record.batch import LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN
 from kstore.record.parse import entry_size
 from kstore.record.scan import SearchBudget, find_next_batch
+from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LossRanges
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment
+from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, LogState
-from kstore.types import OFFSET_MAX, CutRange, RecoveryReport
+from kstore.types import OFFSET_MAX, CorruptRange, CutRange, RecoveryReport
 
-__all__ = ["recover"]
+__all__ = ["epochs_in", "recover"]
 
+CHUNK_BYTES = 1 << 20
 COPY_BYTES = 1 << 20
 
 
@@ -59,7 +68,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     epochs: list[EpochEntry] = []
     findings = []
     for segment in scanned:
-        found = scan_segment(
+        found = _scan(
             segment,
             loaded.segments.higher(segment.base_offset),
             known_end=doubt.known_end,
@@ -94,7 +103,91 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     report.seconds = loaded.context.clock.monotonic() - started
     # The names of rebuilt indexes must be durable before the state says that the log is sound.
     loaded.context.fs.sync_dir(loaded.context.directory)
-    store_loaded(loaded)
+    loaded.store()
+
+
+def _scan(
+    segment: LogSegment,
+    following: LogSegment | None,
+    *,
+    known_end: int,
+    max_bytes_uncompressed: int,
+    transactions: TransactionRebuild,
+    epochs: list[EpochEntry],
+    report: RecoveryReport,
+) -> SegmentFindings:
+    """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes. It stays active.
+
+    ``following`` is the next segment. ``known_end``: everything below it was durable (``walk``). What is found is added
+    to ``transactions``, ``epochs`` and ``report``. Raises: StorageError.
+    """
+    hints = _indexed_positions(segment)
+    tail = segment.activate(empty_indexes=True)
+    # What a failed writeback left in the page cache may be newer than what is on disk: ask the disk.
+    tail.file.fsync()
+    tail.file.advise(0, 0, "dontneed")
+    damages: list[Damage] = []
+    next_offset = segment.base_offset
+    batch_count = record_count = 0
+    path = str(segment.path(LOG_SUFFIX))
+    # The system reads ahead while a chunk is checked. A thread that does, or advice, costs more than it gains.
+    for item in walk_runs(
+        tail.file,
+        0,
+        tail.position,
+        next_offset=next_offset,
+        offset_stop=following.base_offset if following else OFFSET_MAX,
+        known_end=known_end,
+        hints=hints,
+        chunk_bytes=CHUNK_BYTES,
+        run_bytes=CHUNK_BYTES,
+    ):
+        if isinstance(item, Damage):
+            damages.append(item)
+            tail.note_damage()
+            transactions.note_damage(item)
+            continue
+        if isinstance(item, Run):
+            tail.note_run(item)
+            transactions.note_run(segment, item)
+            _note_epochs(epochs, item)
+            batch_count += item.batch_count
+            record_count += item.record_count
+            next_offset = item.next_offset
+        else:
+            position, batch = item
+            try:
+                batch.check(max_bytes_uncompressed)
+            except CorruptDataError as error:
+                # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
+                report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
+            tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+            transactions.note(segment, batch)
+            _note_epoch(epochs, batch)
+            batch_count += 1
+            record_count += batch.record_count
+            next_offset = batch.last_offset + 1
+    transactions.finish(segment)
+    report.segments_scanned += 1
+    report.bytes_scanned += tail.position
+    report.batches_scanned += batch_count
+    report.records_scanned += record_count
+    report.rebuilt.append(path)
+    size_now = tail.file.size()
+    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count, size_now)
+
+
+def _indexed_positions(segment: LogSegment) -> Callable[[], Sequence[int]]:
+    """Returns the positions that a segment's index has now, before it is rebuilt.
+
+    After damage recovery must find what readers have found, which look there too.
+    """
+    path = segment.files.path_text(INDEX_SUFFIX)
+    try:
+        index = OffsetIndex.open_read_only(segment.context.fs, path, segment.base_offset, live=True)
+    except (StorageError, CorruptDataError):
+        return tuple
+    return lambda: [entry.position for entry in index.entries()]
 
 
 def _take_losses(loaded: Loaded, decision: Decision) -> None:
@@ -205,3 +298,28 @@ def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
         for entry in found:
             if entry.epoch > (epochs.latest_epoch or 0):
                 epochs.assign(*entry)
+
+
+def epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
+    """The leader epochs of a log's batches. Raises: StorageError."""
+    found: list[EpochEntry] = []
+    for segment in segments:
+        # Not by a lookup, which may have an index repaired: one of the writers of a shared log has its lock here.
+        for item in segment.runs_from(START, segment.size):
+            if isinstance(item, Run):
+                _note_epochs(found, item)
+            elif not isinstance(item, Damage):
+                _note_epoch(found, item[1])
+    return found
+
+
+def _note_epochs(found: list[EpochEntry], run: Run) -> None:
+    latest = found[-1].epoch if found else -1
+    if run.leader_epoch_max > latest:
+        found += [EpochEntry(*start) for start in epoch_starts(run, latest)]
+
+
+def _note_epoch(found: list[EpochEntry], batch: Batch) -> None:
+    """Adds the epoch of a log's next batch, if it is a new one (LogSegment.recover)."""
+    if batch.magic >= MAGIC_V2 and batch.leader_epoch > (found[-1].epoch if found else -1):
+        found.append(EpochEntry(batch.leader_epoch, batch.base_offset))

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from kstore.engine.directory import OWN_NAMES, is_log
 from kstore.engine.ends import Ends
-from kstore.engine.following import wait_beyond
+from kstore.engine.growth import wait_beyond
 from kstore.engine.index_repairs import ScannedSegment
-from kstore.engine.loaded import losses_of
 from kstore.engine.producers import LogProducers
 from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
@@ -46,7 +45,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
-from kstore.state.log_state import LOST_MAX, LogState, read_state
+from kstore.state.log_state import LOST_MAX, LogState, losses_of, read_state
 from kstore.types import RecoveryReport
 
 __all__ = ["LogView"]

@@ -19,18 +19,14 @@ from typing import NamedTuple
 
 from kstore.config import LogConfig
 from kstore.engine.append import Appends
-from kstore.engine.closing import close_in_order
 from kstore.engine.cuts import Cuts
 from kstore.engine.directory import directory_mode, ensure_log_directory
 from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
 from kstore.engine.ends import Ends
-from kstore.engine.files import LogFiles
-from kstore.engine.flush import Flush, TailFlush
-from kstore.engine.flusher import BackgroundFlusher, Flusher
-from kstore.engine.following import wait_beyond
-from kstore.engine.growth import Growth
+from kstore.engine.files import Loaded, LogFiles
+from kstore.engine.flush import BackgroundFlusher, Flush, Flusher, TailFlush, close_in_order
+from kstore.engine.growth import Growth, wait_beyond
 from kstore.engine.index_repairs import ScannedSegment, replace_indexes
-from kstore.engine.loaded import Loaded
 from kstore.engine.opening import load
 from kstore.engine.pending import PendingAppend
 from kstore.engine.producers import LogProducers

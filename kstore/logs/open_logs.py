@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.engine.flusher import BackgroundFlusher
+from kstore.engine.flush import BackgroundFlusher
 from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 
 from kstore.engine.ends import Ends
-from kstore.engine.files import LogFiles
-from kstore.engine.loaded import Loaded, losses_of
+from kstore.engine.files import Loaded, LogFiles
 from kstore.engine.opening import load, read_epochs
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
@@ -33,7 +32,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.tail import SegmentTail
 from kstore.shared.telling import tell
 from kstore.state.leader_epoch import LeaderEpochCache
-from kstore.state.log_state import StateFile
+from kstore.state.log_state import StateFile, losses_of
 from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedState
 from kstore.types import Durability, RecoveryReport
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from kstore.engine.durability import raise_recovery_point
 from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
-from kstore.engine.flush import flushed
-from kstore.engine.flusher import BackgroundFlusher
+from kstore.engine.flush import BackgroundFlusher, flushed
 from kstore.engine.others import Others
 from kstore.engine.pending import PendingAppend
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError

@@ -6,8 +6,7 @@ import logging
 
 from kstore.engine.directory import directory_mode, ensure_log_directory
 from kstore.engine.durability import WriteBehind
-from kstore.engine.files import LogFiles
-from kstore.engine.loaded import Loaded
+from kstore.engine.files import Loaded, LogFiles
 from kstore.engine.opening import load
 from kstore.engine.others import Others
 from kstore.engine.writer import LogWriter, StoreTies

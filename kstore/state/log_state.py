@@ -63,7 +63,7 @@ from typing import Any, NamedTuple
 from kstore.errors import FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
 from kstore.record.crc import crc32c
-from kstore.rules.losses import OffsetSpan, are_ranges
+from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpan, are_ranges
 from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "VERSION",
     "LogState",
     "StateFile",
+    "losses_of",
     "read_state",
     "state_file_bytes",
     "stored_version",
@@ -301,6 +302,11 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
         return None
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(error.reason, path=path) from None
+
+
+def losses_of(state: LogState | None) -> LossRanges:
+    """What ``kstore.state`` says of the log's losses."""
+    return NO_LOSSES if state is None else LossRanges(state.lost, state.accepted, state.unconfirmed)
 
 
 def stored_version(fs: FileSystem, path: Path) -> int | None:

@@ -16,8 +16,8 @@ from kstore.config import LogConfig
 from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
 from kstore.engine.directory import is_log
 from kstore.engine.ends import Ends
+from kstore.engine.files import Loaded
 from kstore.engine.index_repairs import replace_indexes, scan_segment
-from kstore.engine.loaded import Loaded
 from kstore.engine.opening import LACKING_INDEX, load
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments

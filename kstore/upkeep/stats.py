@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -27,7 +26,7 @@ from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
-from kstore.state.log_state import read_state
+from kstore.state.log_state import losses_of, read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.record_stats import CodecStats, RecordStats

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from kstore import Log
-from kstore.engine import recovery_scan
+from kstore.engine import recovery
 from kstore.files.paths import LEADER_EPOCHS
 from kstore.record.batch import rewrite_header
 from kstore.record.builder import build_batch
@@ -66,7 +66,7 @@ def assert_alike(segments: dict[int, bytes], others: dict[str, bytes] | None = N
     image: Image = {"log": None}
     image |= {f"log/{name}": Stored(data, number + 1) for number, (name, data) in enumerate(named.items())}
     found = recovered(image, settings)
-    with mock.patch.object(recovery_scan, "walk_runs", one_batch_at_a_time):
+    with mock.patch.object(recovery, "walk_runs", one_batch_at_a_time):
         expected = recovered(image, settings)
     assert found == expected
     return found[1]
@@ -216,7 +216,7 @@ def test_batches_of_one_fill_pages_of_the_indexes(monkeypatch: pytest.MonkeyPatc
     """Many entries are stored at once, and both indexes grow several times."""
     data = b"".join(small_batch(number, 1) for number in range(3_000))
     assert_alike({0: data}, index_interval_bytes=0)
-    monkeypatch.setattr(recovery_scan, "CHUNK_BYTES", 5_000)
+    monkeypatch.setattr(recovery, "CHUNK_BYTES", 5_000)
     assert_alike({0: data}, index_interval_bytes=0)
     assert_alike({0: data[:9_000] + bytes(40) + data[9_000:]}, index_interval_bytes=0)
 

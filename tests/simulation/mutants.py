@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "recovery does not sync what it found: a kill, and then a power cut",
-        "kstore/engine/recovery_scan.py",
+        "kstore/engine/recovery.py",
         '    tail.file.fsync()\n    tail.file.advise(0, 0, "dontneed")\n',
         '    tail.file.advise(0, 0, "dontneed")\n',
     ),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kstore import Log
-from kstore.engine import spare_buffers
-from kstore.engine.spare_buffers import LARGE_BYTES_MAX, SPARE_BYTES_MAX, SPARE_COUNT_MAX, keep_buffer, spare_buffer
+from kstore.engine import pending
+from kstore.engine.pending import LARGE_BYTES_MAX, SPARE_BYTES_MAX, SPARE_COUNT_MAX, keep_buffer, spare_buffer
 from kstore.record._codec import BatchBuffer
 from tests.fake_fs import FailingFs, Fault
 
@@ -17,7 +17,7 @@ from tests.fake_fs import FailingFs, Fault
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> deque[BatchBuffer]:
     spare: deque[BatchBuffer] = deque(maxlen=SPARE_COUNT_MAX)
-    monkeypatch.setattr(spare_buffers, "_spare", spare)
+    monkeypatch.setattr(pending, "_spare", spare)
     return spare
 
 

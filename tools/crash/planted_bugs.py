@@ -129,8 +129,8 @@ MUTANTS = (
     Mutant(
         "a recovery does not sync the names of indexes",
         "kstore/engine/recovery.py",
-        "    loaded.context.fs.sync_dir(loaded.context.directory)\n    store_loaded(loaded)",
-        "    store_loaded(loaded)",
+        "    loaded.context.fs.sync_dir(loaded.context.directory)\n    loaded.store()",
+        "    loaded.store()",
         "tests/unit/test_log_producers.py",
     ),
     Mutant(
@@ -313,8 +313,8 @@ MUTANTS = (
     Mutant(
         "a new state of a shared log is not announced",
         "kstore/engine/files.py",
-        "        self.announce()\n        lost, accepted",
-        "        lost, accepted",
+        "        self.announce()\n        if not clean and",
+        "        if not clean and",
         SHARED_LOG,
     ),
     Mutant(
@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "what was lost is not stored",
         "kstore/engine/files.py",
-        "            lost=lost,\n",
-        "            lost=(),\n",
+        "        lost=lost,\n",
+        "        lost=(),\n",
         LOSSES,
     ),
     Mutant(
@@ -393,8 +393,8 @@ MUTANTS = (
     Mutant(
         "a lost transaction index is missed after a clean close only",
         "kstore/engine/files.py",
-        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean),\n",
-        "            txn_bytes=self.transaction_index_bytes(ends, clean=clean) if clean else -1,\n",
+        "        txn_bytes = self.transaction_index_bytes(ends, clean=clean)\n",
+        "        txn_bytes = self.transaction_index_bytes(ends, clean=clean) if clean else -1\n",
         TRANSACTION_INDEXES,
     ),
     Mutant(
@@ -406,7 +406,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sync follows one that has failed",
-        "kstore/engine/syncs.py",
+        "kstore/engine/files.py",
         "            before = self._failure\n            if before is not None:\n",
         "            before = self._failure\n            if before is not None and False:\n",
         FLUSHES,

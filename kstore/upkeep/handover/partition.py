@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.engine.loaded import losses_of
 from kstore.engine.opening import load
 from kstore.engine.segment_end import segment_end
 from kstore.engine.view import LogView
@@ -40,7 +39,7 @@ from kstore.rules.handover import EpochTrack
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
-from kstore.state.log_state import LogState, read_state
+from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport, TimestampOffset
 from kstore.upkeep.handover.report import ForgottenLoss
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kstore.engine.directory import is_log
-from kstore.engine.loaded import losses_of
 from kstore.errors import ConfigError, DivergedError, FileMissingError, KstoreError, NotALogError, PathLike
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -20,7 +19,7 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_na
 from kstore.files.remote import Location, open_remote
 from kstore.record.walk import Damage
 from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
-from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
+from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX, losses_of
 from kstore.types import CorruptRange
 from kstore.upkeep.mirror.compare import checked_chunks, ends_equal, fit, plain_chunks
 from kstore.upkeep.mirror.report import MirroredLog

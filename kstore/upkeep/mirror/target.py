@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kstore.engine.directory import is_log, make_directory
-from kstore.engine.loaded import losses_of
 from kstore.errors import NotALogError
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat, FileSystem
@@ -40,7 +39,7 @@ from kstore.files.paths import (
 from kstore.files.remote import UPLOAD_SUFFIX, Location, put_file
 from kstore.rules.losses import LossRanges, clipped
 from kstore.rules.mirror import SegmentFile
-from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, read_state, state_file_bytes
+from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, losses_of, read_state, state_file_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

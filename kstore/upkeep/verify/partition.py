@@ -14,7 +14,6 @@ from typing import NamedTuple
 from kstore.archive.view import BackupFs
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
-from kstore.engine.loaded import losses_of
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
@@ -36,7 +35,7 @@ from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
-from kstore.state.log_state import LogState, read_state
+from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.changing import TRIES_MAX, Sight, look, settled_bases
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
