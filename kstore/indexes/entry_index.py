@@ -76,6 +76,7 @@ class EntryIndex(Generic[Entry]):
         "_closed",
         "_count",
         "_fs",
+        "_is_new",
         "_is_trimmed",
         "_mapping",
         "_ragged",
@@ -102,6 +103,8 @@ class EntryIndex(Generic[Entry]):
         self._is_trimmed = False
         # Whether the file that was opened to be continued had more than its entries.
         self.was_cut = False
+        # Whether it was created here and nothing was written to it: then there is nothing to sync.
+        self._is_new = False
         self._load_last()
 
     @classmethod
@@ -114,7 +117,7 @@ class EntryIndex(Generic[Entry]):
         """
         fs.open(path, write=True, create=True, mode=mode).close()
         index = cls(path, base_offset, b"", fs=fs, bytes_max=index_bytes_max)
-        index._is_trimmed = True
+        index._is_trimmed = index._is_new = True
         return index
 
     @classmethod
@@ -323,7 +326,7 @@ class EntryIndex(Generic[Entry]):
         Raises: IndexFullError, ReadOnlyError, DiskFullError, StorageError; then nothing was added, as far as known.
         """
         fs = self._check_room()
-        self._is_trimmed = False
+        self._is_trimmed = self._is_new = False
         file = fs.open(self.path, write=True)
         file.write_all([entry], self.size)
         file.close()
@@ -331,7 +334,7 @@ class EntryIndex(Generic[Entry]):
         self._is_trimmed = True
 
     def _map(self, fs: FileSystem, size: int) -> None:
-        self._is_trimmed = False  # first: a failure may leave the file longer
+        self._is_trimmed = self._is_new = False  # first: a failure may leave the file longer
         # The file is not closed explicitly: the substitute for a mapping may need it.
         self._source = self._mapping = fs.open(self.path, write=True).map(size)
         self._capacity = size // self.entry_size
@@ -348,6 +351,7 @@ class EntryIndex(Generic[Entry]):
 
         Raises: CorruptIndexError if the file does not hold them: then it must be rebuilt.
         """
+        self._is_new = False  # another process may have cut what it wrote
         if entries == self._count or self._fs is None:
             return
         self._is_trimmed = False
@@ -412,7 +416,7 @@ class EntryIndex(Generic[Entry]):
             self._source = mapping[0 : self.size]
             # Closed before the file shrinks: no reader may reach memory beyond a file's end.
             mapping.close()
-        if self._is_trimmed and not sync:
+        if self._is_trimmed and (self._is_new or not sync):
             return
         file = fs.open(self.path, write=True)
         try:

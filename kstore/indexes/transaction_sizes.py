@@ -66,10 +66,10 @@ class TransactionIndexSizes:
 
         ``bases`` are those of the log's segments, increasing. With None for ``recovery_point`` the last one counts too.
         """
-        start = _floor(bases, start_offset)
-        stop = bases[-1] + 1 if recovery_point is None else _floor(bases, recovery_point)
         if not self._sizes:
             return 0
+        start = _floor(bases, start_offset)
+        stop = bases[-1] + 1 if recovery_point is None else _floor(bases, recovery_point)
         known = self._sum
         if known is None or known[0] != start or known[1] > stop:
             known = start, start, 0

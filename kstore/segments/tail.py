@@ -151,7 +151,8 @@ class SegmentTail:
     ) -> SegmentTail:
         """Opens the files at their ends. Indexes whose last entries do not match the log are rebuilt."""
         base_offset = files.base_offset
-        file = files.fs.open(files.path(LOG_SUFFIX), write=True)
+        fs, path = files.fs, files.path_text
+        file = fs.open(path(LOG_SUFFIX), write=True)
         size_max, mode = config.segment_index_bytes, config.file_mode
         # Entries of indexes that must become empty are not read.
         count = 0 if empty_indexes else None
@@ -159,24 +160,17 @@ class SegmentTail:
             base_offset,
             file,
             OffsetIndex.open_writable(
-                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=count, mode=mode
+                fs, path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=count, mode=mode
             ),
             TimeIndex.open_writable(
-                files.fs,
-                files.path(TIME_INDEX_SUFFIX),
-                base_offset,
-                index_bytes_max=size_max,
-                entry_count=count,
-                mode=mode,
+                fs, path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=count, mode=mode
             ),
             position=file.size(),
             config=config,
             counters=counters,
             created_ms=clock.now_ms(),
         )
-        if empty_indexes:
-            tail.reset()
-        elif not tail._resume():
+        if not empty_indexes and not tail._resume():
             tail.rebuild()
         return tail
 
@@ -198,16 +192,13 @@ class SegmentTail:
         Raises: CorruptIndexError, FileMissingError if an index does not match ``known``; StorageError.
         """
         base_offset, size_max = files.base_offset, config.segment_index_bytes
+        fs, path = files.fs, files.path_text
         offset_count, time_count = known[-2:]
         tail = cls(
             base_offset,
-            files.fs.open(files.path(LOG_SUFFIX), write=True),
-            OffsetIndex.join(
-                files.fs, files.path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=offset_count
-            ),
-            TimeIndex.join(
-                files.fs, files.path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=time_count
-            ),
+            fs.open(path(LOG_SUFFIX), write=True),
+            OffsetIndex.join(fs, path(INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=offset_count),
+            TimeIndex.join(fs, path(TIME_INDEX_SUFFIX), base_offset, index_bytes_max=size_max, entry_count=time_count),
             position=position,
             config=config,
             counters=counters,
@@ -554,9 +545,8 @@ class SegmentTail:
 
         The indexes stay readable: readers, which have no lock, may have found them before. Each is in memory now.
 
-        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored. ``keep_spare``:
-        these stay
-        until ``give_back_spare``.
+        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored.
+        ``keep_spare``: the blocks stay until ``give_back_spare``.
         """
         try:
             self._add_time_entry(final=True)
