@@ -195,6 +195,7 @@ cdef class PlacedAppends(LogAppends):
 
     cdef int failed(self, append, before, int64_t end, bint is_published, error) except -1:
         first = before[END_OFFSET]
+        self.files.note_failure(error)
         if is_published:
             if append.with_producers:
                 # An interrupt: what is known of producers may lack the batches.
@@ -203,5 +204,5 @@ cdef class PlacedAppends(LogAppends):
             if append.result is None and not isinstance(error, KstoreError):
                 # They are in the log: a caller without an answer would write them again.
                 append.finish(first, end - 1)
-        self.rolls.undo(before, error)
+        self.rolls.undo(before)
         return 0

@@ -19,7 +19,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from kstore.engine._ends cimport EndsMaker
-from kstore.files._direct cimport descriptor_of, write_whole
+from kstore.files._direct cimport descriptor_of, has_failed_sync, write_whole
 from kstore.record._codec cimport put_single, single_size
 from kstore.segments._numbers cimport TailNumbers
 
@@ -28,6 +28,7 @@ from functools import wraps
 
 from kstore.clock import SystemClock
 from kstore.engine.ends import ENDS_MAKER, Ends
+from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.metrics import APPENDED
 
 __all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "WrittenAppends", "single_first"]
@@ -63,6 +64,29 @@ os.register_at_fork(after_in_child=_count_fork)
 
 cdef class LogFields:
     """The fields of ``LogFiles``, which describes them, that each append needs."""
+
+    def poison(self, error not None):
+        """No more writes, no second sync, and reads up to the durable end only.
+
+        The first step comes before any signal is served, because this is compiled.
+        """
+        if self.poisoned is None:
+            self.poisoned = error
+            if not isinstance(error, Exception):
+                self.poisoned = StorageError(f"interrupted: {error!r}")
+        self.end_reads()
+
+    def note_failure(self, error not None):
+        """Poisons the log if a failed append leaves unknown what is on disk. Its first step: see ``poison``.
+
+        An interrupt, or a lack of memory, may have replaced the error of a sync; the file and the tail say so.
+        """
+        tail = self.tail
+        if (
+            isinstance(error, (SyncFailedError, PoisonedError))
+            or (tail is not None and (tail.is_doubtful or has_failed_sync(tail.open_file)))
+        ):
+            self.poison(error)
 
 
 cdef class LogAppends:
@@ -206,7 +230,8 @@ cdef class WrittenAppends(SingleAppends):
             if files.producers._state is not None:
                 files.producers.passed(first, end)
         except BaseException as error:
-            self.rolls.undo(before, error)
+            files.note_failure(error)
+            self.rolls.undo(before)
             raise
         self.count(1, 1, 1, size)
         return result

@@ -192,6 +192,7 @@ cdef class SyncedAppends(SingleAppends):
                 files.producers.passed(first, end)
             observe(self.clock.monotonic() - started)
         except BaseException as error:
-            self.rolls.undo(before, error)
+            files.note_failure(error)
+            self.rolls.undo(before)
             raise
         return True

@@ -296,7 +296,8 @@ class Appends:
                     self._write(appends, before)
                     self._durability.note_written()
                 except BaseException as error:
-                    self._rolls.undo(before, error)
+                    files.note_failure(error)
+                    self._rolls.undo(before)
                     raise
             self._durability.make_durable()
         except BaseException:

@@ -7,7 +7,9 @@ the log: it then serves what is known to be durable and accepts no writes.
 
 from __future__ import annotations
 
+import errno
 import logging
+import sys
 import threading
 import weakref
 from collections import deque
@@ -25,6 +27,7 @@ from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files._locks import block
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
+from kstore.files.fs import replaced_failed_sync
 from kstore.files.paths import DELETED_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.metrics import LogCounters
 from kstore.rules.losses import NO_LOSSES, LossRanges
@@ -147,6 +150,7 @@ class LogFiles(LogFields):
         self._deleted: deque[tuple[float, LogSegment, Sequence[str]]] = deque()
         self.closed: Exception | None = None
         self.poisoned: Exception | None = None
+        self._has_ended_reads = False
         self._parks_under = parks_under
         self._has_kafka_marks = has_kafka_marks
 
@@ -192,19 +196,20 @@ class LogFiles(LogFields):
         if self.closed is not None:
             raise self.closed
         if self.poisoned is not None:
+            self.end_reads()  # unless an interrupt came before it
             raise PoisonedError(
                 getattr(self.poisoned, "errno", None),
                 f"no writes since a failure of unknown outcome ({self.poisoned}): reopen the log to recover",
                 str(self.context.directory),
             ) from self.poisoned
 
-    def poison(self, error: BaseException) -> None:
-        """No more writes, no second sync, and reads up to the durable end only."""
-        if self.poisoned is None:
-            self.poisoned = error if isinstance(error, Exception) else StorageError(str(error))
+    def end_reads(self) -> None:
+        """The rest of ``poison``: reads end at the durable end. A second call does nothing."""
+        if not self._has_ended_reads:
             self.ends = self.ends.poisoned()
+            self._has_ended_reads = True
             end = self.ends.high_watermark
-            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, error, end)
+            logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, self.poisoned, end)
 
     @block
     def poisoned_by_syncs(self) -> Iterator[None]:
@@ -469,8 +474,13 @@ class Syncs:
             if before is not None:
                 reason = "a sync has failed before, and is not repeated"
                 raise SyncFailedError(before.errno, reason, before.filename) from before
+            outer = sys.exception()
             try:
                 sync()
             except SyncFailedError as error:
                 self._failure = error
+                raise
+            except BaseException as error:
+                if replaced_failed_sync(error, outer):
+                    self._failure = SyncFailedError(errno.EIO, f"a sync failed, and then: {error!r}")
                 raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 from kstore.engine.durability import DurabilityStrategy
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import sync_indexes
-from kstore.errors import FileInTheWayError, PoisonedError, SyncFailedError
+from kstore.errors import FileInTheWayError, SyncFailedError
+from kstore.files.fs import replaced_failed_sync
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
@@ -102,10 +104,14 @@ class Rolls:
             files.tail = files.activate(old)
             return files.tail
         new = LogSegment(files.context, base_offset)
+        outer = sys.exception()
         try:
             return self._replace_active(old, new)
         except BaseException as error:
-            self._go_on_with(old, new, error)
+            if isinstance(error, SyncFailedError) or replaced_failed_sync(error, outer):
+                files.poison(error)
+            else:
+                self._go_on_with(old, new)
             raise
 
     def _replace_active(self, old: LogSegment, new: LogSegment) -> SegmentTail:
@@ -148,12 +154,10 @@ class Rolls:
         logger.debug("%s: segment %d begins", files.context.directory, base_offset)
         return tail
 
-    def _go_on_with(self, old: LogSegment, new: LogSegment, error: BaseException) -> None:
+    def _go_on_with(self, old: LogSegment, new: LogSegment) -> None:
         """Makes ``old`` the active segment again after a failed roll; if that is impossible, the log is poisoned."""
         files = self._files
         try:
-            if isinstance(error, SyncFailedError):
-                raise error
             files.segments.remove([new.base_offset])
             new.delete()
             files.unflushed = [tail for tail in files.unflushed if tail.base_offset != old.base_offset]
@@ -164,14 +168,12 @@ class Rolls:
 
     # --- undo ---------------------------------------------------------------------------------------------------------
 
-    def undo(self, before: Ends, error: BaseException) -> None:
-        """Restores the files to ``before`` after a failed append, unless it was published.
+    def undo(self, before: Ends) -> None:
+        """Restores the files to ``before`` after a failed append, unless it was published, or its outcome is unknown.
 
-        If that is impossible, or the outcome of ``error`` is unknown, the log is poisoned.
+        If that is impossible, the log is poisoned.
         """
         files = self._files
-        if isinstance(error, SyncFailedError | PoisonedError):
-            files.poison(error)
         if files.poisoned is not None or files.ends.extent != before.extent or files.tail is None:
             return
         try:

@@ -41,6 +41,12 @@ cdef int descriptor_of(object file) except -2:
     return file._fd if type(file) is OsFile else -1
 
 
+cdef bint has_failed_sync(object file) except -1:
+    if type(file) is UnmappedFile:
+        file = file.file
+    return type(file) is OsFile and file._has_failed_sync
+
+
 cdef bint write_whole(int fd, const char* data, Py_ssize_t size, int64_t position) noexcept nogil:
     cdef Py_ssize_t written = pwrite(fd, data, size, position)
     if 0 <= written < size:

@@ -21,6 +21,7 @@ from kstore.errors import (
     DiskFullError,
     FileInTheWayError,
     FileMissingError,
+    KstoreError,
     PathLike,
     ReadOnlyError,
     StorageError,
@@ -38,6 +39,7 @@ __all__ = [
     "Mapping",
     "plain_text",
     "read_file",
+    "replaced_failed_sync",
     "storage_error",
     "sync_error",
 ]
@@ -246,6 +248,20 @@ def storage_error(error: OSError, path: PathLike, *, writing: bool = False) -> S
 def sync_error(error: OSError, path: PathLike) -> SyncFailedError:
     """The error of a failed sync, whatever its number: even ENOSPC may come from a sync."""
     return SyncFailedError(error.errno or errno.EIO, f"sync failed: {error.strerror or error}", os.fspath(path))
+
+
+def replaced_failed_sync(error: BaseException, outer: BaseException | None) -> bool:
+    """Whether ``error``, of something that syncs, came while the error of a failed sync was handled.
+
+    An interrupt has what it replaced as its context, up to ``outer``: what was handled before. An OSError that no layer
+    has given its type yet may be a sync's.
+    """
+    each = error.__context__
+    while each is not None and each is not outer:
+        if isinstance(each, SyncFailedError) or (isinstance(each, OSError) and not isinstance(each, KstoreError)):
+            return True
+        each = each.__context__
+    return False
 
 
 def read_file(fs: FileSystem, path: PathLike, size_max: int = READ_FILE_SIZE_MAX) -> bytes:

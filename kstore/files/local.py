@@ -10,7 +10,7 @@ import errno
 import os
 import stat as stat_module
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from kstore.errors import ClosedError, KstoreError, PathLike
 from kstore.files import platform
@@ -34,6 +34,9 @@ READ_SIZE_UNCHECKED = 1 << 20
 BUFFERS_PER_WRITE = 1024
 
 UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
+
+# What a call raises if there is no memory for its outcome. Not all exceptions: a signal's handler may raise any.
+NO_MEMORY = (MemoryError, SystemError)
 
 
 class OsMapping:
@@ -150,10 +153,15 @@ class OsFile:
             # One call releases the interpreter's lock once; a write and a sync would release it twice.
             written = os.pwritev(self._fd, buffers, position, platform.DSYNC_FLAG)
         except OSError as error:
+            self._has_failed_sync = True  # the first step, as in ``_sync``
             if error.errno in UNSUPPORTED_ERRNOS:
+                self._has_failed_sync = False
                 self._write_then_sync(buffers, position)
                 return
             raise self._write_or_sync_error(error, position) from error
+        except NO_MEMORY as error:
+            self._has_failed_sync = True
+            self._raise_unnamed(error, position)
         if written != _total_size(buffers):
             self._write_rest(buffers, position, written, flags=platform.DSYNC_FLAG)
 
@@ -181,8 +189,14 @@ class OsFile:
                     skip = os.pwritev(self._fd, left[:BUFFERS_PER_WRITE], position, flags)
                 except OSError as error:
                     if flags:
+                        self._has_failed_sync = True
                         raise self._write_or_sync_error(error, position) from error
                     raise self._error(error, writing=True) from error
+                except NO_MEMORY as error:
+                    if flags:
+                        self._has_failed_sync = True
+                        self._raise_unnamed(error, position)
+                    raise
                 position += skip
                 idle = 0 if skip else idle + 1
                 if idle == 2:
@@ -193,7 +207,8 @@ class OsFile:
         """Determines which half of a synced write at ``position`` failed.
 
         A failed write adds no byte. If only the sync fails, the file has grown, and only then is the error a sync's; if
-        the file already reached beyond ``position``, a failed sync is assumed: the worse of the two.
+        the file already reached beyond ``position``, a failed sync is assumed: the worse of the two. The caller has
+        noted a failed sync; if it was none, this takes that back.
         """
         try:
             grown = os.fstat(self._fd).st_size > position
@@ -201,7 +216,13 @@ class OsFile:
             grown = self._fd >= 0
         if grown:
             return sync_error(error, self.path)
+        self._has_failed_sync = False
         return self._error(error, writing=True)
+
+    def _raise_unnamed(self, error: Exception, position: int) -> NoReturn:
+        """After a synced write at ``position`` without an errno: memory lacked for its outcome, or for the call."""
+        failed = self._write_or_sync_error(OSError(errno.EIO, f"unknown outcome: {error!r}"), position)
+        raise failed if self._has_failed_sync else error
 
     def send_to(self, socket_fd: int, position: int, size: int) -> int:
         return os.sendfile(socket_fd, self._fd, position, size)
@@ -216,13 +237,17 @@ class OsFile:
         if self._has_failed_sync:
             failed = OSError(errno.EIO, "a sync of this file has failed before, and is not repeated")
             raise sync_error(failed, self.path)
+        fd = self.fileno()
         try:
-            sync(self.fileno())
+            sync(fd)
         except OSError as error:
             # The first step, before any call: the system reports a failure once, and a signal that arrived during the
             # sync is handled at the next call. Its exception would replace the sync's.
             self._has_failed_sync = True
             raise sync_error(error, self.path) from error
+        except NO_MEMORY:
+            self._has_failed_sync = True  # there was no memory for the error: a success needs none
+            raise
 
     def truncate(self, size: int) -> None:
         try:

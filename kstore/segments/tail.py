@@ -66,6 +66,7 @@ class SegmentTail:
         "created_ms",
         "has_damage",
         "index_failed",
+        "is_doubtful",
         "jitter_ms",
         "numbers",
         "offset_index",
@@ -96,6 +97,8 @@ class SegmentTail:
         # Whether batches that are damaged, or come after damage, may be missing from the greatest timestamp.
         self.has_damage: bool = False
         self.index_failed: bool = False
+        # Whether a failed write may have left something after the end.
+        self.is_doubtful: bool = False
         # Whether there are blocks after the end.
         self._has_spare = False
         # Whether they are to be released after the seal. The lock guards this, and is held while it is done.
@@ -380,6 +383,7 @@ class SegmentTail:
                 file.write_all(buffers, position)
             numbers.position = end
         except BaseException:
+            self.is_doubtful = True  # the first step: an interrupt may come before the next one
             self.cut_back()
             raise
 
@@ -412,6 +416,7 @@ class SegmentTail:
         self._has_spare = False
         if size != self.position:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
+        self.is_doubtful = False
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Counts one written batch, and gives it an index entry if one is due (LogSegment.append)."""

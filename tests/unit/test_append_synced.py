@@ -18,6 +18,7 @@ from kstore import Log
 from kstore.config import LogConfig
 from kstore.engine._synced import PendingSingle
 from kstore.engine.append import Appends
+from kstore.engine.roll import Rolls
 from kstore.errors import ClosedError, ForkedError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.local import OsFile
 from kstore.log import writer_of
@@ -27,6 +28,7 @@ from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import StateFile
 from kstore.types import AppendInfo
 from tests.fake_clock import ManualClock
+from tests.fake_fs import FailingFs, Fault
 
 NOW_MS = 1_700_000_000_000
 WAIT_SECONDS = 300
@@ -240,6 +242,44 @@ def test_a_sync_that_fails_poisons_the_log_and_is_not_repeated(tmp_path: Path, m
     log.close()
     with Log(tmp_path / "log") as log:
         assert path.stat().st_size == size
+        assert values_in(log) == [b"first"]
+        assert log.append(b"c") == 1
+
+
+@pytest.mark.parametrize("append", [lambda log: log.append(b"a"), lambda log: log.append_many([b"a", b"b"])])
+@pytest.mark.parametrize("step", [(SegmentTail, "cut_unsynced"), (SegmentTail, "cut_back"), (Rolls, "undo")])
+def test_an_interrupt_after_a_failed_sync_does_not_hide_it(
+    tmp_path: Path, append: Callable[[Log], object], step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_at(tmp_path / "log")
+    path = tmp_path / "log" / f"{0:020d}.log"
+    grow(path)
+    with other_descriptor(log, os.open(path, os.O_RDONLY)), monkeypatch.context() as patch:
+        patch.setattr(*step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            append(log)
+    for _ in range(2):
+        with pytest.raises(PoisonedError):
+            append(log)
+    assert values_in(log) == [b"first"]
+    log.close()
+    with Log(tmp_path / "log") as log:
+        assert values_in(log) == [b"first"]
+
+
+def test_an_interrupt_before_a_failed_write_is_cut_back_poisons_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = FailingFs()
+    with Log(tmp_path / "log", fs=fs) as log, monkeypatch.context() as patch:
+        log.append(b"first")
+        fs.faults.append(Fault(1, errno.ENOSPC, written=10, kinds=frozenset({"write_and_sync"})))
+        patch.setattr(SegmentTail, "cut_back", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(b"a")
+        with pytest.raises(PoisonedError):
+            log.append(b"b")
+    with Log(tmp_path / "log") as log:
         assert values_in(log) == [b"first"]
         assert log.append(b"c") == 1
 

@@ -69,9 +69,8 @@ MUTANTS = (
     Mutant(
         "a failed write is not cut back",
         "kstore/segments/tail.py",
-        "            numbers.position = end\n"
-        "        except BaseException:\n            self.cut_back()\n            raise",
-        "            numbers.position = end\n        except BaseException:\n            raise",
+        "may come before the next one\n            self.cut_back()\n",
+        "may come before the next one\n",
         "tests/crash/test_log_faults.py",
     ),
     Mutant(
@@ -458,9 +457,16 @@ MUTANTS = (
     Mutant(
         "batches that are written and not published are not cut back",
         "kstore/engine/append.py",
-        "                except BaseException as error:\n                    self._rolls.undo(before, error)\n",
-        "                except BaseException:\n",
+        "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
+        "                    files.note_failure(error)\n",
         "tests/unit/test_append_placed.py",
+    ),
+    Mutant(
+        "an interrupt hides that the sync of an append has failed",
+        "kstore/engine/append.py",
+        "                    files.note_failure(error)\n",
+        "                    isinstance(error, KstoreError) and files.note_failure(error)\n",
+        "tests/crash/test_failed_syncs.py",
     ),
     Mutant(
         "what became of items is not on disk before their segment is removed",
@@ -522,7 +528,7 @@ MUTANTS = (
     Mutant(
         "a single record is not taken back when its index entry fails",
         "kstore/engine/_single.pyx",
-        "            self.rolls.undo(before, error)\n            raise",
+        "            self.rolls.undo(before)\n            raise",
         "            raise",
         SINGLE + " tests/crash/test_log_faults.py tests/crash/test_interrupts.py",
     ),
