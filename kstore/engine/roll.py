@@ -11,6 +11,7 @@ from kstore.engine.files import LogFiles
 from kstore.engine.flush import sync_indexes
 from kstore.errors import FileInTheWayError, SyncFailedError
 from kstore.files.fs import replaced_failed_sync
+from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
@@ -159,12 +160,25 @@ class Rolls:
         files = self._files
         try:
             files.segments.remove([new.base_offset])
-            new.delete()
+            self._remove_new(new)
             files.unflushed = [tail for tail in files.unflushed if tail.base_offset != old.base_offset]
             old.forget()
             files.tail = None if files.seal_before_append else files.activate(old)
         except Exception as failure:
             files.poison(failure)
+
+    def _remove_new(self, segment: LogSegment) -> None:
+        """Removes a segment that a failed step has begun, durably.
+
+        The log goes on with the same offsets in the segment before it. If a power cut brought the removed file back,
+        recovery would cut the records that were appended there since.
+        """
+        fs = self._files.context.fs
+        # The ``.log`` is created first. Without it there is nothing to remove, and perhaps no descriptor for a sync.
+        exists = fs.exists(segment.path(LOG_SUFFIX))
+        segment.delete()
+        if exists:
+            fs.sync_dir(self._files.context.directory)
 
     # --- undo ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +204,7 @@ class Rolls:
         files.announce_change()
         for segment in reversed(files.segments.range(before.base_offset, OFFSET_MAX)):
             if segment.base_offset > before.base_offset:
-                segment.delete()
+                self._remove_new(segment)
                 files.segments.remove([segment.base_offset])
         files.unflushed = [tail for tail in files.unflushed if tail.base_offset < before.base_offset]
         files.tail = files.activate(files.segments.last)

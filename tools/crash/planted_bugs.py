@@ -74,6 +74,20 @@ MUTANTS = (
         "tests/crash/test_log_faults.py",
     ),
     Mutant(
+        "a segment that a failed roll has removed comes back with a power cut",
+        "kstore/engine/roll.py",
+        "        if exists:\n            fs.sync_dir(self._files.context.directory)\n",
+        "",
+        "tests/crash/test_faults_before_power_cuts.py",
+    ),
+    Mutant(
+        "the last time entry of a segment that is continued is believed",
+        "kstore/segments/tail.py",
+        "            if not self._bears_out(times.last_entry):\n                return False\n",
+        "",
+        "tests/unit/test_log_retention.py",
+    ),
+    Mutant(
         "a rolled segment's name is not synced",
         "kstore/engine/roll.py",
         "            # must not be in a segment that may be gone.\n"
