@@ -164,7 +164,7 @@ class Rolls:
             files.unflushed = [tail for tail in files.unflushed if tail.base_offset != old.base_offset]
             old.forget()
             files.tail = None if files.seal_before_append else files.activate(old)
-        except Exception as failure:
+        except BaseException as failure:
             files.poison(failure)
 
     def _remove_new(self, segment: LogSegment) -> None:
