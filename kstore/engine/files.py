@@ -213,11 +213,13 @@ class LogFiles(LogFields):
 
     @block
     def poisoned_by_syncs(self) -> Iterator[None]:
-        """A block in which a failed sync poisons the log, whatever was synced."""
+        """A block in which a failed sync poisons the log, whatever was synced, and whatever has replaced its error."""
+        outer = sys.exception()
         try:
             yield
-        except SyncFailedError as error:
-            self.poison(error)
+        except BaseException as error:
+            if isinstance(error, SyncFailedError) or replaced_failed_sync(error, outer):
+                self.poison(error)
             raise
 
     @block

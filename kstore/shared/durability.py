@@ -103,7 +103,7 @@ class NameFlush:
                 files.syncs.alone(file.fdatasync)
                 if tail is None:
                     self._sync_indexes_of(path)
-            fs.sync_dir(files.context.directory)
+            files.syncs.alone(lambda: fs.sync_dir(files.context.directory))
         except SyncFailedError as error:
             if self._turn.lock.is_mine:
                 files.poison(error)

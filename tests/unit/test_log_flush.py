@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -515,69 +514,3 @@ def test_a_deletion_syncs_the_names_of_what_stays_before_it_removes_a_file(
         done = [kind for kind, _ in done_by(lambda: log.delete_records(2), fs)]
         removed = min(done.index(kind) for kind in ("rename", "unlink") if kind in done)
         assert "sync_dir" in done[:removed]
-
-
-@pytest.mark.parametrize("place", [(local, "sync_error"), (os, "close")])
-def test_an_interrupt_after_the_failed_sync_of_a_directory_does_not_hide_it(
-    tmp_path: Path, place: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "a failed sync")
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    log = log_without_flusher(tmp_path / "log", durability="interval")
-    log.append(b"a")
-    with monkeypatch.context() as patch:
-        patch.setattr(platform, "sync_all", fails)
-        patch.setattr(*place, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            log.flush()
-    with pytest.raises(SyncFailedError, match="failed before"):
-        log.flush()
-    with pytest.raises(PoisonedError):
-        log.append(b"b")
-    log.close()
-
-
-def test_an_interrupt_of_a_sync_that_did_not_fail_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: int) -> None:
-        raise KeyboardInterrupt
-
-    def flush_in_handler() -> None:
-        try:
-            raise OSError("what the program handles meanwhile")
-        except OSError:
-            log.flush()
-
-    with log_without_flusher(tmp_path / "log", durability="interval") as log:
-        log.append(b"a")
-        with monkeypatch.context() as patch:
-            patch.setattr(platform, "sync_data", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                flush_in_handler()
-        log.flush()
-        assert log.append(b"b") == 1
-
-
-def test_an_interrupt_after_the_failed_sync_of_a_roll_poisons_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "a failed sync")
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with Log(tmp_path / "log") as log:
-        log.append(b"a")
-        with monkeypatch.context() as patch:
-            patch.setattr(platform, "sync_all", fails)
-            patch.setattr(local, "sync_error", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                log.roll()
-        with pytest.raises(PoisonedError):
-            log.append(b"b")
