@@ -128,7 +128,7 @@ def time_entries(
         if row[2] > last_timestamp:
             last_timestamp = row[2]
             at = store_32(at, <uint32_t>(<uint64_t>last_timestamp >> 32))
-            at = store_32(at, <uint32_t>(<uint64_t>last_timestamp & 0xFFFFFFFF))
+            at = store_32(at, <uint32_t>last_timestamp)
             at = store_32(at, <uint32_t>relative(row[3], base_offset))
         row += ROW_SIZE
     return bytes(entries[: at - first])

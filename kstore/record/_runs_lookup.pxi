@@ -140,6 +140,10 @@ def batch_run(bytes data not None, Py_ssize_t at, int64_t target, int64_t offset
     return one_batch(data, at, &head)
 
 
+# A tally that counts nothing.
+cdef array.array NO_TALLY = array.array("q")
+
+
 def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array tally not None):
     """The Record with offset ``target`` from the plain batch at byte ``at`` of ``data``, whose CRC is checked.
 
@@ -162,8 +166,12 @@ def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array ta
         return None
     cursor = RunRecords.__new__(RunRecords)
     cursor.begin(one_batch(data, at, &head), target, target + 1, tally, None)
+    # The batch counts once the record is made, which may fail.
+    cursor.tally = NO_TALLY
     cursor.enter_batch()
-    return make_record(cursor, &view, None)
+    record = make_record(cursor, &view, None)
+    note_window(tally, &head, target, target + 1)
+    return record
 
 
 cdef Run one_batch(bytes data, Py_ssize_t at, Head* head):

@@ -39,6 +39,12 @@ def test_no_refused_allocation_loses_an_item_of_a_queue(
     tried("faults", count)
 
 
+def test_no_refused_allocation_changes_what_a_compiled_call_was_given(tried: Callable[[str, int], None]) -> None:
+    count = count_of("compiled_memory_life")
+    assert count > 80
+    tried("faults", count)
+
+
 @pytest.mark.soak
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize("durability", DURABILITIES)
