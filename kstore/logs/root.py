@@ -96,25 +96,18 @@ class RootContents:
         self.notes: list[str] = []
         # The entries of topics are lost, or were when the store was last open.
         self.entries_lost: bool = False
-        entries = self._read_topics()
-        found: dict[str, list[int]] = {}
         # The directories of deleted topics.
         self.deleted: list[str] = []
-        ignored: list[str] = []
-        for name in fs.list(path):
-            owner = topic_partition(name)
-            if owner is not None and owner.topic != METADATA_TOPIC and self._is_directory(name):
-                found.setdefault(owner.topic, []).append(owner.partition)
-            elif (going := marked_topic_partition(name)) is not None and going[1] == DELETE_MARK:
-                self.deleted.append(name)
-            elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
-                ignored.append(name)
         # Names that kstore does not own.
-        self.ignored: list[str] = sorted(ignored)
-        if not (self.entries_lost or found.keys() <= entries.keys()):
-            # Another process writes an entry first, and it is read first here: so what it describes exists now.
+        self.ignored: list[str] = []
+        entries, found = self._read_topics(), self._listed()
+        while not self.entries_lost and (unknown := found.keys() - entries.keys()):
             late = self._read_topics()
-            entries |= {topic: late[topic] for topic in found.keys() - entries.keys() if topic in late}
+            if unknown.isdisjoint(late):
+                break
+            # Another process has just created one. It makes the directories before the entry says that all exist, so
+            # they are listed after the entry is read: else a topic would seem to lack those that came in between.
+            entries, found = late, self._listed()
         self._note_lost_partitions(entries, found)
         for topic in sorted(found.keys() - entries.keys()):
             entries[topic] = self._adopted(topic, found[topic])
@@ -125,6 +118,21 @@ class RootContents:
         self.partitions: Mapping[str, tuple[int, ...]] = {
             topic: tuple(sorted(numbers)) for topic, numbers in found.items()
         }
+
+    def _listed(self) -> dict[str, list[int]]:
+        """The partitions that have a directory, by topic."""
+        found: dict[str, list[int]] = {}
+        self.deleted, ignored = [], []
+        for name in self._fs.list(self._path):
+            owner = topic_partition(name)
+            if owner is not None and owner.topic != METADATA_TOPIC and self._is_directory(name):
+                found.setdefault(owner.topic, []).append(owner.partition)
+            elif (going := marked_topic_partition(name)) is not None and going[1] == DELETE_MARK:
+                self.deleted.append(name)
+            elif name not in OWN_NAMES and not name.endswith(TEMPORARY_SUFFIX):
+                ignored.append(name)
+        self.ignored = sorted(ignored)
+        return found
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
