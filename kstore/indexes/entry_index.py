@@ -101,7 +101,7 @@ class EntryIndex(Generic[Entry]):
         self._closed = False
         # Whether the file is known to end with the entries: then there is nothing to cut.
         self._is_trimmed = False
-        # Whether the file that was opened to be continued had more than its entries.
+        # Whether the file that was opened to be continued had more than its entries and the zeros of a mapping.
         self.was_cut = False
         # Whether it was created here and nothing was written to it: then there is nothing to sync.
         self._is_new = False
@@ -159,7 +159,7 @@ class EntryIndex(Generic[Entry]):
         file.close()
         index = cls(path, base_offset, data[:kept], fs=fs, bytes_max=index_bytes_max)
         index._is_trimmed = True
-        index.was_cut = size != kept
+        index.was_cut = any(data[kept:])
         return index
 
     @classmethod

@@ -221,7 +221,7 @@ class SegmentTail:
                 return False
         times = self.time_index
         if self.offset_index.was_cut or times.was_cut:
-            return False  # no writer leaves more than entries, except in a segment that is recovered
+            return False  # an entry that is out of order, or half of one: no writer leaves these
         if times.entry_count:
             if not self._bears_out(times.last_entry):
                 return False

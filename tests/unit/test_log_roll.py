@@ -19,7 +19,7 @@ from kstore.state.log_state import LogState, read_state
 from kstore.types import Durability
 from tests.evidence import Wrong
 from tests.fake_clock import ManualClock
-from tests.fake_fs import RecordingFs
+from tests.fake_fs import FailingFs, Fault, RecordingFs
 from tests.log_cases import data, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
@@ -453,3 +453,22 @@ def test_readers_see_every_record_once_and_none_before_its_append(
         assert seen == [count] * 3
         assert (len(segment_bases(writer.path)) > 10) is (segment_bytes == 1024)
     tried("reads", 3 * count)
+
+
+def test_a_roll_without_space_does_not_read_the_old_segment_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rebuilt: list[SegmentTail] = []
+    monkeypatch.setattr(SegmentTail, "rebuild", rebuilt.append)
+    fs = FailingFs(SYSTEM_FS)
+    with Log(tmp_path / "log", fs=fs, durability="os", segment_bytes=1 << 14, index_interval_bytes=256) as log:
+        for _ in range(14):
+            log.append(b"x" * 1000)
+        end_offset = log.end_offset
+        fs.faults.append(Fault(1, errno=errno.ENOSPC, kinds=frozenset({"create"}), sticky=True))
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                log.append(b"x" * 2000)
+        fs.faults.clear()
+        assert log.append(b"x" * 2000) == end_offset
+    assert not rebuilt

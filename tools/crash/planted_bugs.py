@@ -352,7 +352,7 @@ MUTANTS = (
         "tests/unit/test_log_loader.py",
     ),
     Mutant(
-        "the opening of a tail that nobody has told of is not announced",
+        "a writer that opens the tail does not announce it to the other processes",
         "kstore/engine/others.py",
         "        elif tail is None:\n            self.announce_change()\n            tail = active.activate()",
         "        elif tail is None:\n            tail = active.activate()",
