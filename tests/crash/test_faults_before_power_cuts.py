@@ -23,7 +23,7 @@ PATH = ROOT / "log"
 RECORDS = 24
 # A segment holds two large records, or many small ones: after a roll that failed a small one still fits.
 SIZES = (400, 400, 400, 10, 10)
-STATES_EACH = tries(24, quick=12)
+STATES_EACH = tries(24, quick=6)
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

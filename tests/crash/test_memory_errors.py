@@ -20,7 +20,7 @@ QUEUE_CALLS = ("put", "put many", "get", "get one", "get expired", "nack", "exte
 
 @pytest.mark.promise("whole or absent")
 @pytest.mark.parametrize(("call", "durability"), [*((call, "sync") for call in QUICK), ("append", "os")])
-@pytest.mark.sampled(2, keep=("append-os",))
+@pytest.mark.sampled(1, keep=("append-os",))
 def test_no_refused_allocation_leaves_half_an_append(
     call: str, durability: Durability, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
@@ -30,7 +30,7 @@ def test_no_refused_allocation_leaves_half_an_append(
 
 
 @pytest.mark.parametrize("call", QUEUE_CALLS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_no_refused_allocation_loses_an_item_of_a_queue(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:

@@ -384,7 +384,7 @@ def cut_power(tmp_path: Path, durability: Durability, states_per_stop: int, stop
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "rebuilt")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_power_cut_leaves_every_producer_where_it_was(
     durability: Durability, tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

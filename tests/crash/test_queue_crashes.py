@@ -18,7 +18,7 @@ from tests.selection import tries
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 LIVES = {"alone": QueueLife, "shared": SharedQueueLife}
-STATES = tries(300, quick=60)
+STATES = tries(300, quick=40)
 
 
 def cases(chosen: Iterable[tuple[str, Durability]]) -> pytest.MarkDecorator:

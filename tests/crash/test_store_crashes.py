@@ -133,8 +133,8 @@ def lived() -> StoreLife:
 def test_a_power_cut_leaves_every_topic_whole_or_not_there(
     machine: Machine, seed: int, tried: Callable[[str, int], None]
 ) -> None:
-    counts = cut_power(lived(), machine, count=tries(1500, quick=120), seed=seed)
-    assert counts.states > tries(1000, quick=80)
+    counts = cut_power(lived(), machine, count=tries(1500, quick=80), seed=seed)
+    assert counts.states > tries(1000, quick=50)
     tried("states", counts.states)
 
 

@@ -57,7 +57,7 @@ def test_a_life_without_syncs_that_is_judged_as_if_it_had_them_has_losses(seed: 
 
 
 def test_a_seed_gives_the_same_life_in_every_process() -> None:
-    code = "from tests.simulation.life import Life; print(Life(5, step_count=120).run())"
+    code = "from tests.simulation.life import Life; print(Life(5, step_count=60).run())"
     said = [
         subprocess.run(
             [sys.executable, "-c", code],

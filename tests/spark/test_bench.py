@@ -49,6 +49,7 @@ def test_what_is_written_are_the_same_rows(spark: SparkSession, tmp_path: Path) 
     assert theirs.exceptAll(ours).count() == 0
 
 
+@pytest.mark.long
 def test_a_log_has_batches_of_the_size_that_is_measured(tmp_path: Path) -> None:
     for count in (10, 1000, 2000):
         fill(tmp_path / f"of-{count}-0", 4, batch_count=count, roll_after=2)

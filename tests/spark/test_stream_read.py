@@ -115,6 +115,7 @@ def offsets(checkpoint: Path, batch: int) -> object:
     return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
+@pytest.mark.long
 def test_available_now_reads_everything_in_one_batch(store: kstore.Store, sink: Sink, tmp_path: Path) -> None:
     append(store, 100)
     append(store, 50, partition=1)

@@ -50,13 +50,8 @@ def findings(output: str) -> list[str]:
     return sorted(line for line in output.splitlines() if line.startswith("E  "))
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(["-n", "1", "--dist", "loadscope"], id="in a worker"),
-        pytest.param([], id="in one process", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [["-n", "1", "--dist", "loadscope"], []], ids=["in a worker", "in one process"])
 def test_the_command_of_a_failure_fails_in_the_same_way(tmp_path: Path, how: list[str]) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
     status, output = run(tmp_path, "-q", "-m", "not long and not soak", "--evidence-seed=5", *how)

@@ -57,6 +57,7 @@ def test_other_processes_look_and_the_results_are_in_order(root: Path) -> None:
     assert sum(steps) == 24
 
 
+@pytest.mark.long
 def test_an_error_is_that_of_its_log(root: Path) -> None:
     results = each_log(refused, log_places(str(root)), [1, 1, 1], lambda _: None)
     assert next(results) == 1
@@ -76,6 +77,7 @@ def test_no_process_remains_of_a_look_that_is_given_up(root: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["verify"], ["stats", "--deep"]])
+@pytest.mark.sampled(1)
 def test_the_output_is_that_of_one_process(
     command: list[str], root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def life(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Life]:
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 def test_an_interrupted_call_loses_no_item_and_leases_none_twice(life: Life, act: str, tried: Tried) -> None:
     core, space = core_of(life.queue), life.queue._space
     for number in count(1):

@@ -119,7 +119,7 @@ def test_every_page_of_a_log_is_whole_and_its_links_lead_somewhere(own: Site, to
 
 
 @pytest.mark.parametrize("name", golden_partitions("clean"))
-@pytest.mark.sampled(4, keep=("txn-0", "compacted-0"))
+@pytest.mark.sampled(1, keep=("txn-0", "compacted-0"))
 def test_every_page_of_a_broker_s_log_is_whole(name: str) -> None:
     with site([golden_root() / "clean" / name]) as pages:
         for text in crawled(pages, "/", 8).values():
