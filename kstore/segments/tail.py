@@ -15,7 +15,14 @@ from typing import NamedTuple, NoReturn
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import FileMissingError, IndexFullError, InvalidOffsetError, PoisonedError, StorageError
+from kstore.errors import (
+    FileMissingError,
+    IndexFullError,
+    InvalidOffsetError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+)
 from kstore.files.fs import File, FileSystem, sync_error
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -368,8 +375,8 @@ class SegmentTail:
     def write(self, buffers: Sequence[memoryview | bytes], size: int, *, sync: bool) -> None:
         """Writes ``size`` bytes at the end; on return they are in the page cache, with ``sync`` on disk.
 
-        On any failure the file is cut back to its last whole batch before the exception is raised; if that fails too
-        the outcome is unknown, and PoisonedError says so.
+        On any failure the file is cut back to its last whole batch before the exception is raised, with ``sync`` also
+        on disk; if that fails too the outcome is unknown, and PoisonedError or SyncFailedError says so.
         """
         file, numbers = self.open_file or self._reopen(), self.numbers
         position = numbers.position
@@ -382,9 +389,10 @@ class SegmentTail:
             else:
                 file.write_all(buffers, position)
             numbers.position = end
-        except BaseException:
+        except BaseException as error:
             self.is_doubtful = True  # the first step: an interrupt may come before the next one
-            self.cut_back()
+            # An interrupt may have come after the sync: a power cut would bring back what was cut.
+            self.cut_back(sync=sync and not isinstance(error, SyncFailedError))
             raise
 
     def _allocate(self, file: File, position: int, size: int) -> None:
@@ -403,8 +411,11 @@ class SegmentTail:
             self.cut_back()
             raise
 
-    def cut_back(self) -> None:
-        """Removes what a failed write left after the last whole batch. Raises: PoisonedError if that fails too."""
+    def cut_back(self, *, sync: bool = False) -> None:
+        """Removes what a failed write left after the last whole batch, with ``sync`` also on disk.
+
+        Raises: PoisonedError if that fails too, SyncFailedError.
+        """
         try:
             file = self.file
             file.truncate(self.position)
@@ -416,6 +427,8 @@ class SegmentTail:
         self._has_spare = False
         if size != self.position:
             raise PoisonedError(None, f"a failed write was cut back to {size} bytes, expected {self.position}")
+        if sync:
+            file.fdatasync()
         self.is_doubtful = False
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:

@@ -46,6 +46,9 @@ def main() -> int:
     parser.add_argument("--keep", type=numbers_of, help="the steps to do, as 3,17,20-25; default: all")
     parser.add_argument("--durability", choices=DURABILITIES, help="default: the seed says")
     parser.add_argument("--judged", choices=DURABILITIES, help="check it against the promises of this durability")
+    parser.add_argument(
+        "--interrupted", action="store_true", help="most faults but power cuts are an interrupt or a lack of memory"
+    )
     parser.add_argument("--first", action="store_true", help="end with the first life that fails")
     parser.add_argument("--no-shrink", action="store_true", help="print a failing life without shortening it")
     given = parser.parse_args()
@@ -53,7 +56,13 @@ def main() -> int:
     for seed in range(given.seed, given.seed + given.lives):
 
         def life(kept: Sequence[int] | None, seed: int = seed) -> Life:
-            return Life(seed, kept=kept, durability=given.durability, judged=given.judged)
+            return Life(
+                seed,
+                kept=kept,
+                durability=given.durability,
+                judged=given.judged,
+                interrupted=given.interrupted,
+            )
 
         outcome = run(life(given.keep))
         if isinstance(outcome, Outcome):
@@ -72,7 +81,8 @@ def main() -> int:
             print(f"with {len(kept)} of {len(steps)} steps:")
             print("\n".join(f"  {line}" for line in short.log))
             tell(again[1])
-            print(f"again: make simulate SEED={seed} KEEP={text_of(kept)}")
+            interrupted = " INTERRUPTED=1" if given.interrupted else ""
+            print(f"again: make simulate SEED={seed} KEEP={text_of(kept)}{interrupted}")
         if given.first:
             print(f"failed: life {seed - given.seed + 1}")
             return 1

@@ -31,7 +31,9 @@ SEEN = CHANGES | {"store"}
 # Operations that need space on the disk.
 GROWS = WRITES | {"create", "mkdir", "map", "allocate"}
 
-FaultKind = Literal["power", "kill", "fail", "full"]
+FaultKind = Literal["power", "kill", "fail", "full", "interrupt", "memory"]
+# What is raised before, in or after an operation that does not fail itself.
+RAISED: dict[FaultKind, type[BaseException]] = {"interrupt": KeyboardInterrupt, "memory": MemoryError}
 
 
 class Ended(BaseException):
@@ -42,7 +44,8 @@ class Ended(BaseException):
 class Fault:
     """What goes wrong after ``countdown`` more changes.
 
-    ``share`` of a write in progress reaches the file; ``in_sync``: a write that syncs fails in its sync.
+    ``share`` of a write in progress reaches the file; ``in_sync``: a write that syncs fails in its sync, and an
+    interrupt or a lack of memory comes after its operation.
     """
 
     kind: FaultKind
@@ -123,8 +126,8 @@ class SimulatedFs(WatchedFs):
         fault = self.fault
         if fault is not None:
             fault.countdown -= 1
-            if fault.countdown < 0 and (fault.kind in ("power", "kill") or operation.kind != "store"):
-                self._strike(fault, operation)
+            if fault.countdown < 0 and (fault.kind not in ("fail", "full") or operation.kind != "store"):
+                self._strike(fault, operation, action)
         if self.is_full and operation.kind in GROWS:
             self._fail(operation, errno.ENOSPC, 0.0)
         result = action()
@@ -153,8 +156,16 @@ class SimulatedFs(WatchedFs):
             mtime_ns = self.memory.mtime_ns_of(number)
         self.disk.apply(replace(operation, inode=number, mtime_ns=mtime_ns))
 
-    def _strike(self, fault: Fault, operation: Operation) -> None:
+    def _strike(self, fault: Fault, operation: Operation, action: Callable[[], object]) -> None:
         match fault.kind:
+            case "interrupt" | "memory":
+                self.fault = None
+                self.failure_count += 1
+                if fault.in_sync:
+                    self._apply(operation, action())
+                elif operation.kind in WRITES:
+                    self._write_part(operation, fault.share)
+                raise RAISED[fault.kind]
             case "full":
                 self.is_full, self.fault = True, None
             case "fail":

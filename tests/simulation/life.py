@@ -80,13 +80,17 @@ class Outcome:
 
 @dataclass
 class Life:
-    """One life. ``judged``: check it against the promises of another durability, to see that the check notices."""
+    """One life. ``judged``: check it against the promises of another durability, to see that the check notices.
+
+    ``interrupted``: most faults but power cuts are an interrupt or a lack of memory.
+    """
 
     seed: int
     kept: Iterable[int] | None = None
     step_count: int = STEP_COUNT
     durability: Durability | None = None
     judged: Durability | None = None
+    interrupted: bool = False
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -197,6 +201,11 @@ class Life:
             raise Lost(f"refused: {error!r}") from error
         except (OSError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise Untyped(repr(error)) from error
+        except (KeyboardInterrupt, MemoryError) as error:
+            if not self.fs.failure_count:
+                raise
+            self.log.append(f"  {error!r}")
+            self._go_on(generator)
         else:
             if self.fs.failure_count > failures:
                 self._go_on(generator)
@@ -246,7 +255,10 @@ class Life:
     def arm(self, kind: FaultKind, generator: random.Random) -> None:
         """Arms a fault, which strikes at once if the drawn wait is 0."""
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
-        self.fs.fault = Fault(kind, countdown, generator.random(), generator.random() < 0.5)
+        share, in_sync = generator.random(), generator.random() < 0.5
+        if kind != "power" and self.interrupted:
+            kind = generator.choice(("interrupt", "interrupt", "memory", kind))
+        self.fs.fault = Fault(kind, countdown, share, in_sync)
         if kind in ("power", "kill") and countdown == 0:
             self.fs.ended = kind
             raise Ended(kind)

@@ -104,7 +104,8 @@ MUTANTS = (
         "a write that failed in the middle is not cut back: a full disk, and the next append",
         "kstore/segments/tail.py",
         "            self.is_doubtful = True  # the first step: an interrupt may come before the next one\n"
-        "            self.cut_back()\n",
+        "            # An interrupt may have come after the sync: a power cut would bring back what was cut.\n"
+        "            self.cut_back(sync=sync and not isinstance(error, SyncFailedError))\n",
         "",
     ),
 )

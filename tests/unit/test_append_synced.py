@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from kstore.record.builder import build_batch
 from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import StateFile
 from kstore.types import AppendInfo
+from tests.crash.power_cuts import ROOT
+from tests.crash_states import Disk, nothing
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
+from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 
 NOW_MS = 1_700_000_000_000
 WAIT_SECONDS = 300
@@ -282,6 +286,30 @@ def test_an_interrupt_before_a_failed_write_is_cut_back_poisons_the_log(
     with Log(tmp_path / "log") as log:
         assert values_in(log) == [b"first"]
         assert log.append(b"c") == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=["interrupt", "no memory"])
+def test_what_is_cut_back_after_its_sync_does_not_come_back_with_a_power_cut(error: BaseException) -> None:
+    with in_memory() as machine:
+        recording = MemoryRecording(MemoryFs(ROOT))
+        synced = Fault(1, raising=error, written=None, kinds=frozenset({"write_and_sync"}))
+        fs = FailingFs(recording)
+        log = Log(ROOT / "log", fs=fs, clock=ManualClock())
+        log.append(b"first")
+        fs.faults.append(synced)
+        with pytest.raises(type(error)):
+            log.append(b"a")
+        file = fs.failures[0]
+        written = next(one for one in reversed(recording.operations) if one.kind == "write_all")
+        assert (written.path, written.data) == (file.path, file.data)
+        log.close()
+        disk = Disk(ROOT)
+        for operation in recording.operations:
+            # The whole write and its sync came before the error.
+            disk.apply(replace(operation, kind="write_and_sync") if operation is written else operation)
+        machine.restart()
+        with Log(ROOT / "log", fs=MemoryFs(ROOT, disk.image(nothing)), clock=ManualClock()) as log:
+            assert values_in(log) == [b"first"]
 
 
 def test_a_failed_sync_is_cut_back_and_says_so(tmp_path: Path) -> None:

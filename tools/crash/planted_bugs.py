@@ -69,9 +69,16 @@ MUTANTS = (
     Mutant(
         "a failed write is not cut back",
         "kstore/segments/tail.py",
-        "may come before the next one\n            self.cut_back()\n",
-        "may come before the next one\n",
+        "            self.cut_back(sync=sync and not isinstance(error, SyncFailedError))\n",
+        "",
         "tests/crash/test_log_faults.py",
+    ),
+    Mutant(
+        "a write that was interrupted after its sync comes back with a power cut",
+        "kstore/segments/tail.py",
+        "            self.cut_back(sync=sync and not isinstance(error, SyncFailedError))\n",
+        "            self.cut_back()\n",
+        "tests/unit/test_append_synced.py",
     ),
     Mutant(
         "a segment that a failed roll has removed comes back with a power cut",
