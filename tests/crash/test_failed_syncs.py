@@ -14,7 +14,7 @@ CALLS = ("append", "append_many")
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0, keep=("append",))
 def test_an_interrupt_after_a_failed_sync_leaves_the_log_poisoned(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
@@ -25,7 +25,7 @@ def test_an_interrupt_after_a_failed_sync_leaves_the_log_poisoned(
 
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="no allocation is refused")
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0, keep=("append",))
 def test_a_lack_of_memory_after_a_failed_sync_leaves_the_log_poisoned(
     call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:

@@ -15,7 +15,7 @@ from tests.crash.power_cuts import SOAK_STATES, cut_power
 from tests.memory_fs import Machine, in_memory
 from tests.selection import tries
 
-STATES = tries(1700, quick=60)
+STATES = tries(1700, quick=90)
 VARIANTS = range(4)
 # Each of them catches a planted bug (tools/crash/planted_bugs.py).
 KEPT = (

@@ -30,7 +30,7 @@ BASE = 5
 SEGMENT = f"{BASE:020d}.log"
 SECONDS_MAX = 5
 # The distance between bytes in a quick run.
-ONE_IN = tries(1, quick=61)
+ONE_IN = tries(1, quick=31)
 # max_batch_bytes_uncompressed, and what else an open log of a few hundred bytes may take.
 UNCOMPRESSED_BYTES_MAX = 4096
 MEMORY_SLACK_BYTES = 1 << 20

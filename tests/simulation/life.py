@@ -23,6 +23,7 @@ from kstore.errors import KstoreError, StorageError
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.store import Store, parts_of
 from kstore.types import Durability
+from tests.crash.interrupted_life import InterruptAfterCode
 from tests.crash.queue_life import small
 from tests.evidence import Lost, Untyped, Wrong
 from tests.fake_clock import ManualClock
@@ -30,7 +31,7 @@ from tests.memory_fs import Machine, in_memory
 from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice, flip_bit
 from tests.simulation.model import Entry, Found, LogModel, TopicModel
 from tests.simulation.queueing import NAME, Items
-from tests.simulation.steps import STEPS
+from tests.simulation.steps import STEPS, Step
 from tests.simulation.transactions import TOPIC, Transactions
 
 __all__ = ["STEP_COUNT", "Life", "Outcome"]
@@ -111,6 +112,7 @@ class Life:
         self.has_all = self.durability == "sync"
         self.transactions = Transactions()
         self.items = Items()
+        self.interrupt: InterruptAfterCode | None = None
         self._store: Store | None = None
         self._trust_clock()
 
@@ -189,7 +191,7 @@ class Life:
         try:
             # Each roll also applies retention.
             self.expect_retention()
-            STEPS[kind][0](self, generator)
+            self._act(STEPS[kind][0], generator)
         except Ended:
             self._crash(generator)
         except StorageError as error:
@@ -209,6 +211,20 @@ class Life:
         else:
             if self.fs.failure_count > failures:
                 self._go_on(generator)
+
+    def _act(self, step: Step, generator: random.Random) -> None:
+        interrupt = self.interrupt
+        if interrupt is None:
+            step(self, generator)
+            return
+        try:
+            with interrupt:
+                step(self, generator)
+        finally:
+            if interrupt.struck:
+                self.interrupt = None
+                self.fs.failure_count += 1
+                self.log.append(f"  interrupted at {interrupt.place} in {interrupt.functions[:4]}")
 
     def _go_on(self, generator: random.Random) -> None:
         """An operation failed. After a failed sync, and sometimes without one, the process ends."""
@@ -257,7 +273,10 @@ class Life:
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
         share, in_sync = generator.random(), generator.random() < 0.5
         if kind != "power" and self.interrupted:
-            kind = generator.choice(("interrupt", "interrupt", "memory", kind))
+            kind = generator.choice(("interrupt", "memory", "code", "code", kind))
+        if kind == "code":
+            self.interrupt = InterruptAfterCode(1 + int(10 ** generator.uniform(0, 4)))
+            return
         self.fs.fault = Fault(kind, countdown, share, in_sync)
         if kind in ("power", "kill") and countdown == 0:
             self.fs.ended = kind
@@ -265,6 +284,7 @@ class Life:
 
     def _crash(self, generator: random.Random) -> None:
         """The process ends, and others open the store until one succeeds; some of them end as well."""
+        self.interrupt = None
         for attempt in range(OPENS_MAX):
             self._end(generator)
             if attempt < OPENS_MAX - 1 and generator.random() < 0.3:
@@ -400,13 +420,15 @@ class Life:
     def expect_retention(self) -> None:
         """Records older than the retention time may be deleted from now on.
 
-        Records with a future time are as old as their file, which the model does not know: then all of them may go.
+        Records with a future time, and damaged ones, are as old as their file, which the model does not know: then all
+        of them may go.
         """
         # A process that sees the clock jump ahead believes only a minute of it.
         now = min(self.clock.now_ms(), self._trusted_ms + self._passed_ms() + ALLOWANCE_MS)
         for model in self.topics["events"].logs:
-            batches = sorted([*model.certain, *model.doubtful], key=lambda batch: batch.first)
-            if any(batch.time_ms > now + FUTURE_MS for batch in batches):
+            known = [batch for batch in (*model.certain, *model.doubtful) if batch.stop > model.start_min]
+            batches = sorted(known, key=lambda batch: batch.first)
+            if model.rotten or any(batch.time_ms > now + FUTURE_MS for batch in batches):
                 model.start_max = max(model.start_max, model.end)
             for batch in batches:
                 if batch.time_ms >= now - RETENTION_MS:

@@ -38,7 +38,8 @@ def test_a_long_life_loses_nothing_that_was_promised(seed: int, tried: Tried) ->
 
 
 @pytest.mark.promise("power cut: sync", "whole or absent")
-@pytest.mark.parametrize("seed", [1009, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1000, *range(1, 7)))])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt as a generator is freed
+@pytest.mark.parametrize("seed", [98, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 7))])
 def test_a_long_life_with_interrupts_loses_nothing_and_brings_nothing_back(seed: int, tried: Tried) -> None:
     outcome = Life(seed, interrupted=True).run()
     tried("kills", outcome.crash_count)
