@@ -40,9 +40,9 @@ cdef enum:
 assert Ends._fields == (
     "start_offset", "recovery_point", "durable_end", "high_watermark", "end_offset", "base_offset", "position"
 ), Ends._fields
-assert [EncodedBatch._fields[at] for at in (SIZE, RECORD_COUNT, MAX_TIMESTAMP)] == [
-    "size", "record_count", "max_timestamp"
-], EncodedBatch._fields
+assert EncodedBatch._fields.index("size") == SIZE, EncodedBatch._fields
+assert EncodedBatch._fields.index("record_count") == RECORD_COUNT, EncodedBatch._fields
+assert EncodedBatch._fields.index("max_timestamp") == MAX_TIMESTAMP, EncodedBatch._fields
 
 cdef EndsMaker maker = ENDS_MAKER
 

@@ -169,7 +169,10 @@ cdef class TopicQueues:
 
     def __init__(self, str name not None, queues, *, bint ignores_keys=False, bint is_compacted=False):
         cdef tuple kept = tuple(queues)
-        if not kept or not all([isinstance(queue, PartitionQueue) for queue in kept]):
+        cdef bint is_sound = len(kept) > 0
+        for queue in kept:
+            is_sound = is_sound and isinstance(queue, PartitionQueue)
+        if not is_sound:
             raise TypeError(f"queues of {name} are {kept!r:.80}, expected a PartitionQueue for each partition")
         self.name = name
         self.queues = kept

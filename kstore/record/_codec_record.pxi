@@ -50,6 +50,7 @@ cdef tuple checked_header(object pair):
 
 cdef tuple checked_headers(object headers):
     """``headers``, a mapping or an iterable of (str, bytes-like or None) pairs, or None, as a tuple of checked headers."""
+    cdef list checked = []
     if headers is None:
         return ()
     if type(headers) is not tuple and type(headers) is not list:
@@ -59,7 +60,9 @@ cdef tuple checked_headers(object headers):
             )
         if isinstance(headers, _Mapping):
             headers = headers.items()
-    return tuple([checked_header(pair) for pair in headers])
+    for pair in headers:
+        checked.append(checked_header(pair))
+    return tuple(checked)
 
 
 def as_headers(given):
@@ -215,7 +218,7 @@ cdef class DeserializedRecord(ConsumerRecord):
 
     def __reduce__(self):
         plain = (self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type)
-        return _deserialized, (*plain, self.made_key, self.made_value, self.headers, self.leader_epoch)
+        return _deserialized, plain + (self.made_key, self.made_value, self.headers, self.leader_epoch)
 
 
 def _deserialized(topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch):

@@ -228,10 +228,14 @@ cdef class OffsetMap:
         cdef Block block = Block(batches)
         cdef Py_ssize_t number
         cdef int64_t refused
+        cdef list damaged = []
         with nogil:
             block.read(self.secret)
             refused = self.put_entries(block, start_offset)
-        return refused, [number for number in range(block.span_count) if block.spans[number].is_damaged]
+        for number in range(block.span_count):
+            if block.spans[number].is_damaged:
+                damaged.append(number)
+        return refused, damaged
 
     cdef int64_t put_entries(self, Block block, int64_t start_offset) noexcept nogil:
         cdef Py_ssize_t number

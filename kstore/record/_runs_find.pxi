@@ -123,7 +123,10 @@ cdef class Texts:
 
     def __cinit__(self, texts, bint folds=False, bint keys=True, bint values=True, bint headers=True):
         cdef int number
-        self.texts = tuple([bytes(text).lower() if folds else bytes(text) for text in texts])
+        cdef list kept = []
+        for text in texts:
+            kept.append(bytes(text).lower() if folds else bytes(text))
+        self.texts = tuple(kept)
         if not 0 < len(self.texts) <= TEXT_COUNT_MAX or not all(self.texts):
             raise ValueError(f"texts are {self.texts!r:.80}, expected 1 to {TEXT_COUNT_MAX}, none of them empty")
         self.count = len(self.texts)

@@ -206,6 +206,7 @@ def follow_producers(
     cdef int32_t coordinator_epoch = -1
     cdef int kind
     cdef dict changed = {}
+    cdef list known = []
     cdef list aborted = []
     cdef list unreadable = []
     if last >= 0:
@@ -245,4 +246,6 @@ def follow_producers(
                     stable = min(open_transactions.values()) if open_transactions else head.last_offset + 1
                     aborted.append((producer_id, first_offset, head.last_offset, stable))
         at = following
-    return [(<ProducerNotes>each).known() for each in changed.values()], aborted, unreadable
+    for each in changed.values():
+        known.append((<ProducerNotes>each).known())
+    return known, aborted, unreadable

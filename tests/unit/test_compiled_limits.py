@@ -6,6 +6,7 @@ Without the checks most of this would end the process.
 from __future__ import annotations
 
 import gc
+import re
 import struct
 from array import array
 from collections import namedtuple
@@ -42,6 +43,10 @@ from kstore.record._runs import Run, RunRecords, RunValues, walk_run
 from kstore.shared._turn import TurnLock
 from kstore.state.shared_slot import MAGIC, SLOT, TAIL_KNOWN, VERSION
 from tests.producer_helpers import Unthreaded, unthreaded
+
+ROOT = Path(__file__).parents[2]
+# Also of a generator that is an argument; and the starred display of a tuple, which Cython makes in the same way.
+COMPREHENSION = re.compile(r"^[^{]*[\[(][^{]* for [a-z_]+(, [a-z_]+)* in |[ =(]\(\*\w+, ")
 
 
 class Saboteur:
@@ -330,3 +335,11 @@ def test_rows_go_to_partitions_that_exist() -> None:
 def test_no_rows_make_no_entries() -> None:
     assert offset_entries(array("q"), 0, 0, 0) == b""
     assert time_entries(array("q"), 0, 0, 0, 0) == b""
+
+
+def test_no_list_is_made_by_a_comprehension() -> None:
+    """Cython 3.3.1 frees an item once too often if the list of a comprehension finds no memory to grow."""
+    sources = [path for suffix in ("pyx", "pxi") for path in (ROOT / "kstore").rglob(f"*.{suffix}")]
+    assert len(sources) > 20
+    found = [line for path in sources for line in path.read_text().splitlines() if COMPREHENSION.search(line)]
+    assert found == []
