@@ -498,9 +498,13 @@ def encode_batch(
             batch.finish(timestamp_type, now_ms)
             if with_crc:
                 put_crc(buffer, batch.position, batch.size)
-    finally:
+        result = encoded(batch, stop)
+    except:
         batch.abort()
-    return encoded(batch, stop)
+        buffer.size = batch.position
+        raise
+    batch.abort()
+    return result
 
 
 cdef int put_crc(BatchBuffer buffer, Py_ssize_t position, Py_ssize_t size) except -1:

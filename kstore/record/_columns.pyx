@@ -19,6 +19,7 @@ from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
+from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -193,7 +194,7 @@ cdef class ColumnBuilder:
             return True
         try:
             is_through = self.fill(False)
-        except:
+        except CorruptRecordError:
             # Only a buffer that was changed after its first check leads here.
             self.leave_batch()
             raise
@@ -304,31 +305,45 @@ cdef class ColumnBuilder:
         return True
 
     def finish(self):
-        """The chunk as ``Columns``; the next one gets its own memory."""
-        cdef Py_ssize_t count = self.row_count, size = self.size
+        """The chunk as ``Columns``; the next one gets its own memory. After an error the chunk is as it was."""
+        cdef Py_ssize_t count = self.row_count
         key = value = offset = timestamp = timestamp_type = headers = None
         self.reserve_rows(0, 0)
         if self.has_key:
-            key = hand_over_bytes(&self.key, count, self.large)
+            key = column_for(&self.key, count, self.large)
         if self.has_value:
-            value = hand_over_bytes(&self.value, count, self.large)
+            value = column_for(&self.value, count, self.large)
         if self.has_offset:
-            offset = hand_over(&self.offset, 8 * count)
+            offset = buffer_for(&self.offset, 8 * count)
         if self.has_timestamp:
-            timestamp = hand_over(&self.timestamp, 8 * count)
+            timestamp = buffer_for(&self.timestamp, 8 * count)
         if self.has_timestamp_type:
-            timestamp_type = hand_over(&self.timestamp_type, 4 * count)
+            timestamp_type = buffer_for(&self.timestamp_type, 4 * count)
         if self.has_headers:
             headers = HeadersColumn(
-                hand_over_validity(&self.header_validity, count, self.headerless_count),
+                buffer_for_validity(&self.header_validity, count, self.headerless_count),
                 self.headerless_count,
-                hand_over(&self.header_offsets, 4 * (count + 1)),
+                buffer_for(&self.header_offsets, 4 * (count + 1)),
                 self.header_count,
-                hand_over_bytes(&self.header_key, self.header_count, self.large),
-                hand_over_bytes(&self.header_value, self.header_count, self.large),
+                column_for(&self.header_key, self.header_count, self.large),
+                column_for(&self.header_value, self.header_count, self.large),
             )
+        columns = Columns(count, self.size, key, value, offset, timestamp, timestamp_type, headers)
+        # All that may fail is done: the memory changes hands.
+        if self.has_key:
+            take_bytes(key, &self.key)
+        if self.has_value:
+            take_bytes(value, &self.value)
+        take_memory(offset, &self.offset)
+        take_memory(timestamp, &self.timestamp)
+        take_memory(timestamp_type, &self.timestamp_type)
+        if self.has_headers:
+            take_memory(<object>PyTuple_GET_ITEM(headers, 0), &self.header_validity)
+            take_memory(<object>PyTuple_GET_ITEM(headers, 2), &self.header_offsets)
+            take_bytes(<object>PyTuple_GET_ITEM(headers, 4), &self.header_key)
+            take_bytes(<object>PyTuple_GET_ITEM(headers, 5), &self.header_value)
         self.row_count = self.size = self.headerless_count = self.header_count = 0
-        return Columns(count, size, key, value, offset, timestamp, timestamp_type, headers)
+        return columns
 
     cdef int refuse_within_batch(self) except -1:
         if self.is_within_batch:

@@ -101,6 +101,22 @@ cdef class ColumnBuffer:
 
     cdef uint8_t* data
     cdef readonly Py_ssize_t size
+    # How many bits it holds, if it is a validity bitmap.
+    cdef Py_ssize_t bit_count
+
+    cdef void take(self, Memory* memory) noexcept:
+        """Takes the first ``size`` bytes, which are there; the memory starts empty again."""
+        cdef uint8_t* smaller
+        if self.bit_count & 7:
+            memory.data[self.bit_count >> 3] &= <uint8_t>((1 << (self.bit_count & 7)) - 1)
+        self.data = memory.data
+        memory.hint = min(memory.capacity, 2 * self.size)
+        if memory.capacity - self.size > self.size // 4 + 4096:
+            smaller = <uint8_t*>PyMem_RawRealloc(memory.data, max(self.size, <Py_ssize_t>CAPACITY_MIN))
+            if smaller != NULL:
+                self.data = smaller
+        memory.data = NULL
+        memory.capacity = 0
 
     def __dealloc__(self):
         PyMem_RawFree(self.data)
@@ -112,44 +128,46 @@ cdef class ColumnBuffer:
         return self.size
 
 
-cdef ColumnBuffer hand_over(Memory* memory, Py_ssize_t size):
-    """The first ``size`` bytes as a separate buffer; the memory starts empty again."""
+cdef ColumnBuffer buffer_for(Memory* memory, Py_ssize_t size):
+    """An empty buffer, which can then ``take`` the first ``size`` bytes without an error."""
     cdef ColumnBuffer buffer
-    cdef uint8_t* smaller
     reserve(memory, max(size, <Py_ssize_t>CAPACITY_MIN))
     buffer = ColumnBuffer.__new__(ColumnBuffer)
-    buffer.data = memory.data
     buffer.size = size
-    memory.hint = min(memory.capacity, 2 * size)
-    if memory.capacity - size > size // 4 + 4096:
-        smaller = <uint8_t*>PyMem_RawRealloc(memory.data, max(size, <Py_ssize_t>CAPACITY_MIN))
-        if smaller != NULL:
-            buffer.data = smaller
-    memory.data = NULL
-    memory.capacity = 0
     return buffer
 
 
-cdef ColumnBuffer hand_over_validity(Memory* memory, Py_ssize_t count, Py_ssize_t null_count):
+cdef ColumnBuffer buffer_for_validity(Memory* memory, Py_ssize_t count, Py_ssize_t null_count):
+    cdef ColumnBuffer buffer
     if null_count == 0:
         # Every bit is set, so it can be used unchanged.
         return None
-    if count & 7:
-        memory.data[count >> 3] &= <uint8_t>((1 << (count & 7)) - 1)
-    return hand_over(memory, (count + 7) >> 3)
+    buffer = buffer_for(memory, (count + 7) >> 3)
+    buffer.bit_count = count
+    return buffer
 
 
-cdef object hand_over_bytes(Bytes* column, Py_ssize_t count, bint large):
-    cdef Py_ssize_t size = column.size
-    cdef Py_ssize_t null_count = column.null_count
+cdef object column_for(Bytes* column, Py_ssize_t count, bint large):
+    """A BytesColumn of empty buffers, for ``take_bytes``."""
     reserve_bytes(column, count, 0, large)
-    column.size = column.null_count = 0
     return BytesColumn(
-        hand_over_validity(&column.validity, count, null_count),
-        null_count,
-        hand_over(&column.offsets, (count + 1) * (8 if large else 4)),
-        hand_over(&column.data, size),
+        buffer_for_validity(&column.validity, count, column.null_count),
+        column.null_count,
+        buffer_for(&column.offsets, (count + 1) * (8 if large else 4)),
+        buffer_for(&column.data, column.size),
     )
+
+
+cdef void take_bytes(object made, Bytes* column) noexcept:
+    take_memory(<object>PyTuple_GET_ITEM(made, 0), &column.validity)
+    take_memory(<object>PyTuple_GET_ITEM(made, 2), &column.offsets)
+    take_memory(<object>PyTuple_GET_ITEM(made, 3), &column.data)
+    column.size = column.null_count = 0
+
+
+cdef inline void take_memory(object buffer, Memory* memory) noexcept:
+    if buffer is not None:
+        (<ColumnBuffer>buffer).take(memory)
 
 
 cdef void free_bytes(Bytes* column) noexcept nogil:

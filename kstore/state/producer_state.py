@@ -73,17 +73,29 @@ class ProducerState:
     ) -> tuple[list[AbortedTransaction], list[RecordBatch]]:
         """As ``update`` of every batch of ``run``: the aborted transactions, and the markers that cannot be read.
 
-        ``first``, ``last``: places in its data, for the batches between them alone.
+        ``first``, ``last``: places in its data, for the batches between them alone. After an error nothing has changed.
         """
         still_open = dict(self._open)
         changed, aborted, unreadable = follow_producers(run, self.producers, still_open, first, last)
-        for producer_id, epoch, batches, timestamp, coordinator_epoch, first_offset in changed:
-            remembered_batches = tuple(map(RememberedBatch._make, batches))
-            self.producers[producer_id] = Producer(
-                producer_id, epoch, remembered_batches, timestamp, coordinator_epoch, first_offset
-            )
-        self._open = still_open
-        return list(map(AbortedTransaction._make, aborted)), unreadable
+        found = list(map(AbortedTransaction._make, aborted)), unreadable
+        producers = [
+            (producer_id, Producer(producer_id, epoch, tuple(map(RememberedBatch._make, batches)), *others))
+            for producer_id, epoch, batches, *others in changed
+        ]
+        # Only the dict may need memory from here on; what puts it back needs none.
+        before = iter([(producer_id, self.producers.get(producer_id)) for producer_id, _ in producers])
+        try:
+            for producer_id, producer in producers:
+                self.producers[producer_id] = producer
+            self._open = still_open
+        except BaseException:
+            for producer_id, known in before:
+                if known is not None:
+                    self.producers[producer_id] = known
+                else:
+                    self.producers.pop(producer_id, None)
+            raise
+        return found
 
     def apply(self, batch: ProducerBatch) -> AbortedTransaction | None:
         """Adds ``batch``; returns the entry that an abort marker adds to the transaction index, if it is one."""
