@@ -26,14 +26,14 @@ from kstore.errors import (
 from kstore.files.fs import File, FileSystem, sync_error
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
-from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.metrics import LogCounters
 from kstore.record._runs import Run, index_notes
-from kstore.record.walk import Damage, walk, walk_runs
+from kstore.record.walk import Damage, walk_runs
 from kstore.rules.roll import jitter_ms, segment_ms_max
 from kstore.segments._numbers import TailNumbers
 from kstore.segments.files import SegmentFiles
-from kstore.types import NO_TIMESTAMP, TimestampOffset
+from kstore.segments.resume import resume
+from kstore.types import NO_TIMESTAMP
 
 __all__ = ["SegmentTail", "TailState"]
 
@@ -219,58 +219,9 @@ class SegmentTail:
 
     def _resume(self) -> bool:
         """Restores the state of the last writer from the indexes; False if they do not match the log."""
-        numbers = self.numbers
-        last = self.offset_index.last_entry
-        start = 0
-        if self.offset_index.entry_count:
-            start = last.position
-            if start >= self.position:
-                return False
-        times = self.time_index
-        if self.offset_index.was_cut or times.was_cut:
-            return False  # an entry that is out of order, or half of one: no writer leaves these
-        if times.entry_count:
-            if not self._bears_out(times.last_entry):
-                return False
-            numbers.max_timestamp, numbers.offset_of_max_timestamp = times.last_entry
-        numbers.since_entry = 0
-        first = True
-        size_max = 0
-        for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 16):
-            if isinstance(item, Damage):
-                self.has_damage = True
-                return not first  # fenced damage after a good entry is not the index's fault
-            position, batch = item
-            if first and start and batch.last_offset != last.offset:
-                return False
-            if position - start > WALK_INTERVALS * numbers.index_interval_bytes + size_max:
-                return False  # entries are missing
-            first = False
-            size_max = max(size_max, batch.size)
-            numbers.note_timestamp(batch.last_offset, batch.max_timestamp)
-            numbers.since_entry = self.position - start
-        numbers.first_timestamp = self._read_first_timestamp()
-        if not times.entry_count:
-            return not self.offset_index.entry_count or numbers.max_timestamp == NO_TIMESTAMP
-        return numbers.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset)
-
-    def _bears_out(self, entry: TimestampOffset) -> bool:
-        """Whether the batch with the offset of a time index entry has its timestamp.
-
-        An entry that rotted would hide every later time, and retention would take the segment for older than it is.
-        """
-        start = self.offset_index.lookup(entry.offset).position
-        for item in walk(self.file, start, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):
-            if isinstance(item, Damage):
-                return False
-            if item[1].last_offset >= entry.offset:
-                return item[1].max_timestamp == entry.timestamp
-        return False
-
-    def _read_first_timestamp(self) -> int:
-        for item in walk(self.file, 0, self.position, next_offset=self.base_offset, chunk_bytes=1 << 14):
-            return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
-        return NO_TIMESTAMP
+        found = resume(self.file, self.numbers, self.offset_index, self.time_index)
+        self.has_damage = found.has_damage
+        return found.is_indexed
 
     def reset(self) -> None:
         """Empties both indexes, before a rebuild notes every batch again."""

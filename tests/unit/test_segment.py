@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kstore.engine.segment_end import segment_end
 from kstore.engine.times import find_offset_by_timestamp
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.record.walk import walk
 from kstore.segment import LogSegment
+from kstore.segments import resume
 from kstore.types import NO_TIMESTAMP, TimestampOffset
 from tests.log_helpers import TIME, append, context, offsets_in, segment
 
@@ -205,6 +209,27 @@ def test_a_damaged_index_is_rebuilt_and_misleads_no_reader(suffix: str, content:
     writing.check()
     writing.seal()
     assert index_files(writing) == whole
+
+
+def test_a_lost_index_is_noticed_after_a_few_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = segment(tmp_path)
+    for number in range(200):
+        append(made, 40 + number, [b"x"], timestamp=TIME + number)
+    whole = index_files(sealed(made))
+    made.path(INDEX_SUFFIX).unlink()
+    passed = []
+
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for item in walk(*arguments, **options):
+            passed.append(item)
+            yield item
+
+    monkeypatch.setattr(resume, "walk", watched)
+    writing = LogSegment(context(tmp_path), 40)
+    writing.activate()
+    assert 0 < len(passed) < 20
+    writing.check()
+    assert index_files(sealed(writing)) == whole
 
 
 def test_a_corrupt_message_hides_no_other(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ MUTANTS = (
     ),
     Mutant(
         "the last time entry of a segment that is continued is believed",
-        "kstore/segments/tail.py",
-        "            if not self._bears_out(times.last_entry):\n                return False\n",
+        "kstore/segments/resume.py",
+        "        if not _bears_out(file, numbers, offsets, times.last_entry):\n            return NOT_INDEXED\n",
         "",
         "tests/unit/test_log_retention.py",
     ),
