@@ -1,6 +1,7 @@
 """Group commit, for compiled modules that append without a Python call in between."""
 
 from cpython.pythread cimport PyThread_type_lock
+from libc.stdint cimport int64_t
 
 
 cdef class Pending:
@@ -15,6 +16,15 @@ cdef class Pending:
     cdef void release(self) noexcept
     # Raises the error, or says that there is no outcome.
     cdef int raise_error(self) except -1
+
+
+# The fields of a PendingAppend, which describes them.
+cdef class PendingBatches(Pending):
+    cdef public object buffer, spans, stamp, repeated
+    cdef public list batches, buffers
+    cdef public str source_codec, target_codec
+    cdef public int64_t append_time_ms
+    cdef public bint offsets_monotonic, with_producers
 
 
 cdef class GroupCommit:

@@ -23,7 +23,7 @@ from cpython.pythread cimport (
 
 from kstore.errors import StorageError
 
-__all__ = ["GroupCommit", "Pending"]
+__all__ = ["GroupCommit", "Pending", "PendingBatches"]
 
 cdef extern from "Python.h" nogil:
     ctypedef enum PyLockStatus:
@@ -80,6 +80,31 @@ cdef class Pending:
         if self.result is None:
             raise StorageError("the append was abandoned: the thread that committed it was interrupted")
         return 0
+
+
+cdef class PendingBatches(Pending):
+    def __init__(
+        self,
+        buffer not None,
+        list batches not None,
+        str codec not None,
+        *,
+        int64_t append_time_ms=-1,
+        str source_codec="",
+        spans=None,
+        bint offsets_monotonic=True,
+        bint with_producers=False,
+        list buffers=None,
+        stamp=None,
+    ):
+        self.buffer, self.buffers, self.batches = buffer, buffers, batches
+        self.append_time_ms = append_time_ms
+        self.source_codec = source_codec or codec
+        self.target_codec = codec
+        self.spans, self.stamp = spans, stamp
+        self.offsets_monotonic = offsets_monotonic
+        self.with_producers = with_producers
+        self.repeated = ()
 
 
 cdef class GroupCommit:

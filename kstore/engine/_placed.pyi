@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 from kstore.engine._single import LogFields
 from kstore.engine.append import Appends
 from kstore.engine.durability import DurabilityStrategy
@@ -5,6 +7,8 @@ from kstore.engine.growth import Growth
 from kstore.engine.pending import PendingAppend
 from kstore.engine.roll import Rolls
 from kstore.engine.turn import TurnLock
+from kstore.record._codec import EncodedBatch
+from kstore.rules.sequence import Producer
 
 class PlacedAppends:
     def __init__(
@@ -17,3 +21,7 @@ class PlacedAppends:
         growth: Growth,
     ) -> None: ...
     def commit(self, append: PendingAppend) -> bool: ...
+
+def continued(
+    known: Producer, stamp: tuple[int, int, int, bool], batches: Sequence[EncodedBatch], offset: int
+) -> Producer | None: ...

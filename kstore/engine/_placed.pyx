@@ -12,20 +12,25 @@ takes it back.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.tuple cimport PyTuple_GET_ITEM
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
 
 cimport cython
 
 from kstore.engine._ends cimport EndsMaker
+from kstore.engine._group cimport PendingBatches
 from kstore.engine._single cimport LogAppends, LogFields
 from kstore.files._direct cimport descriptor_of, write_synced, write_whole
+from kstore.record._codec cimport named_tuple
 from kstore.segments._numbers cimport TailNumbers
 
 from kstore.engine.ends import ENDS_MAKER, Ends
+from kstore.engine.producers import EXPIRY_INTERVAL_MS as _EXPIRY_INTERVAL_MS
 from kstore.errors import KstoreError
 from kstore.record._codec import EncodedBatch
+from kstore.rules.sequence import NO_SEQUENCE, REMEMBERED_MAX, Producer, RememberedBatch
+from kstore.types import AppendInfo
 
-__all__ = ["PlacedAppends"]
+__all__ = ["PlacedAppends", "continued"]
 
 cdef enum:
     # Of ``Ends``.
@@ -36,15 +41,21 @@ cdef enum:
     SIZE = 2
     RECORD_COUNT = 3
     MAX_TIMESTAMP = 5
+    DELTA_OF_MAX = 6
+    # None.
+    NO_OFFSET = -1
+    NO_TIMESTAMP = -1
 
 assert Ends._fields == (
     "start_offset", "recovery_point", "durable_end", "high_watermark", "end_offset", "base_offset", "position"
 ), Ends._fields
 assert EncodedBatch._fields.index("size") == SIZE, EncodedBatch._fields
 assert EncodedBatch._fields.index("record_count") == RECORD_COUNT, EncodedBatch._fields
-assert EncodedBatch._fields.index("max_timestamp") == MAX_TIMESTAMP, EncodedBatch._fields
+assert EncodedBatch._fields[MAX_TIMESTAMP:] == ("max_timestamp", "max_timestamp_delta_offset"), EncodedBatch._fields
+assert len(AppendInfo._fields) == 12, AppendInfo._fields
 
 cdef EndsMaker maker = ENDS_MAKER
+cdef int64_t EXPIRY_INTERVAL_MS = _EXPIRY_INTERVAL_MS
 
 
 @cython.final
@@ -62,7 +73,7 @@ cdef class PlacedAppends(LogAppends):
         self.is_sync = durability.is_sync
         self.is_prompt = not self.is_sync and durability.is_prompt
 
-    def commit(self, append not None):
+    def commit(self, PendingBatches append not None):
         """Commits a PendingAppend; False, and nothing is done, if anything needs a decision. Raises: KstoreError."""
         stamp = append.stamp
         if append.spans is not None or (append.with_producers and (self.is_shared or stamp is None)):
@@ -79,7 +90,7 @@ cdef class PlacedAppends(LogAppends):
                 self.growth.wake()
         return is_committed
 
-    cdef bint commit_placed(self, append, stamp) except -1:
+    cdef bint commit_placed(self, PendingBatches append, stamp) except -1:
         """Needs the lock."""
         cdef LogFields files = self.files
         cdef TailNumbers numbers
@@ -107,7 +118,7 @@ cdef class PlacedAppends(LogAppends):
         views, size, record_count = placed[0], placed[1], placed[2]
         producer = None
         if stamp is not None:
-            producer = producers.continued(stamp, batches, first, now_ms)
+            producer = next_producer(producers, stamp, batches, offset, now_ms)
             if producer is None:
                 return False
         end = offset + record_count
@@ -134,7 +145,10 @@ cdef class PlacedAppends(LogAppends):
                 files.state_file.publish_durable_end(end)
             elif self.is_prompt or end - <int64_t><object>PyTuple_GET_ITEM(ends, RECOVERY_POINT) >= files.flush_messages:
                 self.durability.flush_as_due(ends)
-            append.finish(first, end - 1)
+            if PyList_GET_SIZE(batches) == 1 and append.append_time_ms == NO_TIMESTAMP:
+                append.result = info_of_one(append, batches[0], first, end - 1)
+            else:
+                append.finish(first, end - 1)
             if producer is not None:
                 self.note_producer(producer, first, end)
             elif producers._state is not None:
@@ -193,7 +207,7 @@ cdef class PlacedAppends(LogAppends):
                 raise
         return 0
 
-    cdef int failed(self, append, before, int64_t end, bint is_published, error) except -1:
+    cdef int failed(self, PendingBatches append, before, int64_t end, bint is_published, error) except -1:
         first = before[END_OFFSET]
         self.files.note_failure(error)
         if is_published:
@@ -206,3 +220,65 @@ cdef class PlacedAppends(LogAppends):
                 append.finish(first, end - 1)
         self.rolls.undo(before)
         return 0
+
+
+cdef object info_of_one(PendingBatches append, batch, first, last):
+    """The result of an append of one batch that the log does not stamp, as of ``PendingAppend.finish``."""
+    cdef tuple fields = as_tuple(batch)
+    timestamp = fields[MAX_TIMESTAMP]
+    offset_of_max = NO_OFFSET if timestamp == NO_TIMESTAMP else first + fields[DELTA_OF_MAX]
+    return named_tuple(AppendInfo, (
+        first, last, timestamp, offset_of_max, NO_TIMESTAMP, append.source_codec, append.target_codec,
+        1, fields[RECORD_COUNT], fields[SIZE], append.offsets_monotonic, False,
+    ))
+
+
+cdef inline tuple as_tuple(batch):
+    """An EncodedBatch, whose fields are then read without a Python call."""
+    if type(batch) is not EncodedBatch:
+        raise TypeError(f"{batch!r:.80}, expected an EncodedBatch")
+    return <tuple>batch
+
+
+cdef object next_producer(producers, stamp, list batches, int64_t offset, int64_t now_ms):
+    """The producer after ``batches``, which are written at ``offset``, the log's end; None if that needs a closer look:
+    see ``LogProducers.pending``."""
+    state = producers._state
+    if state is None or producers._next_offset != offset or state.has_open_transactions:
+        return None
+    if not 0 <= now_ms - <int64_t>producers._expired_ms < EXPIRY_INTERVAL_MS:
+        return None
+    known = state.producers.get(stamp[0])
+    return None if known is None else continued(known, stamp, batches, offset)
+
+
+def continued(known not None, stamp not None, list batches not None, int64_t offset):
+    """The producer after ``batches``, data batches outside transactions that get the offsets from ``offset`` on; None
+    unless they are certainly its next ones.
+
+    As ``after`` of ``run_of`` in ``rules.sequence``, for what every write of a producer passes.
+    """
+    cdef list kept
+    cdef int64_t sequence, count
+    cdef tuple fields
+    _, epoch, first_sequence, is_transactional = stamp
+    producer_id, known_epoch, seen, _, coordinator_epoch, transaction_offset = known
+    kept = list(seen)
+    sequence = kept[len(kept) - 1].last_sequence if kept else NO_SEQUENCE
+    if (
+        is_transactional
+        or transaction_offset != NO_OFFSET
+        or known_epoch != epoch
+        or first_sequence != ((sequence + 1) & INT32_MAX)
+    ):
+        return None
+    # After the batch, that is: those of its last record, and one more.
+    sequence = first_sequence
+    timestamp = NO_TIMESTAMP
+    for batch in batches:
+        fields = as_tuple(batch)
+        count, timestamp = fields[RECORD_COUNT], fields[MAX_TIMESTAMP]
+        sequence, offset = sequence + count, offset + count
+        kept.append(named_tuple(RememberedBatch, ((sequence - 1) & INT32_MAX, offset - 1, count - 1, timestamp)))
+    del kept[:max(len(kept) - <Py_ssize_t>REMEMBERED_MAX, 0)]
+    return named_tuple(Producer, (producer_id, epoch, tuple(kept), timestamp, coordinator_epoch, NO_OFFSET))

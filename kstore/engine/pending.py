@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from kstore.engine._group import Pending
+from kstore.engine._group import PendingBatches
 from kstore.errors import InvalidOffsetError
-from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.rules.sequence import ProducerBatch, RememberedBatch, run_of
+from kstore.record._codec import BatchBuffer
+from kstore.rules.sequence import ProducerBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
 __all__ = [
@@ -32,56 +32,17 @@ LARGE_BYTES_MAX = 16 << 20
 _spare: deque[BatchBuffer] = deque(maxlen=SPARE_COUNT_MAX)
 
 
-class PendingAppend(Pending):
+class PendingAppend(PendingBatches):
     """One append: encoded batches in ``buffer``; their offsets are assigned when it is committed.
 
     Each batch of a producer has a buffer of its own: ``buffers``, of which ``buffer`` is the first.
     ``spans`` gives the first and last offset of each batch if they keep their offsets. ``stamp`` is the input of
     ``rules.sequence.run_of``, if they are one run of data batches.
     ``append_time_ms`` is NO_TIMESTAMP unless the log stamps; ``with_producers``: a batch has a producer id.
+    ``repeated`` are the batches that these repeat, if the log has them already.
     """
 
-    __slots__ = (
-        "append_time_ms",
-        "batches",
-        "buffer",
-        "buffers",
-        "offsets_monotonic",
-        "repeated",
-        "source_codec",
-        "spans",
-        "stamp",
-        "target_codec",
-        "with_producers",
-    )
-
-    def __init__(
-        self,
-        buffer: BatchBuffer,
-        batches: list[EncodedBatch],
-        codec: str,
-        *,
-        append_time_ms: int = NO_TIMESTAMP,
-        source_codec: str = "",
-        spans: Sequence[tuple[int, int]] | None = None,
-        offsets_monotonic: bool = True,
-        with_producers: bool = False,
-        buffers: list[BatchBuffer] | None = None,
-        stamp: tuple[int, int, int, bool] | None = None,
-    ) -> None:
-        self.result: AppendInfo | None = None
-        self.buffer: BatchBuffer = buffer
-        self.buffers: list[BatchBuffer] | None = buffers
-        self.batches: list[EncodedBatch] = batches
-        self.append_time_ms: int = append_time_ms
-        self.source_codec: str = source_codec or codec
-        self.target_codec: str = codec
-        self.spans: Sequence[tuple[int, int]] | None = spans
-        self.stamp: tuple[int, int, int, bool] | None = stamp
-        self.offsets_monotonic: bool = offsets_monotonic
-        self.with_producers: bool = with_producers
-        # The batches that these repeat, if the log has them already.
-        self.repeated: Sequence[RememberedBatch] = ()
+    __slots__ = ()
 
     def views(self) -> list[memoryview]:
         """The bytes of each batch."""
@@ -124,15 +85,6 @@ class PendingAppend(Pending):
             return
         if self.repeated:
             first_offset, last_offset = self.repeated[0].first_offset, self.repeated[-1].last_offset
-        if len(self.batches) == 1 and self.append_time_ms == NO_TIMESTAMP and self.spans is None and not self.repeated:
-            # As below, with fewer steps: the usual case.
-            _, _, size, count, _, timestamp, delta = self.batches[0]
-            offset_of_max = NO_OFFSET if timestamp == NO_TIMESTAMP else first_offset + delta
-            self.result = tuple.__new__(AppendInfo, (
-                first_offset, last_offset, timestamp, offset_of_max, NO_TIMESTAMP,
-                self.source_codec, self.target_codec, 1, count, size, self.offsets_monotonic, False,
-            ))  # fmt: skip
-            return
         base_offset = first_offset
         record_count = size = 0
         max_timestamp, offset_of_max = NO_TIMESTAMP, NO_OFFSET

@@ -19,7 +19,6 @@ from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
 from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
-from kstore.record._codec import EncodedBatch
 from kstore.record.batch import Batch
 from kstore.record.heads import skip_plain
 from kstore.record.walk import Damage
@@ -31,7 +30,6 @@ from kstore.rules.sequence import (
     after,
     check_end,
     check_next,
-    continued,
     follows,
     producer_batch,
     repeats,
@@ -157,24 +155,8 @@ class LogProducers:
                 self.index_sizes.note(index.base_offset, index.size)
         self._next_offset = end
 
-    def continued(
-        self, stamp: tuple[int, int, int, bool], batches: Sequence[EncodedBatch], offset: int, now_ms: int
-    ) -> Producer | None:
-        """The producer after ``batches``, which are written at ``offset``, the log's end; None if that needs a closer
-        look: see ``pending``."""
-        state = self._state
-        if (
-            state is None
-            or self._next_offset != offset
-            or state.has_open_transactions
-            or not 0 <= now_ms - self._expired_ms < EXPIRY_INTERVAL_MS
-        ):
-            return None
-        known = state.producers.get(stamp[0])
-        return None if known is None else continued(known, stamp, batches, offset)
-
     def take_in_run(self, producer: Producer, end: int) -> None:
-        """Adds what ``continued`` has returned, after the batches were appended."""
+        """Adds the producer after batches that were appended up to ``end``: see ``_placed.continued``."""
         assert self._state is not None, "the producer was known"
         self._changed = self.in_use = True
         self._state.producers[producer.producer_id] = producer

@@ -79,6 +79,8 @@ cdef int put_producer(
     BatchBuffer buffer, Py_ssize_t position, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence
 ) except -1
 cdef int put_crc(BatchBuffer buffer, Py_ssize_t position, Py_ssize_t size) except -1
+# ``made(*fields)``, a named tuple, whose own constructor is Python code; all fields must be given.
+cdef object named_tuple(type made, tuple fields)
 cdef bytes as_bytes(object value, str field)
 cdef tuple checked_headers(object headers)
 # ``sequence[index]`` of a list or a tuple; RuntimeError, which says ``name``, if it has become shorter.

@@ -301,12 +301,17 @@ cdef class OpenBatch:
         return 0
 
 
-# The constructor of a named tuple is Python code, which takes four times as long.
-cdef object new_tuple = tuple.__new__
+ctypedef object (*TupleMaker)(PyTypeObject*, PyObject*, PyObject*)
+cdef TupleMaker make_tuple = <TupleMaker>(<PyTypeObject*>tuple).tp_new
+
+
+cdef object named_tuple(type made, tuple fields):
+    cdef tuple arguments = (fields,)
+    return make_tuple(<PyTypeObject*>made, <PyObject*>arguments, NULL)
 
 
 cdef object encoded(OpenBatch batch, Py_ssize_t stop):
-    return new_tuple(
+    return named_tuple(
         EncodedBatch,
         (
             stop,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kstore.engine._placed import continued
 from kstore.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -24,7 +25,6 @@ from kstore.rules.sequence import (
     after,
     check_end,
     check_next,
-    continued,
     follows,
     is_expired,
     producer_batch,
