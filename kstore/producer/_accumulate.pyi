@@ -10,13 +10,18 @@ from typing import Any, Protocol, final
 
 from typing_extensions import Buffer
 
+from kstore.clock import Clock
 from kstore.producer.accumulator import Queue
+from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.records import Callback, RecordMetadata
+from kstore.producer.transactions import TransactionManager
+from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch, Headers
 
 @final
 class Account:
     is_closed: bool
+    freed: list[Callable[[], object]]
     def __init__(self, available: int, buffer_size: int = 0, capacity_max: int = 0, waiting: Sized = ()) -> None: ...
     @property
     def available(self) -> int: ...
@@ -136,6 +141,11 @@ class Delivery:
     def _batch(self) -> ProducerBatch: ...
     def _seen_error(self) -> Exception | None: ...
 
+@final
+class WeakCall:
+    def __init__(self, target: object, function: Callable[..., object]) -> None: ...
+    def __call__(self, *arguments: Any) -> None: ...
+
 class calling:
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
@@ -164,9 +174,16 @@ class PartitionQueue:
     partition: int
     open_batch: ProducerBatch | None
     is_retired: bool
+    is_urgent: bool
+    retry_at: float
+    @property
+    def closed(self) -> deque[ProducerBatch]: ...
+    @property
+    def batch_count(self) -> int: ...
     @property
     def lock(self) -> threading.Lock: ...
     def __init__(self, topic: str, partition: int) -> None: ...
+    def close_open(self) -> None: ...
 
 class TopicQueues:
     name: str
@@ -184,6 +201,7 @@ class TopicQueues:
 
 class BatchOpener:
     active: dict[Queue, None]
+    pool: BufferPool
     incomplete: set[ProducerBatch]
     is_closed: bool
     is_paused: bool
@@ -192,14 +210,29 @@ class BatchOpener:
     sleeps_until: float
     patience: float
     stale: set[str]
+    @property
+    def hurries(self) -> set[object]: ...
     def _use(
         self,
         account: Account,
         failures: FailureCount | None,
         hurry: Callable[[ProducerBatch], object] | None,
         *,
+        linger: float,
         is_system_clock: bool,
     ) -> None: ...
+    def ready_in(self, queue: PartitionQueue, now: float) -> float: ...
+    def take(
+        self,
+        queue: PartitionQueue,
+        size_max: int,
+        now: float,
+        *,
+        all_now: bool = False,
+        taken: list[ProducerBatch] | None = None,
+    ) -> list[ProducerBatch]: ...
+    def release(self, batch: ProducerBatch) -> None: ...
+    def give_back(self, batch: ProducerBatch) -> None: ...
 
 class WrittenCounts:
     @property
@@ -237,6 +270,23 @@ class WriteCounts(WrittenCounts):
         is_compressed: bool,
     ) -> None: ...
 
+class ReadyWriter:
+    def _use(
+        self,
+        accumulator: BatchOpener,
+        clock: Clock,
+        topic_of: Callable[[str], TopicQueues],
+        ids: TransactionManager,
+        counters: WriteCounts,
+        wakeup: Wakeup,
+        *,
+        synced_bytes_max: int,
+        has_no_acks: bool,
+    ) -> None: ...
+    def write_ready(
+        self, queue: PartitionQueue, now: float, complete: Callable[[list[ProducerBatch]], object]
+    ) -> None: ...
+
 class SendPath:
     _is_plain: bool
     _run_bytes_max: int
@@ -268,5 +318,4 @@ class SendPath:
 def seal_run(
     batches: list[ProducerBatch], queue: Queue, producer_id: int, producer_epoch: int, size_max: int
 ) -> tuple[list[EncodedBatch], list[BatchBuffer], bool] | None: ...
-def take_closed(closed: deque[ProducerBatch], taken: list[ProducerBatch], size_max: int) -> None: ...
 def succeed_all(batches: list[ProducerBatch], first_offset: int, append_time_ms: int) -> None: ...

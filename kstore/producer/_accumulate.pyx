@@ -16,19 +16,24 @@ future, event or lock per record, and no work per record when its batch is done.
 
 import threading
 import time
+from collections import deque
+from weakref import ref
 
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, PyBytes_CheckExact
+from libc.math cimport INFINITY
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 cimport cython
 
-from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, forbid_new, item, murmur2_of, put_crc, put_producer
+from kstore.engine._group cimport PendingBatches
+from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, forbid_new, item, murmur2_of, named_tuple, put_crc, put_producer
 
-from kstore.errors import ClosedError
+from kstore.engine.pending import PendingAppend
+from kstore.errors import ClosedError, DuplicateSequenceError, KstoreError, TopicNotFoundError
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import EncodedBatch
 
@@ -42,14 +47,15 @@ __all__ = [
     "Loan",
     "PartitionQueue",
     "ProducerBatch",
+    "ReadyWriter",
     "SendPath",
     "TopicQueues",
+    "WeakCall",
     "WriteCounts",
     "WrittenCounts",
     "calling",
     "seal_run",
     "succeed_all",
-    "take_closed",
 ]
 
 cdef extern from "Python.h":
@@ -77,6 +83,7 @@ cdef enum:
     ENCODED_SIZE = 2
 
 assert EncodedBatch._fields[ENCODED_SIZE] == "size", EncodedBatch._fields
+assert len(RecordMetadata._fields) == 6, RecordMetadata._fields
 
 
 cdef inline int64_t wall_clock_ms() noexcept nogil:
@@ -140,13 +147,34 @@ cdef class PartitionQueue:
     cdef public ProducerBatch open_batch
     # Held for moments, by a thread that opens, closes or takes batches.
     cdef readonly object lock
+    # Closed batches, the oldest first: a deque. Guarded by ``lock``, as ``open_batch``.
+    cdef readonly object closed
     # A retired queue accepts no more records.
     cdef public bint is_retired
+    # A thread waits for its open batch.
+    cdef public bint is_urgent
+    # Not before this: monotonic, seconds.
+    cdef public double retry_at
 
     def __init__(self, str topic not None, int32_t partition):
         self.topic = topic
         self.partition = partition
         self.lock = threading.Lock()
+        self.closed = deque()
+
+    @property
+    def batch_count(self):
+        return len(self.closed) + (self.open_batch is not None)
+
+    cpdef close_open(self):
+        """Closes the open batch, which then waits after the others. Needs the lock."""
+        cdef ProducerBatch batch = self.open_batch
+        if batch is not None:
+            batch.close()
+            # In this order an exception loses no batch: it is then in both places, and is found here again.
+            if not self.closed or self.closed[len(self.closed) - 1] is not batch:
+                self.closed.append(batch)
+            self.open_batch = None
 
 
 cdef class TopicQueues:
@@ -198,6 +226,7 @@ cdef inline ProducerBatch accepting_batch(TopicQueues queues, Py_ssize_t number)
 
 include "_accumulate_open.pxi"
 include "_accumulate_counts.pxi"
+include "_accumulate_write.pxi"
 
 
 # --- the path of a send -----------------------------------------------------------------------------------------------

@@ -108,7 +108,9 @@ cdef class Delivery:
         """What is known now: offset and partition are -1 while unknown."""
         cdef ProducerBatch batch = self.settled()
         cdef int64_t timestamp = self.create_time_ms if batch.append_time_ms < 0 else batch.append_time_ms
-        return RecordMetadata(batch.topic, batch.partition, self.offset, timestamp, self.key_size, self.value_size)
+        return named_tuple(
+            RecordMetadata, (batch.topic, batch.partition, self.offset, timestamp, self.key_size, self.value_size)
+        )
 
     def add_callback(self, callback):
         """Calls ``callback(metadata, error)`` when the record has arrived or failed: on the sender's thread, or at once
@@ -163,6 +165,22 @@ cdef class Delivery:
         return f"Delivery({batch.topic!r}, {batch.partition}, offset={self.offset}, {state})"
 
 
+@cython.final
+cdef class WeakCall:
+    """Calls ``function(target, ...)`` while the target lives: batches outlive their producer, and must not keep it."""
+
+    cdef object reference, function
+
+    def __init__(self, target not None, function not None):
+        self.reference = ref(target)
+        self.function = function
+
+    def __call__(self, *arguments):
+        target = self.reference()
+        if target is not None:
+            self.function(target, *arguments)
+
+
 cdef bint is_bystander(object callback):
     """Whether the callback is not that of the record's sender: the sender must still learn of a failure."""
     return getattr(callback, "is_bystander", False)
@@ -181,19 +199,25 @@ cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch
 
 
 _calling = threading.local()
+# In all threads together: while it is 0 none has to look for its own.
+cdef Py_ssize_t calling_count = 0
 
 
 cdef bint in_callback() except -1:
-    return getattr(_calling, "depth", 0) > 0
+    return calling_count > 0 and getattr(_calling, "depth", 0) > 0
 
 
 class calling:
     """Entered while callbacks run: a wait for a batch with a result must not wait for its release then."""
 
     def __enter__(self):
+        global calling_count
         _calling.depth = getattr(_calling, "depth", 0) + 1
+        calling_count += 1
 
     def __exit__(self, *_):
+        global calling_count
+        calling_count -= 1
         _calling.depth -= 1
 
 

@@ -14,7 +14,9 @@ cdef class Account:
     # A buffer that has grown beyond this is not kept.
     cdef int64_t capacity_max
     # The requests that wait: while there are any, or if it is closed, nothing is lent besides.
-    cdef object waiting
+    cdef readonly object waiting
+    # What is called when memory is returned.
+    cdef public list freed
     cdef public bint is_closed
 
     def __init__(self, int64_t available, int64_t buffer_size=0, int64_t capacity_max=0, waiting=()):
@@ -23,6 +25,7 @@ cdef class Account:
         self.buffer_size = buffer_size
         self.capacity_max = capacity_max
         self.waiting = waiting
+        self.freed = []
 
     def pop_free(self):
         """A free buffer, which is no longer kept; None without one."""

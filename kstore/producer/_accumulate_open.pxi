@@ -1,4 +1,5 @@
-"""Opens a batch of a queue that has none, and takes closed ones from it. Part of _accumulate.pyx."""
+"""Opens a batch of a queue that has none, takes those that are due, and releases those that are done. Part of
+_accumulate.pyx."""
 
 
 cdef class BatchOpener:
@@ -14,9 +15,15 @@ cdef class BatchOpener:
     # Monotonic, seconds: how long the sender sleeps, 0 while it is awake, and how long it may overlook a batch.
     cdef public double sleeps_until
     cdef public double patience
+    # A BufferPool.
+    cdef public object pool
     cdef Account account
     cdef object failures
     cdef object hurry
+    # Seconds.
+    cdef double linger
+    # The threads in a hurry: while any is, all batches are ready. Flushes, and ends of transactions.
+    cdef readonly set hurries
     # The names of topics that must be looked up again.
     cdef public set stale
     # Whether times are the machine's.
@@ -26,11 +33,13 @@ cdef class BatchOpener:
         self.active = {}
         self.incomplete = set()
         self.stale = set()
+        self.hurries = set()
 
-    def _use(self, Account account not None, failures, hurry, *, bint is_system_clock):
+    def _use(self, Account account not None, failures, hurry, *, double linger, bint is_system_clock):
         self.account = account
         self.failures = failures
         self.hurry = hurry
+        self.linger = linger
         self.is_system_clock = is_system_clock
 
     cdef bint opens(self, TopicQueues topic, PartitionQueue queue) except -1:
@@ -90,24 +99,71 @@ cdef class BatchOpener:
         self.opened_count += 1
         return 2 if self.sleeps_until > now + self.patience else 1
 
+    def ready_in(self, PartitionQueue queue not None, double now):
+        """Seconds until the queue's first batch is due; 0 or less means now. Needs no lock."""
+        if queue.retry_at > now:
+            return queue.retry_at - now
+        return 0.0 if queue.closed else self.open_due_in(queue, now)
 
-def take_closed(closed not None, list taken not None, int64_t size_max):
-    """Moves the first batches of ``closed``, a deque, to ``taken``: up to ``size_max`` bytes in all, but at least one.
-
-    Each is in one of them at any time: a refused allocation leaves a batch in both.
-    """
-    cdef ProducerBatch batch
-    cdef int64_t size = 0
-    while closed:
-        batch = closed[0]
+    cdef double open_due_in(self, PartitionQueue queue, double now) except? -1:
+        cdef ProducerBatch batch = queue.open_batch
         if batch is None:
-            raise TypeError("None, expected a batch")
-        if batch.records is not None:
-            size += batch.records.size
-        if taken and size > size_max:
-            break
-        taken.append(batch)
-        closed.popleft()
+            return self.linger
+        if queue.is_urgent or self.hurries or self.is_closed or self.account.waiting or not batch.is_open:
+            return 0.0
+        return batch.created_at + self.linger - now
+
+    def take(self, PartitionQueue queue not None, int64_t size_max, double now, *, bint all_now=False, list taken=None):
+        """Takes batches of the queue, in order, up to ``size_max`` bytes but at least one.
+
+        With ``all_now`` the open batch is included even if it is not due. Needs the queue's ``drain_lock``. Fills and
+        returns ``taken``: after an exception ``restore`` puts its content back. A batch is in one of them at any time; a
+        refused allocation leaves it in both.
+        """
+        cdef ProducerBatch batch
+        cdef int64_t size = 0
+        if taken is None:
+            taken = []
+        with queue.lock:
+            if queue.open_batch is not None and (all_now or queue.is_urgent or self.open_due_in(queue, now) <= 0):
+                queue.is_urgent = False
+                queue.close_open()
+            while queue.closed:
+                batch = <ProducerBatch?>queue.closed[0]
+                if batch.records is not None:
+                    size += batch.records.size
+                if taken and size > size_max:
+                    break
+                taken.append(batch)
+                queue.closed.popleft()
+        return taken
+
+    def release(self, ProducerBatch batch not None):
+        """Returns the batch's memory, and wakes the threads that wait for it; a second call does nothing."""
+        try:
+            self.return_memory(batch)
+        finally:
+            awaited = batch.release()
+            if awaited is not None:
+                from kstore.producer.waiting import wake
+
+                wake(awaited)
+                batch.woken()
+            # Last: until then an interrupted release is repeated.
+            self.incomplete.discard(batch)
+
+    def give_back(self, ProducerBatch batch not None):
+        """Returns the batch's memory; a second call does nothing."""
+        self.return_memory(batch)
+
+    cdef int return_memory(self, ProducerBatch batch) except -1:
+        buffer = batch.take_buffer()
+        if buffer is not None and batch.pool_size:
+            self.account.take_back(buffer, batch.pool_size)
+            # A request is in ``waiting`` before it looks for memory for the last time.
+            if self.account.waiting or self.account.freed:
+                self.pool.serve()
+        return 0
 
 
 def succeed_all(list batches not None, int64_t first_offset, int64_t append_time_ms):

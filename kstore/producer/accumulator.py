@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -29,7 +28,6 @@ from kstore.producer._accumulate import (
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
-    take_closed,
 )
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.compression_ratio import CompressionRatios
@@ -60,14 +58,11 @@ class Queue(PartitionQueue):
 
     __slots__ = (
         "careful_count",
-        "closed",
         "drain_lock",
         "is_doubtful",
-        "is_urgent",
         "last_error",
         "next_sequence",
         "producer",
-        "retry_at",
         "retry_count",
         "write_seconds",
         "write_seconds_before",
@@ -76,12 +71,8 @@ class Queue(PartitionQueue):
 
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__(topic, partition)
-        self.closed: deque[ProducerBatch] = deque()  # guarded by ``lock``, as ``open_batch``
         self.drain_lock: DrainLock = DrainLock()
-        # A thread waits for its open batch.
-        self.is_urgent: bool = False
-        # Guarded by ``drain_lock``, like all below. Not before this: monotonic, seconds.
-        self.retry_at: float = 0.0
+        # Guarded by ``drain_lock``, like all below and ``retry_at``.
         self.retry_count: int = 0
         # The log's writer, after the first write.
         self.writer: LogWriter | None = None
@@ -96,10 +87,6 @@ class Queue(PartitionQueue):
         # The id and epoch of ``producer``.
         self.next_sequence: int = 0
         self.producer: tuple[int, int] = (-1, -1)
-
-    @property
-    def batch_count(self) -> int:
-        return len(self.closed) + (self.open_batch is not None)
 
     @property
     def is_fast(self) -> bool:
@@ -170,15 +157,13 @@ class RecordAccumulator(BatchOpener):
     ) -> None:
         """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
-        self._use(pool.account, failures, hurry, is_system_clock=isinstance(clock, SystemClock))
+        linger = config.linger_ms / 1000
+        self._use(pool.account, failures, hurry, linger=linger, is_system_clock=isinstance(clock, SystemClock))
         self.ratios: CompressionRatios = CompressionRatios()
-        # The threads in a hurry: while any is, all batches are ready. Flushes, and ends of transactions.
-        self.hurries: set[object] = set()
         self._config = config
         self._clock = clock
         self._hurry = hurry
         self._failures = failures
-        self._linger = config.linger_ms / 1000
         self._timeout = config.delivery_timeout_ms / 1000
         self._batch_size = max(config.batch_size, 1)
         self.run_bytes_max: int = min(
@@ -260,7 +245,7 @@ class RecordAccumulator(BatchOpener):
         size = batch.size
         delivery = batch.append(value, key, headers, timestamp, on_delivery)
         if delivery is None:
-            self.close_open(queue)
+            queue.close_open()
         else:
             topic.sticky_bytes += batch.size - size
         return delivery
@@ -302,7 +287,7 @@ class RecordAccumulator(BatchOpener):
         self.opened_count += 1
         if batch.size >= self._batch_size and topic.codec == "none":
             # Full with one record: it does not linger.
-            self.close_open(queue)
+            queue.close_open()
         return delivery
 
     def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
@@ -327,58 +312,12 @@ class RecordAccumulator(BatchOpener):
         before, topic.sticky_partition = topic.sticky_partition, next_partition(counts, random.random)
         return topic.sticky_partition != before
 
-    def close_open(self, queue: Queue) -> None:
-        """Closes the open batch, which then waits after the others. Needs the queue's lock."""
-        batch = queue.open_batch
-        if batch is not None:
-            batch.close()
-            # In this order an interrupt loses no batch: it is then in both places, and is found here again.
-            if not queue.closed or queue.closed[-1] is not batch:
-                queue.closed.append(batch)
-            queue.open_batch = None
-
     def _refusal(self) -> Exception:
         if self.is_closed:
             return ClosedError("the producer is closed")
         return InvalidTransactionStateError("send: the transaction has ended")
 
     # --- ready ------------------------------------------------------------------------------------------------------
-
-    def ready_in(self, queue: Queue, now: float) -> float:
-        """Seconds until the queue's first batch is due; 0 or less means now. Needs no lock."""
-        if (backoff := queue.retry_at - now) > 0:
-            return backoff
-        return 0.0 if queue.closed else self._open_due_in(queue, now)
-
-    def _open_due_in(self, queue: Queue, now: float) -> float:
-        batch = queue.open_batch
-        if batch is None:
-            return self._linger
-        if queue.is_urgent or self.hurries or self.is_closed or self.pool.waiting_count or not batch.is_open:
-            return 0.0
-        return batch.created_at + self._linger - now
-
-    def take(
-        self,
-        queue: Queue,
-        size_max: int,
-        now: float,
-        *,
-        all_now: bool = False,
-        taken: list[ProducerBatch] | None = None,
-    ) -> list[ProducerBatch]:
-        """Takes batches of the queue, in order, up to ``size_max`` bytes but at least one.
-
-        With ``all_now`` the open batch is included even if it is not due. Needs the queue's ``drain_lock``. Fills and
-        returns ``taken``: after an interrupt ``restore`` puts its content back.
-        """
-        taken = [] if taken is None else taken
-        with queue.lock:
-            if queue.open_batch is not None and (all_now or queue.is_urgent or self._open_due_in(queue, now) <= 0):
-                queue.is_urgent = False
-                self.close_open(queue)
-            take_closed(queue.closed, taken, size_max)
-        return taken
 
     def put_back(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
         """Puts batches that were taken, or the parts that they were split into, back to the front. Needs the
@@ -403,7 +342,7 @@ class RecordAccumulator(BatchOpener):
             if open_batch is not None and (
                 not open_batch.is_open or (not queue.closed and self._is_expired(open_batch, now))
             ):
-                self.close_open(queue)
+                queue.close_open()
             while queue.closed and self._is_expired(queue.closed[0], now):
                 expired.append(queue.closed[0])
                 queue.closed.popleft()

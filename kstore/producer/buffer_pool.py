@@ -66,9 +66,8 @@ class BufferPool:
         self._clock = clock
         self._on_wait = on_wait
         self._lock = threading.Lock()
-        # Guarded by _lock, as ``_freed``.
+        # Guarded by _lock, as ``account.freed``.
         self._waiting: deque[_Claim] = deque()
-        self._freed: list[Callable[[], object]] = []
         # Bytes that are not lent, including those of the free buffers. A buffer always has a minimum capacity, so that
         # not every buffer has exactly the poolable size.
         self.account: Account = Account(
@@ -136,11 +135,15 @@ class BufferPool:
             return
         self.account.take_back(buffer, size)
         # A request is in ``_waiting`` before it looks for memory for the last time.
-        if self._waiting or self._freed:
-            with self._lock:
-                self._serve()
-                if self._freed:
-                    self._tell_freed()
+        if self._waiting or self.account.freed:
+            self.serve()
+
+    def serve(self) -> None:
+        """Gives memory that was returned to the requests that wait for it."""
+        with self._lock:
+            self._serve()
+            if self.account.freed:
+                self._tell_freed()
 
     def when_freed(self, freed: Callable[[], object]) -> None:
         """Calls ``freed`` once, when memory is returned or the pool closes. It must be short and not raise.
@@ -148,7 +151,7 @@ class BufferPool:
         For callers that cannot wait in ``allocate``, such as the thread of an event loop.
         """
         with self._lock:
-            self._freed.append(freed)
+            self.account.freed.append(freed)
             if self.account.is_closed:
                 self._tell_freed()
 
@@ -205,7 +208,7 @@ class BufferPool:
     # --- under the lock -----------------------------------------------------------------------------------------------
 
     def _tell_freed(self) -> None:
-        told, self._freed = self._freed, []
+        told, self.account.freed = self.account.freed, []
         for freed in told:
             freed()
 

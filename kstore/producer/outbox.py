@@ -7,16 +7,14 @@ ready sooner, and writes them itself if no other thread is writing them.
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from kstore.errors import ClosedError, DeliveryError
 from kstore.files.lifetime import Lifetime
 from kstore.logs.topics import Topics
-from kstore.producer._accumulate import Failures, ProducerBatch
+from kstore.producer._accumulate import Failures, ProducerBatch, WeakCall
 from kstore.producer.accumulator import Queue, RecordAccumulator
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.completions import Completions
@@ -59,10 +57,10 @@ class Outbox:
         self.failures: Failures = Failures()
         self.wakeup: Wakeup = Wakeup()
         self.pool: BufferPool = BufferPool(
-            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=_weakly(self, Outbox._make_room)
+            config.buffer_memory, max(config.batch_size, 1), clock, on_wait=WeakCall(self, Outbox._make_room)
         )
         self.accumulator: RecordAccumulator = RecordAccumulator(
-            config, self.pool, clock, hurry=_weakly(self, Outbox.hurry), failures=self.failures
+            config, self.pool, clock, hurry=WeakCall(self, Outbox.hurry), failures=self.failures
         )
         completions = Completions(self.accumulator)
         self.accumulator.stale = metadata.stale
@@ -110,7 +108,7 @@ class Outbox:
         if topic is None or batch.partition >= topic.partition_count:
             self.wakeup.set()
             return
-        queue = topic.queue(batch.partition)
+        queue: Queue = topic.queues[batch.partition]
         queue.is_urgent = True
         if self.is_threaded and not self.sender.is_this_thread:
             self.sender.write_here(queue)
@@ -184,15 +182,3 @@ class Outbox:
         """Accepts no more batches; the sender's thread delivers the existing ones, and ends. Takes no lock."""
         self.accumulator.is_closed = True
         self.wakeup.set()
-
-
-def _weakly(outbox: Outbox, method: Any) -> Any:
-    """A method that does not keep its outbox, and with it the producer, alive: batches outlive them."""
-    reference = weakref.ref(outbox)
-
-    def call(*arguments: Any) -> None:
-        alive = reference()
-        if alive is not None:
-            method(alive, *arguments)
-
-    return call

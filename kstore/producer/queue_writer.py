@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -22,18 +21,16 @@ from kstore.errors import (
     DiskFullError,
     DuplicateSequenceError,
     InvalidRecordError,
-    KstoreError,
     OutOfOrderSequenceError,
     PoisonedError,
     ProducerFencedError,
     RecordTooLargeError,
     StorageError,
     SyncFailedError,
-    TopicNotFoundError,
 )
 from kstore.log import writer_of
 from kstore.logs.topics import Topics
-from kstore.producer._accumulate import ProducerBatch, seal_run, succeed_all
+from kstore.producer._accumulate import ProducerBatch, ReadyWriter, succeed_all
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.completions import Completions
@@ -50,7 +47,6 @@ __all__ = ["QueueWriter"]
 
 logger = logging.getLogger(__name__)
 
-WRITE_BYTES_MAX: Final = 1 << 20
 # Of logs that sync each write, together. After a sync the writing thread waits up to 5 ms for the interpreter's lock
 # while another thread sends; a larger write does so less often.
 SYNCED_WRITE_BYTES_MAX: Final = 16 << 20
@@ -61,7 +57,7 @@ WRITE_SHARE: Final = 2
 RETRIABLE_ERRNOS: Final = frozenset({errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ENOBUFS})
 
 
-class QueueWriter:
+class QueueWriter(ReadyWriter):
     """Writes batches of queues; uses the part of a queue that its ``drain_lock`` guards."""
 
     def __init__(
@@ -81,13 +77,21 @@ class QueueWriter:
         self._accumulator = accumulator
         self._clock = clock
         self._topics = topics
-        self._topic_of = topic_of
         self._ids = ids
         self._counters = counters
         self._acks = config.acks
         self._wakeup = wakeup
         self._completions = completions
-        self._synced_bytes_max = min(SYNCED_WRITE_BYTES_MAX, config.buffer_memory // WRITE_SHARE)
+        self._use(
+            accumulator,
+            clock,
+            topic_of,
+            ids,
+            counters,
+            wakeup,
+            synced_bytes_max=min(SYNCED_WRITE_BYTES_MAX, config.buffer_memory // WRITE_SHARE),
+            has_no_acks=config.acks == 0,
+        )
         # The error for everything that is written from now on.
         self.forced: Exception | None = None
 
@@ -97,26 +101,6 @@ class QueueWriter:
         if writer is None or writer.closed:
             writer = queue.writer = writer_of(self._topics.log(queue.topic, queue.partition))
         return writer
-
-    def write_ready(self, queue: Queue, now: float, complete: Callable[[list[ProducerBatch]], None]) -> None:
-        """Writes what is ready, and hands over the batches that then have a result. However it ends, no batch is lost
-        or changes its place. Needs the queue's ``drain_lock``."""
-        taken: list[ProducerBatch] = []
-        appends: list[PendingAppend] = []
-        try:
-            writer = queue.writer
-            size_max = WRITE_BYTES_MAX
-            if writer is not None and writer.syncs_appends:
-                # Logs that sync are written at the same time.
-                size_max = max(self._synced_bytes_max // max(len(self._accumulator.active), 1), WRITE_BYTES_MAX)
-            if queue.careful_count:
-                queue.careful_count, size_max = queue.careful_count - 1, 1
-            self._accumulator.take(queue, size_max, now, taken=taken)
-            if taken:
-                complete(self._append(queue, taken, now, appends))
-        except BaseException:
-            self._restore(queue, taken, appends)
-            raise
 
     def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
         """After an interrupt, completes batches with a result and batches in the log; puts the others back."""
@@ -135,59 +119,6 @@ class QueueWriter:
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def _append(
-        self, queue: Queue, batches: list[ProducerBatch], now: float, appends: list[PendingAppend]
-    ) -> list[ProducerBatch]:
-        """Writes batches of one partition to its log; returns those that have a result. Needs the queue's
-        ``drain_lock``.
-
-        Afterwards, batches that may be retried are back in the queue, in order, with their sequences. Each write is
-        first put into ``appends``: after an interrupt, that shows what is in the log.
-        """
-        append: PendingAppend | None = None
-        begun = now
-        try:
-            topic = self._topic_of(queue.topic)
-            if queue.partition >= topic.partition_count or topic.queue(queue.partition) is not queue:
-                raise TopicNotFoundError(f"topic {queue.topic} was deleted; there is another of its name")
-            writer = self.writer(queue)
-            producer = self._ids.for_partition(queue.topic, queue.partition)
-            append = self._seal(queue, topic, batches, producer)
-            # One is too large: its parts, and the batches after it, are in the queue again.
-            batches = batches[: len(append.batches)]
-            if not batches:
-                return []
-            if self._acks == 0:
-                for batch in batches:
-                    batch.succeed(-1)
-            appends.append(append)
-            queue.write_seconds_before, queue.write_seconds = queue.write_seconds, math.inf
-            begun = self._clock.monotonic()
-            writer.commit_many((append,))
-            if append.error is not None:
-                raise append.error
-        except DuplicateSequenceError as error:
-            if len(batches) == 1:
-                return self._failed(queue, batches, error, now)
-            # Some of them are in the log already: written one by one, each finds out about itself.
-            queue.careful_count = len(batches)
-            self._accumulator.put_back(queue, batches)
-            self._wakeup.set()
-            return []
-        except BaseException as error:
-            if append is None or append.result is None or isinstance(error, KstoreError):
-                return self._failed(queue, batches, error, now)
-            if not isinstance(error, Exception):
-                raise
-            # No memory for the work after a write, but the records are in the log.
-        queue.retry_count = 0
-        queue.is_doubtful = False
-        ended = self._clock.monotonic()
-        queue.write_seconds = ended - begun
-        self._succeed(batches, append)
-        self._counters.wrote(queue.topic, batches, append, begun, ended)
-        return batches
-
     def _succeed(self, batches: list[ProducerBatch], append: PendingAppend) -> None:
         result = append.result
         assert result is not None
@@ -200,17 +131,7 @@ class QueueWriter:
     def _seal(
         self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
     ) -> PendingAppend:
-        """Seals batches up to the first that is too large, which is split."""
-        if queue.producer != producer:
-            queue.producer, queue.next_sequence = producer, 0
-        if topic.is_plain:
-            run = seal_run(batches, queue, *producer, topic.size_max)
-            if run is not None:
-                made, filled, is_run = run
-                stamp = (*producer, batches[0].base_sequence, False) if is_run else None
-                return PendingAppend(
-                    filled[0], made, "none", with_producers=producer[0] >= 0, buffers=filled, stamp=stamp
-                )
+        """As ``sealed``, for batches that need more than ``seal_run`` does: a codec, a time, a transaction, a split."""
         accumulator = self._accumulator
         stamps = topic.config.message_timestamp_type == LOG_APPEND_TIME
         append_time_ms = self._clock.now_ms() if stamps else NO_TIMESTAMP
@@ -263,7 +184,7 @@ class QueueWriter:
         accumulator.incomplete.update(children)
         accumulator.put_back(queue, [*children, *behind])
         self._counters.splits += 1
-        self._completions.release(batch)
+        accumulator.release(batch)
 
     # --- what fails -------------------------------------------------------------------------------------------------
 

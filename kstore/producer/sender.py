@@ -99,7 +99,7 @@ class Sender:
                 idle_rounds = idle_rounds + 1 if opened_count == seen_count else 0
                 seen_count = opened_count
                 wait = self.run_once()
-                if accumulator.is_closed and not accumulator.incomplete and not self._completions:
+                if accumulator.is_closed and not accumulator.incomplete and not self._completions.waiting:
                     break
                 if wait > 0:
                     if idle_rounds < WATCHFUL_ROUNDS and self.patience > 0:
@@ -150,7 +150,7 @@ class Sender:
         if not ready:
             return wait
         self._write_all(ready, now)
-        if self._completions:
+        if self._completions.waiting:
             self._completions.run()
             return 0.0
         for queue in ready:
@@ -210,7 +210,7 @@ class Sender:
                 if (
                     not is_mine
                     or self._queue_writer.forced is not None
-                    or (self._completions and not self.is_this_thread)
+                    or (self._completions.waiting and not self.is_this_thread)
                 ):
                     return
                 now = self._clock.monotonic()
@@ -218,7 +218,7 @@ class Sender:
                     self._queue_writer.write_ready(queue, now, self._completions.complete_here)
         finally:
             # After the lock is released: the sender skips queues that other threads hold.
-            if is_mine and (queue.batch_count or self._completions):
+            if is_mine and (queue.batch_count or self._completions.waiting):
                 self._wakeup.set()
 
     def _expire(self, queue: Queue, now: float) -> None:

@@ -103,6 +103,9 @@ class TransactionManager:
         """
         if not self._config.enable_idempotence:
             return NO_PRODUCER
+        producer = self._producer
+        if self._id is None and producer != NO_PRODUCER:
+            return producer
         with self._lock:
             if self._producer == NO_PRODUCER:
                 self._producer = self._coordinator().init_producer_id(self._id, self._config.transaction_timeout_ms)

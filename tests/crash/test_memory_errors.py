@@ -16,6 +16,7 @@ pytest.importorskip("_testcapi", reason="this interpreter was built without its 
 QUICK = ("append", "append_many", "roll", "open")
 CALLS = (*QUICK, "append_batches", "transaction", "flush", "read")
 QUEUE_CALLS = ("put", "put many", "get", "get one", "get expired", "nack", "extend", "ack", "ack one", "ack noted")
+PRODUCER_CALLS = ("write", "write-many", "result")
 
 
 @pytest.mark.promise("whole or absent")
@@ -36,6 +37,17 @@ def test_no_refused_allocation_loses_an_item_of_a_queue(
 ) -> None:
     count = count_of("queue_memory_life", directory / "store", call)
     assert count > 3  # a put is one compiled append
+    tried("faults", count)
+
+
+@pytest.mark.promise("whole or absent")
+@pytest.mark.parametrize("call", PRODUCER_CALLS)
+@pytest.mark.sampled(1)
+def test_no_refused_allocation_loses_or_repeats_a_record_of_a_producer(
+    call: str, directory: Path, tried: Callable[[str, int], None]
+) -> None:
+    count = count_of("producer_memory_life", directory / "stores", call)
+    assert count > 30
     tried("faults", count)
 
 

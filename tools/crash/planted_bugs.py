@@ -24,6 +24,7 @@ QUEUE = "tests/crash/test_queue_crashes.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
 SINGLE = "tests/unit/test_append_single.py"
 SYNCED = "tests/unit/test_append_synced.py tests/unit/test_group_commit.py"
+WRITES = "tests/unit/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"
 RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py"
 
 
@@ -587,6 +588,27 @@ MUTANTS = (
         "                self.durability.flush_as_due(ends)",
         "                pass",
         SINGLE,
+    ),
+    Mutant(
+        "a write that was interrupted after it was published is repeated",
+        "kstore/producer/_accumulate_write.pxi",
+        "            self._restore(queue, taken, appends)\n",
+        "            self._restore(queue, taken)\n",
+        WRITES,
+    ),
+    Mutant(
+        "the batches of a write that was interrupted do not come back",
+        "kstore/producer/_accumulate_write.pxi",
+        "        except BaseException:\n            self._restore(queue, taken, appends)\n            raise",
+        "        except BaseException:\n            raise",
+        WRITES,
+    ),
+    Mutant(
+        "a producer's batches are taken as its next ones whatever their sequence is",
+        "kstore/engine/_placed.pyx",
+        "        or first_sequence != ((sequence + 1) & INT32_MAX)\n",
+        "",
+        "tests/unit/test_sequence.py",
     ),
     Mutant(
         "a block whose body was interrupted keeps its lock",
