@@ -597,10 +597,10 @@ MUTANTS = (
         WRITES,
     ),
     Mutant(
-        "the batches of a write that was interrupted do not come back",
-        "kstore/producer/_accumulate_write.pxi",
-        "        except BaseException:\n            self._restore(queue, taken, appends)\n            raise",
-        "        except BaseException:\n            raise",
+        "the memory of a batch that was delivered is not returned",
+        "kstore/producer/_accumulate_open.pxi",
+        "            self.return_memory(batch)\n        finally:",
+        "            pass\n        finally:",
         WRITES,
     ),
     Mutant(
