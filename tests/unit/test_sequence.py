@@ -248,6 +248,17 @@ def test_a_run_that_is_not_beyond_doubt_is_looked_at_batch_by_batch() -> None:
     assert not follows(known(batch(0, 3, transactional=True)), run), "inside its transaction"
 
 
+def test_a_producer_continues_only_with_its_next_sequence_and_outside_of_transactions() -> None:
+    producer, written = known(batch(0, 3)), [EncodedBatch(-1, 0, 100, 2, 0, 1000, 0)]
+    expected = after(producer, run_of((7, 0, 4, False), [(2, 1000)], 10))
+    assert continued(producer, (7, 0, 4, False), written, 10) == expected
+    assert continued(producer, (7, 0, 5, False), written, 10) is None, "a gap"
+    assert continued(producer, (7, 0, 3, False), written, 10) is None, "a repetition"
+    assert continued(producer, (7, 1, 4, False), written, 10) is None, "another epoch"
+    assert continued(producer, (7, 0, 4, True), written, 10) is None, "in a transaction"
+    assert continued(known(batch(0, 3, transactional=True)), (7, 0, 4, False), written, 10) is None
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 2**20), st.integers(-1, 2**40)), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(1, 2**20), st.integers(-1, 2**40)), max_size=12),
