@@ -22,7 +22,7 @@ help:
 	@echo "make bench-broker  speed beside a live Kafka broker and its clients (needs Java and Maven)"
 	@echo "make soak     the tests with their long counts (hours), or TESTS=tests/crash/test_forks.py of them; updates docs/promises.md"
 	@echo "make fuzz     hostile bytes: coverage-guided, and with sanitizers (15 minutes; Linux)"
-	@echo "make simulate SEED=17  one long life of a store with crashes; LIVES=100 of them, KEEP=3,20-25 only these steps, INTERRUPTED=1 by Ctrl-C"
+	@echo "make simulate SEED=17  one long life of a store with crashes; LIVES=100 of them, KEEP=3,20-25 only these steps, HARSH=1 with interrupts"
 	@echo "make simulate-mutants  planted bugs, and how many simulated lives find each (half an hour)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  Kafka's own tools, a real broker and a real HDFS on kstore's files (needs Java and Maven)"
@@ -87,7 +87,7 @@ fuzz: $(call with,fuzz)
 	$(RUN) -m tools.fuzz --engine asan --seconds 60
 
 simulate: $(call with,tools)
-	$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(LIVES),--lives $(LIVES)) $(if $(KEEP),--keep $(KEEP)) $(if $(INTERRUPTED),--interrupted)
+	$(RUN) -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(LIVES),--lives $(LIVES)) $(if $(KEEP),--keep $(KEEP)) $(if $(HARSH),--harsh)
 
 simulate-mutants: $(call with,tools)
 	$(RUN) -m tests.simulation.mutants

@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--durability", choices=DURABILITIES, help="default: the seed says")
     parser.add_argument("--judged", choices=DURABILITIES, help="check it against the promises of this durability")
     parser.add_argument(
-        "--interrupted", action="store_true", help="most faults but power cuts are an interrupt or a lack of memory"
+        "--harsh", action="store_true", help="interrupts and lacks of memory, and bit rot in all files of a log"
     )
     parser.add_argument("--first", action="store_true", help="end with the first life that fails")
     parser.add_argument("--no-shrink", action="store_true", help="print a failing life without shortening it")
@@ -61,7 +61,7 @@ def main() -> int:
                 kept=kept,
                 durability=given.durability,
                 judged=given.judged,
-                interrupted=given.interrupted,
+                harsh=given.harsh,
             )
 
         outcome = run(life(given.keep))
@@ -81,8 +81,8 @@ def main() -> int:
             print(f"with {len(kept)} of {len(steps)} steps:")
             print("\n".join(f"  {line}" for line in short.log))
             tell(again[1])
-            interrupted = " INTERRUPTED=1" if given.interrupted else ""
-            print(f"again: make simulate SEED={seed} KEEP={text_of(kept)}{interrupted}")
+            harsh = " HARSH=1" if given.harsh else ""
+            print(f"again: make simulate SEED={seed} KEEP={text_of(kept)}{harsh}")
         if given.first:
             print(f"failed: life {seed - given.seed + 1}")
             return 1

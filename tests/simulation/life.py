@@ -55,6 +55,7 @@ SETTINGS: dict[str, Any] = {
 }
 # The files that rot: those that are checked and those that are rebuilt.
 ROTTING = (".log", ".index", ".timeindex")
+ROTTING_TOO = (".snapshot", "leader-epoch-checkpoint", "partition.metadata", "kstore.state")
 BATCH_HEADER_SIZE = 61
 # A crash ends at most a few transactions.
 MARKERS_MAX = 8
@@ -83,7 +84,7 @@ class Outcome:
 class Life:
     """One life. ``judged``: check it against the promises of another durability, to see that the check notices.
 
-    ``interrupted``: most faults but power cuts are an interrupt or a lack of memory.
+    ``harsh``: most faults but power cuts are an interrupt or a lack of memory, and bits rot in all files of a log.
     """
 
     seed: int
@@ -91,7 +92,7 @@ class Life:
     step_count: int = STEP_COUNT
     durability: Durability | None = None
     judged: Durability | None = None
-    interrupted: bool = False
+    harsh: bool = False
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -272,7 +273,7 @@ class Life:
         """Arms a fault, which strikes at once if the drawn wait is 0."""
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
         share, in_sync = generator.random(), generator.random() < 0.5
-        if kind != "power" and self.interrupted:
+        if kind != "power" and self.harsh:
             kind = generator.choice(("interrupt", "memory", "code", "code", kind))
         if kind == "code":
             self.interrupt = InterruptAfterCode(1 + int(10 ** generator.uniform(0, 4)))
@@ -391,12 +392,13 @@ class Life:
         self.close()
         image = self.fs.memory.image()
         owned = {f"{PATH.name}/{model.name}": model for name in self.topics for model in self.topics[name].logs}
+        rotting = ROTTING + ROTTING_TOO if self.harsh else ROTTING
         paths = [
             path
             for path, stored in image.items()
             if stored is not None
             and stored.data
-            and path.endswith(ROTTING)
+            and path.endswith(rotting)
             and (model := owned.get(path.rpartition("/")[0])) is not None
             and not model.compacted
             and not model.slack

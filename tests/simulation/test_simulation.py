@@ -41,18 +41,18 @@ def test_a_long_life_loses_nothing_that_was_promised(seed: int, tried: Tried) ->
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an interrupt as a generator is freed
 @pytest.mark.parametrize("seed", [98, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 7))])
 def test_a_long_life_with_interrupts_loses_nothing_and_brings_nothing_back(seed: int, tried: Tried) -> None:
-    outcome = Life(seed, interrupted=True).run()
+    outcome = Life(seed, harsh=True).run()
     tried("kills", outcome.crash_count)
 
 
 @pytest.mark.soak
 @pytest.mark.promise("power cut: sync", "power cut: interval", "power cut: os", "killed: sync", "clock")
 def test_long_lives_with_new_seeds(tried: Tried) -> None:
-    # New seeds each time: a failure names its seed, and the odd ones are --interrupted.
+    # New seeds each time: a failure names its seed, and the odd ones are --harsh.
     first = int(time.time())
     crash_count, seed = 0, first
     while crash_count < SOAK_CRASHES:
-        crash_count += Life(seed, interrupted=seed % 2 == 1).run().crash_count
+        crash_count += Life(seed, harsh=seed % 2 == 1).run().crash_count
         seed += 1
     tried("kills", crash_count)
 
