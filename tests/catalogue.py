@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -62,7 +63,11 @@ def listed(items: Iterable[pytest.Item]) -> list[Listed]:
 
 def all_tests() -> list[Listed]:
     """Collects all tests in a process of its own, which takes some seconds."""
-    done = subprocess.run([sys.executable, "-c", LISTING], cwd=ROOT, capture_output=True, text=True, check=False)
+    # The options of this run are not that one's: with ``--promises`` it would collect all tests in its turn.
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTING], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     rows = [json.loads(line.partition("\t")[2]) for line in done.stdout.splitlines() if line.startswith("listed\t")]
     return [Listed(nodeid, tuple(promises), tuple(markers)) for nodeid, promises, markers in rows]
