@@ -31,7 +31,7 @@ SEEN = CHANGES | {"store"}
 # Operations that need space on the disk.
 GROWS = WRITES | {"create", "mkdir", "map", "allocate"}
 
-FaultKind = Literal["power", "kill", "fail", "full", "interrupt", "memory", "code"]
+FaultKind = Literal["power", "kill", "fail", "full", "interrupt", "memory"]
 # What is raised before, in or after an operation that does not fail itself.
 RAISED: dict[FaultKind, type[BaseException]] = {"interrupt": KeyboardInterrupt, "memory": MemoryError}
 

@@ -274,10 +274,11 @@ class Life:
         countdown = generator.choice((0, generator.randrange(6), generator.randrange(40), generator.randrange(150)))
         share, in_sync = generator.random(), generator.random() < 0.5
         if kind != "power" and self.harsh:
-            kind = generator.choice(("interrupt", "memory", "code", "code", kind))
-        if kind == "code":
-            self.interrupt = InterruptAfterCode(1 + int(10 ** generator.uniform(0, 4)))
-            return
+            drawn = generator.choice(("interrupt", "memory", None, None, kind))
+            if drawn is None:
+                self.interrupt = InterruptAfterCode(1 + int(10 ** generator.uniform(0, 4)))
+                return
+            kind = drawn
         self.fs.fault = Fault(kind, countdown, share, in_sync)
         if kind in ("power", "kill") and countdown == 0:
             self.fs.ended = kind

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tools.crash.mutant import Mutant
 from tools.crash.mutants import ROOT
-from tools.crash.planted_bugs import MUTANTS, Mutant
+from tools.crash.planted_bugs import MUTANTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])

@@ -6,7 +6,8 @@ import pytest
 
 from tests.catalogue import Listed
 from tests.promises import PROMISES
-from tools.crash.planted_bugs import MUTANTS, Mutant
+from tools.crash.mutant import Mutant
+from tools.crash.planted_bugs import MUTANTS
 
 POWER_CUTS = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 # One test of each kind, by the beginning of its name.

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.crash.planted_bugs import MUTANTS, Mutant
+from tools.crash.mutant import Mutant
+from tools.crash.planted_bugs import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("kstore", "tests", "tools", "pyproject.toml", "setup.py", "README.md", "LICENSE")

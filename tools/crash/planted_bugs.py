@@ -5,9 +5,10 @@ They name code, and change with it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tools.crash.compiled_bugs import COMPILED_BUGS
+from tools.crash.mutant import Mutant
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS"]
 
 LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
@@ -22,20 +23,6 @@ FLUSHES = "tests/unit/test_log_flush.py"
 STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
-SINGLE = "tests/unit/test_append_single.py"
-SYNCED = "tests/unit/test_append_synced.py tests/unit/test_group_commit.py"
-WRITES = "tests/unit/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"
-RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py"
-
-
-class Mutant(NamedTuple):
-    """In ``file``, ``old`` becomes ``new``; ``tests`` must fail then."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: str
 
 
 def lives(*names: str) -> str:
@@ -518,124 +505,5 @@ MUTANTS = (
         "",
         QUEUE,
     ),
-    # --- compiled: one record, locks, and runs of batches -------------------------------------------------------------
-    Mutant(
-        "a part of a record that a full disk took is not cut off",
-        "kstore/files/_direct.pyx",
-        "        ftruncate(fd, position)\n    return written == size",
-        "        pass\n    return written == size",
-        SINGLE,
-    ),
-    Mutant(
-        "a poisoned log takes single records",
-        "kstore/engine/_single.pyx",
-        " or files.poisoned is not None or type(before) is not Ends:",
-        " or type(before) is not Ends:",
-        SINGLE,
-    ),
-    Mutant(
-        "a child of fork writes to its parent's log",
-        "kstore/engine/_single.pyx",
-        "        return self.forks == forks",
-        "        return True",
-        SINGLE + " tests/crash/test_forks.py",
-    ),
-    Mutant(
-        "a single record goes into a segment whose roll was interrupted",
-        "kstore/engine/_single.pyx",
-        "        if numbers.base_offset != <int64_t>base_offset:\n            return None",
-        "        if False:\n            return None",
-        SINGLE + " tests/crash/test_interrupts.py",
-    ),
-    Mutant(
-        "a single record is not taken back when its index entry fails",
-        "kstore/engine/_single.pyx",
-        "            self.rolls.undo(before)\n            raise",
-        "            raise",
-        SINGLE + " tests/crash/test_log_faults.py tests/crash/test_interrupts.py",
-    ),
-    Mutant(
-        "records of several threads are acknowledged though their sync failed",
-        "kstore/engine/_synced.pyx",
-        "                tail.cut_unsynced(failed)\n",
-        "                pass\n",
-        SYNCED,
-    ),
-    Mutant(
-        "a sync that failed is repeated",
-        "kstore/engine/_synced.pyx",
-        "                file._has_failed_sync = True\n",
-        "",
-        SYNCED,
-    ),
-    Mutant(
-        "the group of an interrupted leader is not released",
-        "kstore/engine/_group.pyx",
-        "        for at in range(self.last_count):\n            (<Pending>PyList_GET_ITEM(group, at)).release()\n",
-        "        for at in range(0):\n            (<Pending>PyList_GET_ITEM(group, at)).release()\n",
-        SYNCED + " tests/crash/test_interrupted_leader.py",
-    ),
-    Mutant(
-        "an interrupted leader keeps the lead",
-        "kstore/engine/_group.pyx",
-        "        except BaseException:\n            self.withdraw(item)\n            self.pass_on(item)\n",
-        "        except BaseException:\n            self.withdraw(item)\n",
-        SYNCED + " tests/crash/test_interrupted_leader.py",
-    ),
-    Mutant(
-        "single records are never flushed as due",
-        "kstore/engine/_single.pyx",
-        "                self.durability.flush_as_due(ends)",
-        "                pass",
-        SINGLE,
-    ),
-    Mutant(
-        "a write that was interrupted after it was published is repeated",
-        "kstore/producer/_accumulate_write.pxi",
-        "            self._restore(queue, taken, appends)\n",
-        "            self._restore(queue, taken)\n",
-        WRITES,
-    ),
-    Mutant(
-        "the memory of a batch that was delivered is not returned",
-        "kstore/producer/_accumulate_open.pxi",
-        "            self.return_memory(batch)\n        finally:",
-        "            pass\n        finally:",
-        WRITES,
-    ),
-    Mutant(
-        "a producer's batches are taken as its next ones whatever their sequence is",
-        "kstore/engine/_placed.pyx",
-        "        or first_sequence != ((sequence + 1) & INT32_MAX)\n",
-        "",
-        "tests/unit/test_sequence.py",
-    ),
-    Mutant(
-        "a block whose body was interrupted keeps its lock",
-        "kstore/files/_locks.pyx",
-        "        try:\n            self.steps.throw(error)\n",
-        "        try:\n            return False\n",
-        "tests/unit/test_block.py tests/unit/test_lock_interrupts.py",
-    ),
-    Mutant(
-        "the CRC of a small batch of a run is not checked",
-        "kstore/record/_runs.pyx",
-        "        elif unlikely(small_crc(batch + CRC_START, head.size - CRC_START) != big_endian_32(batch + 17)):",
-        "        elif unlikely(False):",
-        RUNS_OF_BATCHES,
-    ),
-    Mutant(
-        "the CRC of a large batch of a run is not checked",
-        "kstore/record/_runs.pyx",
-        "            if <uint32_t>crc != big_endian_32(walk.data + large[number].at + 17):",
-        "            if False:",
-        RUNS_OF_BATCHES,
-    ),
-    Mutant(
-        "the CRC of a large batch is not checked when one record of it is read",
-        "kstore/record/_runs_lookup.pxi",
-        "    return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)",
-        "    return True",
-        "tests/unit/test_log_get.py " + RUNS_OF_BATCHES,
-    ),
+    *COMPILED_BUGS,
 )
