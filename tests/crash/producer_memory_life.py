@@ -1,8 +1,8 @@
-"""A program in which every allocation of a producer's write fails once; run by ``test_memory_errors``.
+"""A program in which every allocation of a producer's write fails once, or every STEP-th; run by ``test_memory_errors``.
 
-    python -m tests.crash.producer_memory_life DIRECTORY CALL
+    python -m tests.crash.producer_memory_life DIRECTORY CALL FIRST STEP
 
-For n = 0, 1, 2...: the n-th allocation of a call of ``interrupted_producer`` is refused, and the producer continues. At
+For n = FIRST, FIRST + STEP...: the n-th allocation of a call of ``interrupted_producer`` is refused, and the producer continues. At
 the end every record that was sent has its result, what arrived is in the log, once and in order, what failed is not,
 and no memory is lost. Prints a line for each refusal; the last line is how many caused an error.
 """
@@ -24,7 +24,7 @@ from tests.crash.refusals import refused
 from tests.evidence import Hung, Untyped, Wrong
 from tests.producer_helpers import Unthreaded
 
-# A call has no allocation left if so many refusals in a row caused no error.
+# A call has no allocation left if none of so many in a row caused an error.
 QUIET_MAX = 40
 
 
@@ -63,10 +63,11 @@ def refuse(path: Path, name: str, number: int) -> bool:
 
 def main() -> None:
     directory, name = Path(sys.argv[1]), sys.argv[2]
+    first, step = map(int, sys.argv[3:5])
     logging.disable()
     warnings.simplefilter("ignore")
     errors = quiet = 0
-    for number in range(REFUSALS_MAX):
+    for number in range(first, REFUSALS_MAX, step):
         path = directory / str(number)
         try:
             is_met = refuse(path, name, number)
@@ -74,9 +75,9 @@ def main() -> None:
             failed.add_note(f"allocation {number} of {name} was refused")
             raise
         shutil.rmtree(path)
-        errors, quiet = errors + is_met, 0 if is_met else quiet + 1
+        errors, quiet = errors + is_met, 0 if is_met else quiet + step
         print(number, flush=True)
-        if quiet == QUIET_MAX:
+        if quiet >= QUIET_MAX:
             print(errors)
             return
     raise Hung(f"{name} has more than {REFUSALS_MAX} allocations")

@@ -192,7 +192,7 @@ def test_each_restore_of_a_random_life_is_the_store_at_that_moment(
     generator = random.Random(seed)
     for number in range(LIVES):
         life = SharedLife(tmp_path / f"life{number}", generator)
-        life.run(25)
+        life.run(tries(25, quick=14))
         for index, (result, expected, jobs) in enumerate(life.models):
             with restored(life.path / "backups", life.path / f"new{index}", at_ms=result.time_ms) as new:
                 if (found := contents(new)) != expected:

@@ -31,7 +31,7 @@ def harmless_kinds() -> frozenset[tuple[str, frozenset[str]]]:
 @pytest.mark.sampled(1)
 def test_a_page_about_hostile_data_has_only_our_own_elements(tmp_path: Path, seed: int, hash_names: bool) -> None:
     pytest.importorskip("jinja2")
-    made = hostile_report(tmp_path / "data", random.Random(seed), tries(1000, quick=60))
+    made = hostile_report(tmp_path / "data", random.Random(seed), tries(1000, quick=20))
     if hash_names:
         made = kstore.report(tmp_path / "data", deep=True, hash_names=True)
     page = made.html()
