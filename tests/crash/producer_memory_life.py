@@ -1,10 +1,10 @@
-"""A program in which every allocation of a producer's write fails once, or every STEP-th; run by ``test_memory_errors``.
+"""A program that refuses allocations of a producer's write, one by one; run by ``test_memory_errors``.
 
     python -m tests.crash.producer_memory_life DIRECTORY CALL FIRST STEP
 
-For n = FIRST, FIRST + STEP...: the n-th allocation of a call of ``interrupted_producer`` is refused, and the producer continues. At
-the end every record that was sent has its result, what arrived is in the log, once and in order, what failed is not,
-and no memory is lost. Prints a line for each refusal; the last line is how many caused an error.
+For n = FIRST, FIRST + STEP...: the n-th allocation of a call of ``interrupted_producer`` is refused, and the producer
+continues. At the end every record that was sent has its result, what arrived is in the log, once and in order, what
+failed is not, and no memory is lost. Prints a line for each refusal; the last line is how many caused an error.
 """
 
 from __future__ import annotations
