@@ -59,6 +59,7 @@ def test_a_line_of_a_consumer_is_the_one_that_the_standard_library_makes() -> No
 
 @pytest.mark.parametrize("at", range(24))
 @pytest.mark.parametrize("byte", [0x00, 0x1F, 0x20, 0x22, 0x5C, 0x7F])
+@pytest.mark.sampled(24)
 def test_a_character_is_escaped_wherever_it_stands(at: int, byte: int) -> None:
     value = bytearray(b"a" * 24)
     value[at] = byte

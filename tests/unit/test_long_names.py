@@ -66,6 +66,7 @@ ALONE = ("offsets of a transaction", "transactional id")
 @pytest.mark.parametrize(
     ("use", "shared"), [(use, shared) for use in USES for shared in (False, True) if not (use in ALONE and shared)]
 )
+@pytest.mark.sampled(24)
 def test_a_name_that_does_not_fit_its_field_is_refused_before_its_first_use(
     store: Store, shared: bool, use: str, name: Any, tmp_path: Path
 ) -> None:

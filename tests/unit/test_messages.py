@@ -22,7 +22,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("message", "version"), VERSIONS)
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(24)
 def test_a_message_of_every_type_and_version_is_written_as_it_was_read(message: Message, version: int) -> None:
     """The random bytes are another encoder's (tests/interop), whose logs Kafka's own tool has read."""
     rng = random.Random(version)
@@ -37,6 +37,7 @@ def test_a_message_of_every_type_and_version_is_written_as_it_was_read(message: 
 
 
 @pytest.mark.parametrize(("message", "version"), VERSIONS)
+@pytest.mark.sampled(24)
 def test_a_damaged_message_is_read_or_is_a_typed_error(
     message: Message, version: int, tried: Callable[[str, int], None]
 ) -> None:

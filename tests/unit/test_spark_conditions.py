@@ -120,6 +120,7 @@ def test_a_condition_is_the_filters_that_spark_would_push(condition: str) -> Non
 
 
 @pytest.mark.parametrize("condition", NOT_UNDERSTOOD)
+@pytest.mark.sampled(16)
 def test_any_other_condition_skips_nothing(condition: str) -> None:
     assert filters_of(condition) == []
 

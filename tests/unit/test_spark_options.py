@@ -310,6 +310,7 @@ STREAM_ERRORS: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize("streaming", [False, True, None])
 @pytest.mark.parametrize(("options", "message"), ERRORS)
+@pytest.mark.sampled(45)
 def test_what_is_wrong_everywhere(options: dict[str, str], message: str, streaming: bool | None) -> None:
     with pytest.raises(ConfigError) as caught:
         ReadOptions.parse({"path": "/logs", **options}, streaming=streaming)
