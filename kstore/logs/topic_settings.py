@@ -36,7 +36,7 @@ class TopicSettings:
         """The settings of the topic of a partition. Raises: TopicNotFoundError, ConfigError."""
         entry, numbers = self._directory.topic(owner.topic)
         if owner.partition not in numbers:
-            raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition}")
+            raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition!r}")
         known = self._known.get(owner.topic)
         if known is None or known[0] is not entry:
             known = entry, self.effective(owner.topic, entry.settings)

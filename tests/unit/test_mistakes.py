@@ -204,6 +204,7 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ("a codec", lambda p: p.store.create_topic("u", codec="lz4"), ValueError, "use compression_type="),
     ("no such topic", lambda p: p.store.log("nope"), LookupError, "there is no topic 'nope'"),
     ("no such partition", lambda p: p.store.log("t", 7), LookupError, "topic t has no partition 7"),
+    ("a partition as a str", lambda p: p.store.log("t", "0"), LookupError, "topic t has no partition '0'"),
     ("a topic in a list", lambda p: p.store.log(["t"]), ValueError, "a topic is ['t'], expected a name"),
     ("topics in a list", lambda p: p.store.describe_topic(["t"]), ValueError, "a topic is ['t'], expected a name"),
     (
