@@ -48,7 +48,7 @@ def batches(life: Life, generator: random.Random, model: LogModel, count: int) -
     return made
 
 
-def _place(life: Life, generator: random.Random) -> tuple[str, int, LogModel] | None:
+def _place(life: Life, generator: random.Random) -> tuple[str, int, LogModel]:
     names = [name for name, topic in life.topics.items() if not topic.may_be_missing]
     name = generator.choice(sorted(names))
     logs = life.topics[name].logs
@@ -59,10 +59,7 @@ def _place(life: Life, generator: random.Random) -> tuple[str, int, LogModel] | 
 
 def append(life: Life, generator: random.Random) -> None:
     """One batch, or a few in one write."""
-    place = _place(life, generator)
-    if place is None:
-        return
-    name, partition, model = place
+    name, partition, model = _place(life, generator)
     made = batches(life, generator, model, generator.choice((1, 1, 1, 2, 4)))
     append_to(life, name, partition, model, made)
 
@@ -96,32 +93,26 @@ def append_to(life: Life, name: str, partition: int, model: LogModel, made: Sequ
 
 def burst(life: Life, generator: random.Random) -> None:
     """A run of appends to one partition, so that it rolls."""
-    place = _place(life, generator)
-    if place is None:
-        return
-    name, partition, model = place
+    name, partition, model = _place(life, generator)
     for _ in range(generator.randint(4, 12)):
         append_to(life, name, partition, model, batches(life, generator, model, 1))
 
 
 def flush(life: Life, generator: random.Random) -> None:
-    if place := _place(life, generator):
-        name, partition, model = place
-        life.store.log(name, partition).flush()
-        model.flushed()
+    name, partition, model = _place(life, generator)
+    life.store.log(name, partition).flush()
+    model.flushed()
 
 
 def roll(life: Life, generator: random.Random) -> None:
-    if place := _place(life, generator):
-        name, partition, _ = place
-        life.store.log(name, partition).roll()
+    name, partition, _ = _place(life, generator)
+    life.store.log(name, partition).roll()
 
 
 def delete_records(life: Life, generator: random.Random) -> None:
-    place = _place(life, generator)
-    if place is None or place[2].compacted or place[0] == TOPIC:
+    name, partition, model = _place(life, generator)
+    if model.compacted or name == TOPIC:
         return
-    name, partition, model = place
     log = life.store.log(name, partition)
     stop = min(model.end, log.high_watermark)
     if stop < model.start_max:
@@ -134,10 +125,7 @@ def delete_records(life: Life, generator: random.Random) -> None:
 
 def truncate(life: Life, generator: random.Random) -> None:
     """Cuts off the last batches of a log."""
-    place = _place(life, generator)
-    if place is None:
-        return
-    name, partition, model = place
+    name, partition, model = _place(life, generator)
     # Damaged or doubtful batches would move the end.
     last = [batch for batch in model.certain[-4:] if batch.first > model.start_max]
     if model.compacted or model.slack or model.rotten or model.doubtful or not last:
@@ -151,9 +139,8 @@ def truncate(life: Life, generator: random.Random) -> None:
 
 def read(life: Life, generator: random.Random) -> None:
     """A reader of the open store."""
-    if place := _place(life, generator):
-        name, partition, model = place
-        model.hold(Found.of(life.store.log(name, partition)))
+    name, partition, model = _place(life, generator)
+    model.hold(Found.of(life.store.log(name, partition)))
 
 
 def look(life: Life, generator: random.Random) -> None:

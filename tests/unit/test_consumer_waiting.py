@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,10 +82,6 @@ def test_a_wakeup_ends_a_wait_or_the_next_one(store: Store) -> None:
 def test_another_thread_may_only_wake_it(store: Store) -> None:
     with consumer(store, "t") as reading:
         is_waiting = threading.Event()
-
-        class Listener:
-            def on_partitions_assigned(self, partitions: Any) -> None:
-                pass
 
         def wait() -> None:
             is_waiting.set()
