@@ -111,6 +111,20 @@ MUTANTS = (
         "            sync_indexes(files, indexes)\n",
         lives("appends-os", "appends-interval"),
     ),
+    Mutant(
+        "batches that are written and not published are not cut back",
+        "kstore/engine/append.py",
+        "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
+        "                    files.note_failure(error)\n",
+        "tests/unit/test_append_placed.py",
+    ),
+    Mutant(
+        "an interrupt hides that the sync of an append has failed",
+        "kstore/engine/append.py",
+        "                    files.note_failure(error)\n",
+        "                    isinstance(error, KstoreError) and files.note_failure(error)\n",
+        "tests/crash/test_failed_syncs.py",
+    ),
     # --- the state, open and close ------------------------------------------------------------------------------------
     Mutant(
         "the state is not synced",
@@ -463,20 +477,6 @@ MUTANTS = (
         "tests/unit/test_index_repairs.py",
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
-    Mutant(
-        "batches that are written and not published are not cut back",
-        "kstore/engine/append.py",
-        "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
-        "                    files.note_failure(error)\n",
-        "tests/unit/test_append_placed.py",
-    ),
-    Mutant(
-        "an interrupt hides that the sync of an append has failed",
-        "kstore/engine/append.py",
-        "                    files.note_failure(error)\n",
-        "                    isinstance(error, KstoreError) and files.note_failure(error)\n",
-        "tests/crash/test_failed_syncs.py",
-    ),
     Mutant(
         "what became of items is not on disk before their segment is removed",
         "kstore/queue/space.py",
