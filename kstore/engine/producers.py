@@ -102,17 +102,21 @@ class LogProducers:
     def up_to(self, end: int, position: int) -> ProducerState:
         """The state at offset ``end``, byte ``position`` of the last segment; reads what was appended since the last
         call."""
-        if self._state is None or self._next_offset > end:
-            self._next_offset, self._state = self._newest_snapshot(end)
+        state, self._state = self._state, None
+        # Until the end there is no state: a failed replay leaves half of one, and the next call begins again. A batch
+        # that is applied twice changes where the transaction of an earlier marker began.
+        if state is None or self._next_offset > end:
+            self._next_offset, state = self._newest_snapshot(end)
             self._changed = False
             self._is_recalled = self._next_offset == 0
             self._seen_aborted = []
         if self._next_offset < end:
             for segment in self._segments.range(self._next_offset, end):
                 stop = position if segment is self._segments.last else segment.size
-                self._seen_aborted += self._replay(segment, stop, end)
+                self._seen_aborted += self._replay(state, segment, stop, end)
             self._next_offset = end
-        return self._state
+        self._state = state
+        return state
 
     def known(self, end: int, position: int) -> tuple[Producer, ...]:
         """Every known producer at offset ``end``, as ``up_to``, sorted by id."""
@@ -224,8 +228,7 @@ class LogProducers:
         for producer_id, batches in earlier.items():
             state.recall(producer_id, batches)
 
-    def _replay(self, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
-        assert self._state is not None
+    def _replay(self, state: ProducerState, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         aborted = []
         start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
         located = skip_without_producers(segment, start, stop)
@@ -236,7 +239,7 @@ class LogProducers:
             if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
                 self._changed = self.in_use = True
                 try:
-                    ended = self._state.update(batch)
+                    ended = state.update(batch)
                 except CorruptDataError as error:
                     skip_marker(segment, batch, error)
                     continue
@@ -335,9 +338,9 @@ class LogProducers:
         """The aborted transactions whose end is in ``segment``, according to its batches."""
         base_offset = segment.base_offset
         before = LogProducers(self._context, self._segments, [at for at in self._snapshots if at <= base_offset])
-        before.up_to(base_offset, 0)
+        state = before.up_to(base_offset, 0)
         following = self._segments.higher(base_offset)
-        return before._replay(segment, segment.size, following.base_offset if following else OFFSET_MAX)
+        return before._replay(state, segment, segment.size, following.base_offset if following else OFFSET_MAX)
 
     def sync_indexes(self) -> None:
         """Puts the transaction indexes on disk, and their names. Raises: SyncFailedError, StorageError."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kstore.errors import OutOfOrderSequenceError
+from kstore.errors import OutOfOrderSequenceError, StorageError
+from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tests.compaction_model import batches_in
 from tests.fake_clock import ManualClock
+from tests.fake_fs import READS, FailingFs, Fault
 from tests.log_cases import marker
 from tests.log_helpers import TIME
 
@@ -174,6 +177,41 @@ def test_a_transaction_that_spans_segments_is_one(commit: bool, log: Log) -> Non
     log.compact()
     wanted = [(1, b"a"), (3, b"b"), (4, b"c")] if commit else [(0, b"a"), (3, b"b")]
     assert keys(log) == keys(log, "read_committed") == wanted
+
+
+@pytest.mark.parametrize("raising", [None, KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_read_of_transactions_that_failed_costs_no_committed_record(
+    raising: BaseException | None, log: Log, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The second time, batches that were known were applied again: a later transaction counted as aborted."""
+    put(
+        log,
+        batch(0, "a", producer=1, transactional=True),
+        marker(1, 1, commit=False),
+        batch(2, "b", producer=1, sequence=1, transactional=True),
+    )
+    put(log, marker(1, 3, commit=True))
+    put(log, batch(4, "c"))
+    log.close()
+    for snapshot in log.path.glob("*.snapshot"):
+        snapshot.unlink()
+    failures = 0
+    for at in range(1, 50):
+        fs = FailingFs(SYSTEM_FS)
+        shutil.copytree(log.path, tmp_path / str(at))
+        with Log(tmp_path / str(at), durability="os", cleanup_policy="compact", clock=clock, fs=fs) as again:
+            fs.faults.append(Fault(at, kinds=READS, raising=raising))
+            try:
+                stable = again.last_stable_offset
+            except (StorageError, KeyboardInterrupt):
+                failures += 1
+                stable = again.last_stable_offset
+            fs.faults.clear()
+            again.compact()
+            assert (stable, keys(again, "read_committed")) == (5, [(2, b"b"), (4, b"c")]), f"read {at} failed"
+        if not fs.failures:
+            break
+    assert failures >= 10
 
 
 def test_an_emptied_marker_is_one_without_data(log: Log, clock: ManualClock) -> None:
