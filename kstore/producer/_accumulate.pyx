@@ -464,7 +464,8 @@ cdef Py_ssize_t append_run(
     """Appends values[start:] to the open batch while they are bytes and fit; returns the index of the first that is not
     or does not. Runs no Python code."""
     cdef ProducerBatch batch = accepting_batch(queues, queues.sticky_partition if partition < 0 else partition)
-    # Another thread may have made ``values`` longer since memory was reserved for the deliveries.
+    # Another thread may have made ``values`` longer since memory was reserved for the deliveries, or shorter than
+    # ``start``.
     cdef Py_ssize_t count = min(PySequence_Fast_GET_SIZE(values), deliveries.capacity)
     cdef PyObject** items = PySequence_Fast_ITEMS(values)
     cdef Py_ssize_t i = start
@@ -476,7 +477,7 @@ cdef Py_ssize_t append_run(
     size_before = records.size
     while True:
         i = records.append_values(values, i, count, now)
-        if i == count or not (<object>items[i] is None or PyBytes_CheckExact(<object>items[i])):
+        if i >= count or not (<object>items[i] is None or PyBytes_CheckExact(<object>items[i])):
             break
         # A null, or no space: the buffer may have to grow.
         if not records.append_checked(<bytes>items[i], None, (), now, records.last_offset_delta + 1):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import kstore
+from kstore.log import writer_of
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from tests.crash.test_producer_races import until
@@ -273,6 +274,31 @@ def test_a_thread_that_sends_does_not_wait_for_a_slow_disk_until_the_memory_is_f
             producer.flush()
         assert fs.held_count == 0
         assert store.log("orders").end_offset == count + is_known
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_list_that_becomes_shorter_while_it_is_sent_is_an_error(tmp_path: Path, left: int) -> None:
+    values = [b"x" * 1_000] * 200
+    sent: list[object] = []
+    errors: list[str] = []
+
+    def send() -> None:
+        try:
+            sent.append(producer.send_many("orders", values))
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with kstore.open(tmp_path / "data", durability="os") as store:
+        store.create_topic("orders")
+        with store.producer(batch_size=1 << 14, buffer_memory=1 << 15) as producer:
+            with writer_of(store.log("orders")).turn.lock:
+                thread = threading.Thread(target=send)
+                thread.start()
+                until(lambda: producer._outbox.pool.waiting_count == 1)
+                del values[left:]
+            thread.join(SECONDS_MAX)
+            assert (sent, errors) == ([], ["values changed their size while they were read"])
+            assert producer.send("orders", b"last").result().offset > 0
 
 
 def test_a_partition_is_fast_while_one_of_its_last_two_writes_was(tmp_path: Path) -> None:
