@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import kstore.spark
 from kstore.spark import options, write_options
 from kstore.spark.session import RECOMMENDED
 from tests.selection import tries
+from tests.spark.connecting import connected
 from tests.unit.test_docs import code_blocks, rows, section
 
 if TYPE_CHECKING:
@@ -33,16 +35,30 @@ def test_the_guide_s_examples_print_what_it_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocks = code_blocks(GUIDE, "python")
-    # Spark keeps the directory in which it was started, before this test.
-    text = PATHS.sub(rf'\1"{tmp_path}/\2"', "\n\n".join(blocks))
-    (tmp_path / "guide.py").write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path("guide.py")
+    numbers = count()
+
+    def run() -> Path:
+        """Runs the guide's code in a new directory, which it returns."""
+        directory = tmp_path / str(next(numbers))
+        directory.mkdir()
+        # Spark keeps the directory in which it was started, before this test.
+        text = PATHS.sub(rf'\1"{directory}/\2"', "\n\n".join(blocks))
+        (directory / "guide.py").write_text(text, encoding="utf-8")
+        monkeypatch.chdir(directory)
+        capsys.readouterr()
+        runpy.run_path("guide.py")
+        return directory
+
+    directory = connected(run)
     said = re.findall(r"# -> (.*)", "\n".join(blocks))
     assert len(said) == sum(block.count("print(") for block in blocks)
     assert capsys.readouterr().out.splitlines() == said
-    shutil.rmtree(tmp_path / "wider")  # repartition requires that the directory does not exist
-    runpy.run_path("guide.py")  # again, over the rest of its output: then there are more records
+
+    def run_again() -> None:
+        shutil.rmtree(directory / "wider", ignore_errors=True)  # repartition requires that it does not exist
+        runpy.run_path("guide.py")  # over the rest of its output: then there are more records
+
+    connected(run_again)
 
 
 def test_the_readme_s_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

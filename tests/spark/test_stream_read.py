@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import kstore
-from tests.evidence import Hung
+from tests.spark.connecting import connected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 TIMEOUT_SECONDS = 120
-STARTS_MAX = 10
-NO_WORKER = "Python worker failed to connect back"
 
 Row = tuple[str, int, int, bytes]
 
@@ -43,25 +41,26 @@ class Sink:
         self.failing: set[int] = set()
 
     def run(self, **options: str) -> StreamingQuery:
-        """Reads everything available now. Raises the error that ended the query.
+        """Reads everything available now. Raises the error that ended the query."""
 
-        Spark gives a source's process ten seconds to start and has no setting for it; on a busy machine that is too
-        short. Nothing has been read then, and the query is started again, as an operator would do.
-        """
-        from pyspark.errors import StreamingQueryException
-
-        for _ in range(STARTS_MAX):
+        def finished() -> StreamingQuery:
             query = self.start(available_now=True, **options)
-            try:
-                finish(query)
-            except StreamingQueryException as error:
-                if NO_WORKER not in str(error):
-                    raise
-            else:
-                return query
-        raise Hung(f"none of {STARTS_MAX} Python processes connected back to Spark")
+            finish(query)
+            return query
 
-    def start(self, *, available_now: bool = False, **options: str) -> StreamingQuery:
+        return connected(finished)
+
+    def follow(self, **options: str) -> StreamingQuery:
+        """A query that runs on, after it has read everything available. Raises the error that ended it."""
+
+        def begun() -> StreamingQuery:
+            query = self.start(available_now=False, **options)
+            query.processAllAvailable()
+            return query
+
+        return connected(begun)
+
+    def start(self, *, available_now: bool, **options: str) -> StreamingQuery:
         stream = self._spark.readStream.format("kstore").options(**options).load(self._path)
         writer = stream.select("topic", "partition", "offset", "value").writeStream.foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
@@ -177,9 +176,8 @@ def test_a_first_batch_that_fails_loses_nothing_of_what_comes_meanwhile(
 ) -> None:
     append(store, 10)
     sink.failing = {0}
-    query = sink.start()
     with pytest.raises(Exception, match="batch 0 is to fail"):
-        finish(query)
+        sink.run()
     assert offsets(tmp_path / "checkpoint", 0) == {"t": {"0": 10, "1": 0}}
     append(store, 8)
     append(store, 4, partition=1)
@@ -216,7 +214,7 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 @pytest.mark.long
 def test_a_query_that_begins_at_the_end_reads_what_comes(store: kstore.Store, sink: Sink, tmp_path: Path) -> None:
     append(store, 10)
-    query = sink.start()
+    query = sink.follow()
     try:
         wait_until(query, lambda: (tmp_path / "checkpoint" / "commits" / "0").exists())
         append(store, 7)
@@ -241,7 +239,7 @@ with kstore.Store(sys.argv[1]) as store:
 def test_a_live_writer_is_followed(store: kstore.Store, sink: Sink) -> None:
     store.close()
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(store.path)], stdout=subprocess.PIPE, text=True)
-    query = sink.start(startingOffsets="earliest", maxOffsetsPerTrigger="1000")
+    query = sink.follow(startingOffsets="earliest", maxOffsetsPerTrigger="1000")
     try:
         out, _ = writer.communicate(timeout=TIMEOUT_SECONDS)
         wait_until(query, lambda: sum(sink.counts()) >= int(out))
@@ -255,9 +253,8 @@ def test_a_live_writer_is_followed(store: kstore.Store, sink: Sink) -> None:
 @pytest.mark.long
 def test_a_running_query_finds_new_partitions_and_topics(store: kstore.Store, sink: Sink) -> None:
     append(store, 3)
-    query = sink.start()
+    query = sink.follow()
     try:
-        query.processAllAvailable()
         store.add_partitions("t", 3)
         append(store, 5, partition=2)
         store.create_topic("u", 1)
