@@ -9,8 +9,10 @@ cdef class ProducerBatch:
     """
 
     cdef OpenBatch records
-    # Made by the first thread that waits.
-    cdef object released_event
+    # A lock, made by the first thread that waits; held until the release. It is no ``threading.Event``, whose lock an
+    # interrupt may leave held for ever.
+    cdef object gate
+    cdef bint is_gate_open
     cdef int state
     cdef readonly bint is_released
     cdef readonly str topic
@@ -183,8 +185,9 @@ cdef class ProducerBatch:
         Returns the waiters that ``tell`` has noted, until they were ``woken``, or None.
         """
         self.is_released = True
-        if self.released_event is not None:
-            self.released_event.set()
+        if self.gate is not None and not self.is_gate_open:
+            self.is_gate_open = True
+            self.gate.release()
         return self.awaited
 
     def woken(self):
@@ -206,13 +209,17 @@ cdef class ProducerBatch:
         """Waits until it is released, at most ``timeout`` seconds; returns whether it was. For a split batch: its
         children."""
         if not self.is_released:
-            if self.released_event is None:
-                event = threading.Event()
-                if self.released_event is None:
-                    self.released_event = event
-            # It may have been released while the event was created.
-            if not self.is_released and not self.released_event.wait(timeout):
-                return False
+            if self.gate is None:
+                gate = allocate_lock()
+                gate.acquire()
+                if self.gate is None:
+                    self.gate = gate
+            # It may have been released while the lock was made.
+            if not self.is_released:
+                if not self.gate.acquire(True, -1 if timeout is None else timeout):
+                    return False
+                # For the next thread; no signal is served in between.
+                self.gate.release()
         return True
 
     @cython.boundscheck(True)

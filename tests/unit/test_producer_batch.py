@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +26,9 @@ from kstore.types import NO_TIMESTAMP
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import TIME_MS, Unthreaded, records_of, unthreaded
 from tests.selection import tries
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 SIZE_MAX = 4096
 # Only a hang takes longer, even on a busy machine.
@@ -378,3 +383,37 @@ def test_the_offsets_of_many_records_are_those_of_each() -> None:
         batch.release()
     deliveries = Deliveries.of(made)
     assert deliveries.result() == [delivery.offset for delivery in made] == [10, 11, 12, -1]
+
+
+def test_an_interrupted_wait_leaves_no_lock_held() -> None:
+    """The interrupt comes at each byte code of Python that runs during the wait in turn."""
+    for at in range(1, 1_000):
+        batch, _ = batch_of(b"a")
+        batch.close()
+        left = at
+
+        def trace(frame: FrameType, event: str, _: object) -> TraceFunction:
+            nonlocal left
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            left -= event == "opcode"
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            assert not batch.wait(1e-6)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        batch.succeed(0)
+        thread = threading.Thread(target=batch.release, daemon=True)
+        thread.start()
+        thread.join(SECONDS_MAX)
+        assert not thread.is_alive(), f"byte code {at}"
+        assert batch.wait(SECONDS_MAX)
+        if left > 0:
+            break
