@@ -196,6 +196,15 @@ class Scheduler:
 
     def _run(self, task: _Task) -> BaseException | None:
         """Runs a task that was taken."""
+        try:
+            return self._run_noted(task)
+        finally:
+            # Also after an interrupt outside the task: otherwise the next run would wait for it for ever.
+            with self._lock:
+                task.is_running = False
+                self._changed.notify_all()
+
+    def _run_noted(self, task: _Task) -> BaseException | None:
         started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
         # A request during the run is not covered by it, and schedules another run.
         with self._lock:
@@ -216,8 +225,6 @@ class Scheduler:
             if failure is not None:
                 task.error_count += 1
                 task.error = task.last_error = f"{type(failure).__name__}: {failure}"
-            task.is_running = False
-            self._changed.notify_all()
         return failure
 
     def status(self) -> tuple[TaskStatus, ...]:

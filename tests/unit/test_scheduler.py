@@ -105,6 +105,23 @@ def test_a_task_that_is_run_now_raises_what_it_raises() -> None:
     assert status(scheduler, "work").error_count == 1
 
 
+def test_an_interrupt_beside_a_task_lets_it_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, clock = manual()
+    runs: list[int] = []
+    scheduler.add("work", lambda: runs.append(1), interval_seconds=60)
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now_ms", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.run("work")
+    assert not scheduler._tasks["work"].is_running
+    scheduler.run("work")
+    assert runs == [1]
+
+
 def test_threads_run_what_is_due_and_outlive_what_it_raises() -> None:
     scheduler = Scheduler(SYSTEM_CLOCK)
     ran, again = threading.Event(), threading.Event()
