@@ -173,10 +173,9 @@ class TransactionCoordinator:
         is_open = metadata.state == TransactionState.ONGOING
         if not wanted or (is_open and wanted <= metadata.partitions):
             return
-        began = self._clock.monotonic()
-        self._move(entry, metadata.with_partitions(wanted, self._clock.now_ms()))
         if not is_open:
-            entry.began = began
+            entry.began = self._clock.monotonic()  # an interrupt may end the next call after it has done everything
+        self._move(entry, metadata.with_partitions(wanted, self._clock.now_ms()))
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool) -> tuple[int, int]:
         """Ends the producer's transaction; returns the producer id and epoch of its next one.
@@ -254,9 +253,11 @@ class TransactionCoordinator:
 
     def _move(self, entry: _Entry, metadata: TransactionMetadata) -> None:
         """Writes the next step, then adopts it; if it cannot be written, nothing changes. Needs the lock."""
+        unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
         self._state_log.append(metadata)
+        # No call between the two: a decision that is adopted without its partitions would be completed without markers.
         entry.metadata = metadata
-        entry.unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()
+        entry.unmarked = unmarked
 
     def _entry(self, transactional_id: str) -> _Entry:
         with self._mutex:

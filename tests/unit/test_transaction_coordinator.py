@@ -493,3 +493,52 @@ def test_a_brokers_transactions_are_left_alone_until_the_coordinator_is_used() -
     with Store(golden_root() / "clean", read_only=True) as store:
         found = coordinator_of(store).transactions()
     assert {one.transactional_id for one in found} >= {"txn-a", "txn-b"}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_failure_after_the_decision_leaves_no_partition_without_a_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: bool
+) -> None:
+    """The decision was adopted, but not its list of partitions: the next call completed it without any marker."""
+    failing = [True]
+
+    def set_once(*items: Any) -> set[Any]:
+        if failing:
+            failing.pop()
+            raise MemoryError
+        return set(*items)
+
+    with opened(tmp_path / "s") as store:
+        coordinator = coordinator_of(store)
+        producer = coordinator.init_producer_id("x")
+        begin(store, "x", producer, b"a")
+        monkeypatch.setattr("kstore.transactions.coordinator.set", set_once, raising=False)
+        with pytest.raises(MemoryError):
+            coordinator.end("x", *producer, commit=commit)
+        coordinator.end("x", *producer, commit=commit)
+        assert not failing
+        assert committed(store) == [[b"a"] if commit else []] * len(PARTITIONS)
+        assert [len(markers(store.log(*owner))) for owner in PARTITIONS] == [1] * len(PARTITIONS)
+
+
+def test_a_transaction_whose_first_call_was_interrupted_is_not_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time was missing, so the next look aborted it."""
+    with opened(tmp_path / "s") as store:
+        coordinator: Any = coordinator_of(store)
+        producer = coordinator.init_producer_id("x")
+        real = coordinator._move
+
+        def move(*step: Any) -> None:
+            real(*step)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(coordinator, "_move", move)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.add_partitions("x", *producer, PARTITIONS)
+        begin(store, "x", producer, b"a")
+        coordinator.run_due()
+        coordinator.end("x", *producer, commit=True)
+        assert committed(store) == [[b"a"]] * len(PARTITIONS)
