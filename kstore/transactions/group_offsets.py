@@ -289,10 +289,11 @@ class _Partition:
         marker = parse_end_transaction_marker(record.key, record.value)
         if marker is None:
             return
-        ended = self.pending.pop(producer_id, {})
         if marker.type == ControlRecordType.COMMIT:
-            for kept, commit in ended.items():
+            for kept, commit in self.pending.get(producer_id, {}).items():
                 self._set(kept, commit)
+        # Last: after a failure the marker is read again.
+        self.pending.pop(producer_id, None)
 
     def _set(self, kept: GroupPartition, commit: _Commit) -> None:
         commits = self.groups.setdefault(kept.group, {})

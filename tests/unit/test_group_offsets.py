@@ -13,7 +13,8 @@ from kstore import ConfigError, TopicPartition
 from kstore.config import LogConfig
 from kstore.rules.retain import SegmentAge, deletable_count, passed_by_all
 from kstore.rules.topics import KSTORE_TOPICS
-from kstore.store import Store
+from kstore.store import Store, coordinator_of
+from kstore.transactions import group_offsets
 from tests.fake_clock import ManualClock
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -207,3 +208,34 @@ def test_all_groups_have_passed_what_the_last_of_them_has() -> None:
     assert passed_by_all(("a", "b"), committed.get) == 3
     assert passed_by_all(("a", "b", "c"), committed.get) == 0
     assert passed_by_all((), committed.get) == 0
+
+
+# --- a read that fails ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_read_that_fails_within_a_transaction_forgets_none_of_its_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    real: Any = group_offsets._Partition._set
+    struck: list[object] = []
+
+    def set_one(*arguments: Any) -> None:
+        struck.append(arguments)
+        if len(struck) == 2:
+            raise error
+        real(*arguments)
+
+    with kstore.open(tmp_path / "s", durability="os", background=False) as store:
+        store.create_topic("t", partitions=2)
+        commit(store, "g", {T0: 1, T1: 1})
+        assert store.consumer_offsets.committed_at("g", T1)
+        coordinator = coordinator_of(store)
+        producer = coordinator.init_producer_id("x")
+        coordinator.add_offsets("x", *producer, "g", {T0: 5, T1: 5})
+        coordinator.end("x", *producer, commit=True)
+        monkeypatch.setattr(group_offsets._Partition, "_set", set_one)
+        with pytest.raises(error):
+            store.consumer_offsets.committed("g")
+        found = store.consumer_offsets.committed("g")
+        assert (found[T0].offset, found[T1].offset) == (5, 5)
