@@ -200,7 +200,6 @@ class LogProducers:
         state = self._state
         if state is None or self._is_recalled:
             return
-        self._is_recalled = True
         searched: list[LogSegment] = []
         size = 0
         for segment in reversed(self._segments.range(0, self._next_offset)):
@@ -227,6 +226,7 @@ class LogProducers:
                     batches.append(seen(producer_batch(batch)))
         for producer_id, batches in earlier.items():
             state.recall(producer_id, batches)
+        self._is_recalled = True
 
     def _replay(self, state: ProducerState, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         aborted = []

@@ -17,14 +17,17 @@ from kstore.errors import (
     PoisonedError,
     ProducerFencedError,
     ReadOnlyError,
+    StorageError,
     TransactionCoordinatorFencedError,
 )
+from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, reads_of, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import AbortedTransaction, AppendInfo, Durability, OpenTransaction, ProducerInfo
 from tests.fake_clock import ManualClock
+from tests.fake_fs import READS, FailingFs, Fault
 from tests.log_cases import data, files, killed, marker, offsets, transaction
 from tests.log_helpers import TIME
 
@@ -203,6 +206,27 @@ def test_repetitions_are_known_after_a_restart(how: str, tmp_path: Path, clock: 
         with pytest.raises(OutOfOrderSequenceError):
             again.append_batches(sent(13))
         assert span(again.append_batches(sent(12))) == (18, 18, False)
+
+
+def test_a_search_for_old_batches_that_fails_is_repeated(tmp_path: Path, clock: ManualClock) -> None:
+    """A snapshot has only the last batch of a producer; the others were not looked for again, and counted as lost."""
+    with Log(tmp_path / "log", durability="os", clock=clock) as log:
+        for number in range(3):
+            log.append_batches(sent(number))
+    failures = 0
+    for at in range(1, 30):
+        fs = FailingFs(SYSTEM_FS)
+        with Log(tmp_path / "log", durability="os", clock=clock, fs=fs) as log:
+            fs.faults.append(Fault(at, kinds=READS))
+            try:
+                again = log.append_batches(sent(0))
+            except StorageError:
+                failures += 1
+                fs.faults.clear()
+                again = log.append_batches(sent(0))
+            fs.faults.clear()
+            assert (span(again), log.end_offset) == ((0, 0, True), 3), f"read {at} failed"
+    assert failures >= 1
 
 
 def test_a_truncated_batch_is_no_repetition(log: Log) -> None:
