@@ -286,6 +286,8 @@ class Membership:
         if self.member_id not in state.members:
             self._version = -1  # another member was faster: the next check shows how
             return GroupChange(lost)
+        # The group's state is what counts: a call that failed may have changed it.
+        self.owned = state.members[self.member_id].owned
         self.is_settled = state.is_settled(self.member_id)
         return GroupChange(lost, state.surplus(self.member_id))
 

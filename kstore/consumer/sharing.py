@@ -188,9 +188,12 @@ class Sharing:
     def _share_with_group(self, membership: Membership, *, has_changed: bool) -> None:
         before = membership.owned
         change = membership.sync(self._topics_now, has_changed=has_changed)
-        if change.lost:
-            self._reading.drop(change.lost)
-            self._tell("on_partitions_lost", change.lost)
+        lost = change.lost
+        if has_changed:  # as after a call that failed before it dropped them
+            lost |= self._reading.readers.keys() - membership.owned
+        if lost:
+            self._reading.drop(lost)
+            self._tell("on_partitions_lost", lost)
         if change.surplus:
             self._commits.auto_commit(change.surplus)
             self._tell("on_partitions_revoked", change.surplus)
@@ -198,11 +201,11 @@ class Sharing:
             membership.release(change.surplus)
         if not membership.is_settled:
             self._gain(membership.take())
-        elif change.lost or change.surplus:
+        elif lost or change.surplus:
             self._listen()
         if has_changed and (unread := membership.owned - self._reading.readers.keys()):
             self._gain(unread)
-        if membership.owned != before or change.lost:
+        if membership.owned != before or lost:
             self._counters.rebalances += 1
 
     def _gain(self, owners: Collection[TopicPartition]) -> None:

@@ -455,3 +455,86 @@ def test_a_group_leaves_no_directories_of_members_behind(tmp_path: Path) -> None
             ).recovery.ignored
             == []
         )
+
+
+# --- a call that fails half way ---------------------------------------------------------------------------------------
+
+
+def shares(*consumers: Consumer) -> list[set[int]]:
+    """What each member reads after enough polls: exactly what it has."""
+    found = settle(*consumers)
+    owned = [parts.membership.owned for parts in (consumer._place for consumer in consumers) if parts.membership]
+    assert [{number for _, number in have} for have in owned] == found
+    return found
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, before: bool) -> None:
+    """Makes the method ``name`` of ``owner`` fail once, ``before`` or after it has done everything."""
+    real = getattr(owner, name)
+
+    def method(*arguments: Any) -> object:
+        monkeypatch.undo()
+        if not before:
+            real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, method)
+
+
+def test_a_member_that_cannot_rejoin_at_once_gives_up_what_it_had(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on to read what the others have."""
+    with join(store) as a, join(store) as b:
+        settle(a, b)
+        clock.advance(10_000_000)
+        assert settle(b) == [{0, 1, 2, 3}]
+        failing_once(monkeypatch, parts_of(store).groups.box("g"), "enter", before=True)
+        with pytest.raises(KeyboardInterrupt):
+            a.poll(max_records=1)
+        assert shares(b, a) == [{0, 1}, {2, 3}]
+
+
+@pytest.mark.parametrize("what", ["released", "taken"])
+def test_a_change_that_is_interrupted_at_its_end_counts(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The group knew it, the member did not: two read a partition, or none did."""
+    with join(store) as a:
+        settle(a)
+        with join(store) as b:
+            changing, calls = Membership.release if what == "released" else Membership.take, list[bool]()
+            member = a if what == "released" else b
+            membership: Any = member._place.membership
+            box = membership._box
+            real = type(box).changing
+
+            class Interrupted:
+                def __init__(self) -> None:
+                    self.block = real(box)
+
+                def __enter__(self) -> Any:
+                    return self.block.__enter__()
+
+                def __exit__(self, *error: Any) -> None:
+                    self.block.__exit__(*error)
+                    raise KeyboardInterrupt
+
+            def once(self: Membership, *arguments: Any) -> Any:
+                if self is membership and not calls and (what == "released" or box.look()[1].due(self.member_id)):
+                    calls.append(True)
+                    with monkeypatch.context() as patch:
+                        patch.setattr(box, "changing", Interrupted)
+                        return changing(self, *arguments)
+                return changing(self, *arguments)
+
+            monkeypatch.setattr(Membership, changing.__name__, once)
+            interrupted = 0
+            for _ in range(3):
+                for consumer in (a, b):
+                    try:
+                        consumer.poll(max_records=1)
+                    except KeyboardInterrupt:
+                        interrupted += 1
+            assert interrupted == 1
+            assert shares(a, b) == [{0, 1}, {2, 3}]
