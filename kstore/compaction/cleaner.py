@@ -292,8 +292,14 @@ class _Pass:
             if facts.base_offset >= self.uncleanable:
                 break
             segment = self.segments[facts.base_offset]
+            before = transactions.copy()
             try:
-                refused = self._read_segment(segment, facts, transactions)
+                try:
+                    refused = self._read_segment(segment, facts, transactions)
+                except _DamagedError:
+                    self._leave(facts.base_offset)
+                    transactions = before  # all its batches come again
+                    refused = self._read_around(segment, facts, transactions)
             except (FileNotFoundError, _GoneError) as error:
                 # The keys that the map has from it are older than all remaining ones.
                 self._note_gone(error, (segment,))
@@ -306,18 +312,17 @@ class _Pass:
         return self.uncleanable
 
     def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
-        """Adds the keys of a segment to the map; returns the offset at which it was full, -1 if it is not."""
-        try:
-            for piece in self._pieces(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
-                if isinstance(piece, Run):
-                    refused = self.map.put_run(piece.data, piece.start, piece.stop, self.first_dirty, self.uncleanable)
-                else:
-                    refused = self._read_block(segment, piece, transactions)
-                if refused >= 0:
-                    return refused
-        except _DamagedError:
-            self._leave(facts.base_offset)
-            return self._read_around(segment, facts, transactions)
+        """Adds the keys of a segment to the map; returns the offset at which it was full, -1 if it is not.
+
+        Raises: _DamagedError, after some of its batches.
+        """
+        for piece in self._pieces(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
+            if isinstance(piece, Run):
+                refused = self.map.put_run(piece.data, piece.start, piece.stop, self.first_dirty, self.uncleanable)
+            else:
+                refused = self._read_block(segment, piece, transactions)
+            if refused >= 0:
+                return refused
         return -1
 
     def _read_around(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:

@@ -179,6 +179,32 @@ def test_a_transaction_that_spans_segments_is_one(commit: bool, log: Log) -> Non
     assert keys(log) == keys(log, "read_committed") == wanted
 
 
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+def test_an_aborted_record_before_damage_hides_no_committed_one(
+    log: Log, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    """The keys before the damage are read twice; the second time, the end of the transaction was known already."""
+    monkeypatch.setattr("kstore.compaction.cleaner.BLOCK_BYTES", block_bytes)
+    put(log, batch(0, "a"))
+    put(
+        log,
+        batch(1, "a", producer=1, transactional=True),
+        marker(1, 2, commit=False),
+        batch(3, "b"),
+        batch(4, "c"),
+    )
+    put(log, batch(5, "d"))
+    log.close()
+    damaged = log.path / f"{1:020d}.log"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with Log(log.path, durability="os", clock=clock, cleanup_policy="compact") as again:
+        report = again.compact()
+        assert [(lost.first, lost.last) for lost in report.corrupt] == [(4, 4)]
+        readable = again.read(isolation_level="read_committed", on_corrupt="skip")
+        assert [(record.offset, record.key) for record in readable] == [(0, b"a"), (3, b"b"), (5, b"d")]
+
+
 @pytest.mark.parametrize("raising", [None, KeyboardInterrupt()], ids=["error", "interrupt"])
 def test_a_read_of_transactions_that_failed_costs_no_committed_record(
     raising: BaseException | None, log: Log, clock: ManualClock, tmp_path: Path
