@@ -11,11 +11,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.errors import ThreadStartError
+from kstore.files._locks import Attempt, Condition
 from kstore.files.threads import start_thread
 
 __all__ = ["Scheduler", "TaskStatus"]
@@ -56,7 +57,8 @@ class _Task:
     last_seconds: float = 0.0
     error: str = ""
     last_error: str = ""
-    is_running: bool = False
+    # Held during a run: a mark would be left by an interrupt beside the task.
+    at_work: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Scheduler:
@@ -68,7 +70,7 @@ class Scheduler:
         self._with_threads = threads
         # Guards everything below; notified when a task may be due earlier than expected, and at the end.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Condition(self._lock)
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
         # Lanes without a thread, already logged.
@@ -151,31 +153,31 @@ class Scheduler:
 
     def run_due(self, lane: str | None = None) -> int:
         """Runs every task that is due, each once, in the order in which they became due; returns their number."""
-        count = 0
         ran: set[str] = set()
-        while (task := self._take(lane, ran)) is not None:
-            ran.add(task.name)
-            error = self._run(task)
+        while (task := self._next_due(lane, ran)) is not None:
+            with Attempt(task.at_work) as is_mine:
+                # Another thread may have been faster, and may have finished.
+                if not is_mine or task.due > self._clock.monotonic():
+                    continue
+                ran.add(task.name)
+                error = self._run(task)
             if error is not None and not isinstance(error, Exception) and not self._is_own_thread():
                 raise error  # an interrupt belongs to the caller
-            count += 1
-        return count
+        return len(ran)
 
     def run(self, name: str) -> None:
         """Runs a task now, whenever it is due. Raises: the task's exception, which is also kept."""
         with self._lock:
             task = self._tasks[name]
-            while task.is_running:
-                self._changed.wait()
-            task.is_running = True
-        error = self._run(task)
+        with task.at_work:
+            error = self._run(task)
         if error is not None:
             raise error
 
     def _is_own_thread(self) -> bool:
         return threading.current_thread() in self._threads.values()
 
-    def _take(self, lane: str | None, ran: set[str]) -> _Task | None:
+    def _next_due(self, lane: str | None, ran: set[str]) -> _Task | None:
         with self._lock:
             if self._stopped:
                 return None
@@ -184,47 +186,42 @@ class Scheduler:
                 task
                 for task in self._tasks.values()
                 if task.due <= now
-                and not task.is_running
+                and not task.at_work.locked()
                 and task.name not in ran
                 and (lane is None or task.lane == lane)
             ]
-            if not due:
-                return None
-            task = min(due, key=lambda task: task.due)
-            task.is_running = True
-            return task
+            return min(due, key=lambda task: task.due, default=None)
 
     def _run(self, task: _Task) -> BaseException | None:
-        """Runs a task that was taken."""
-        try:
-            return self._run_noted(task)
-        finally:
-            # Also after an interrupt outside the task: otherwise the next run would wait for it for ever.
-            with self._lock:
-                task.is_running = False
-                self._changed.notify_all()
-
-    def _run_noted(self, task: _Task) -> BaseException | None:
+        """Runs a task whose lock this thread has."""
         started, last_run_ms = self._clock.monotonic(), self._clock.now_ms()
-        # A request during the run is not covered by it, and schedules another run.
-        with self._lock:
-            task.due = NEVER
+        due = task.due
         failure: BaseException | None = None
         try:
-            task.run()
-        except BaseException as error:
-            # Any exception: without this it would end the thread, and with it all its tasks, silently.
-            failure = error
-            logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
-        ended = self._clock.monotonic()
-        with self._lock:
-            task.due = min(task.due, ended + task.interval_seconds)
-            task.last_run_ms, task.last_seconds = last_run_ms, ended - started
-            task.run_count += 1
-            task.error = ""
-            if failure is not None:
-                task.error_count += 1
-                task.error = task.last_error = f"{type(failure).__name__}: {failure}"
+            # A request during the run is not covered by it, and schedules another run.
+            with self._lock:
+                task.due = NEVER
+            try:
+                task.run()
+            except BaseException as error:
+                # Any exception: without this it would end the thread, and with it all its tasks, silently.
+                failure = error
+                logger.warning("the task %r failed: %s: %s", task.name, type(error).__name__, error)
+            ended = self._clock.monotonic()
+            with self._lock:
+                task.due = min(task.due, ended + task.interval_seconds)
+                task.last_run_ms, task.last_seconds = last_run_ms, ended - started
+                task.run_count += 1
+                task.error = ""
+                if failure is not None:
+                    task.error_count += 1
+                    task.error = task.last_error = f"{type(failure).__name__}: {failure}"
+                self._changed.notify_all()
+        except BaseException:
+            # An interrupt beside the task: it is due as before. No call is made here, so no second interrupt comes.
+            if task.due == NEVER:
+                task.due = due
+            raise
         return failure
 
     def status(self) -> tuple[TaskStatus, ...]:
@@ -241,7 +238,7 @@ class Scheduler:
                     task.error,
                     task.last_error,
                     max(task.due - now, 0.0) if task.due < NEVER else None,
-                    task.is_running,
+                    task.at_work.locked(),
                 )
                 for task in self._tasks.values()
             )

@@ -9,6 +9,7 @@ import pytest
 from kstore.clock import SYSTEM_CLOCK
 from kstore.logs.scheduler import Scheduler, TaskStatus
 from tests.fake_clock import ManualClock
+from tests.unit.test_interrupted_counts import Tried, at_every_place
 
 
 def manual() -> tuple[Scheduler, ManualClock]:
@@ -117,9 +118,38 @@ def test_an_interrupt_beside_a_task_lets_it_run_again(monkeypatch: pytest.Monkey
         patch.setattr(clock, "now_ms", interrupt)
         with pytest.raises(KeyboardInterrupt):
             scheduler.run("work")
-    assert not scheduler._tasks["work"].is_running
+    assert not status(scheduler, "work").is_running
     scheduler.run("work")
     assert runs == [1]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["run", "run_due"])
+def test_an_interrupt_at_any_place_leaves_tasks_that_run_when_they_are_due(named: bool, tried: Tried) -> None:
+    scheduler, clock = manual()
+    runs: list[str] = []
+    scheduler.add("often", lambda: runs.append("often"), interval_seconds=60)
+    scheduler.add("asked", lambda: runs.append("asked"), interval_seconds=None)
+    scheduler.wake("asked")
+
+    def act() -> None:
+        if named:
+            scheduler.run("often")
+            scheduler.run("asked")
+        else:
+            scheduler.run_due()
+
+    def check() -> None:
+        assert not any(task.is_running for task in scheduler.status())
+        scheduler.run_due()
+        assert "asked" in runs, "the request is lost"
+        clock.advance(60_000)
+        scheduler.run_due()
+        assert "often" in runs, "it has no next time"
+        runs.clear()
+        scheduler.wake("asked")
+        clock.advance(60_000)
+
+    at_every_place(act, check, tried)
 
 
 def test_threads_run_what_is_due_and_outlive_what_it_raises() -> None:
