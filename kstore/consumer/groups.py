@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.errors import CommitFailedError, TopicNotFoundError
-from kstore.files._locks import block
+from kstore.files._locks import Condition, block
 from kstore.files.paths import TopicPartition
 
 __all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
@@ -92,7 +92,7 @@ class MemoryGroup:
         self._clock = clock
         # Guards the following. Reentrant: a garbage collection inside may end a member's life.
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Condition(self._lock)
         self._state = GroupState()
         self._version = 0
         self._changing_count = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from kstore.clock import Clock
 from kstore.engine.source import LogSource
 from kstore.errors import StorageError
+from kstore.files._locks import Condition
 from kstore.files.watch import DirectoryWatch
 
 __all__ = ["NOTIFIED_POLL_SECONDS", "POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "Growth", "wait_beyond"]
@@ -28,10 +29,9 @@ class Growth:
     """The followers of one log in this process. Thread-safe."""
 
     def __init__(self) -> None:
-        # Reentrant: a finalizer may close a consumer, which watches, inside. The condition itself is never entered: an
-        # interrupt at the end of its ``__enter__``, which is Python code, would leave the lock taken.
+        # Reentrant: a finalizer may close a consumer, which watches, inside.
         self._lock = threading.RLock()
-        self._grown = threading.Condition(self._lock)
+        self._grown = Condition(self._lock)
         # Guarded by the lock; each append reads it without.
         self.follower_count: int = 0
         self._watchers: list[Callable[[], None]] = []  # guarded and read as above; each counts as a follower

@@ -8,6 +8,7 @@ Signals are served between the byte codes of Python functions. In here they are 
 cimport cython
 
 from functools import wraps
+from time import monotonic
 
 from _thread import TIMEOUT_MAX, allocate_lock
 
@@ -134,8 +135,9 @@ cdef class Condition:
         """How many threads wait, and were not woken."""
         return len(self.waiters)
 
-    def wait(self, double seconds):
-        """Waits for ``notify``, up to ``seconds``. Needs the lock, and releases it during the wait."""
+    def wait(self, double seconds=TIMEOUT_MAX):
+        """Waits for ``notify``, up to ``seconds``. Needs the lock, once if it is reentrant, and releases it during the
+        wait."""
         waiter = allocate_lock()
         waiter.acquire()
         self.waiters.append(waiter)
@@ -149,12 +151,21 @@ cdef class Condition:
                 if waiter in self.waiters:
                     self.waiters.remove(waiter)
 
+    def wait_for(self, is_over, seconds=None):
+        """Waits until ``is_over()``, up to ``seconds``; returns whether it is. As ``wait``."""
+        deadline = None if seconds is None else monotonic() + seconds
+        while not is_over():
+            left = TIMEOUT_MAX if deadline is None else deadline - monotonic()
+            if left <= 0:
+                return False
+            self.wait(left)
+        return True
+
     def notify(self, Py_ssize_t count=1):
         """Wakes up to ``count`` waiting threads. Needs the lock."""
-        woken = self.waiters[:max(count, 0)]
-        del self.waiters[:len(woken)]
-        for waiter in woken:
-            waiter.release()
+        while count > 0 and self.waiters:
+            count -= 1
+            self.waiters.pop(0).release()
 
     def notify_all(self):
         self.notify(len(self.waiters))

@@ -8,6 +8,7 @@ from typing import Final
 
 from kstore.config import LogConfig
 from kstore.errors import TopicNotFoundError, TopicWaitTimeoutError
+from kstore.files._locks import Condition
 from kstore.logs.topics import Topics
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
@@ -34,7 +35,7 @@ class TopicMetadata:
         self._store = store
         self._idle_seconds = config.metadata_max_idle_ms / 1000
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = Condition(self._lock)
         # Guarded by _changed: topics to look up again, and a count of the changes.
         self.stale: set[str] = set()
         self._news_count = 0

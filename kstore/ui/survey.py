@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import kstore
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import FileMissingError, KstoreError, StorageError
+from kstore.files._locks import Condition
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, segment_name
@@ -79,8 +80,7 @@ class Survey:
         self._find_at = 0.0
         self._is_stopped = False
         self._lock = threading.Lock()
-        # Never entered itself: a signal at the end of its ``__enter__``, which is Python, would leave the lock taken.
-        self._changed = threading.Condition(self._lock)
+        self._changed = Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name="kstore-ui-survey", daemon=True)
 
     def start(self) -> None:

@@ -235,6 +235,28 @@ def test_a_condition_wakes_as_many_as_it_is_told() -> None:
         condition.notify_all()
 
 
+def test_a_condition_waits_for_what_is_told_at_most_for_a_time() -> None:
+    lock = threading.RLock()
+    condition = Condition(lock)
+    done: list[int] = []
+
+    def work() -> None:
+        for number in range(3):
+            with lock:
+                done.append(number)
+                condition.notify_all()
+
+    with lock:
+        assert not condition.wait_for(lambda: False, 0)
+        assert not condition.wait_for(lambda: False, 1e-6)
+        assert condition.wait_for(lambda: True, 0)
+        assert len(condition) == 0
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert condition.wait_for(lambda: len(done) == 3)
+    thread.join(300)
+
+
 @pytest.mark.parametrize("name", ["kstore.queue.core.made_records", "kstore.queue.state.QueueState.offer_fresh"])
 def test_a_put_that_cannot_hand_its_items_over_has_put_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
