@@ -237,9 +237,10 @@ class _Partition:
         self.pending: dict[int, dict[GroupPartition, _Commit]] = {}
 
     def _restart(self) -> None:
-        self.position = 0
         self.groups.clear()
         self.pending.clear()
+        # Last: the call after an interrupt finds the old position, and restarts again.
+        self.position = 0
 
     def catch_up(self, log: Log) -> None:
         """Reads new records. Raises: StorageError."""

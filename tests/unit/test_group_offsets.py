@@ -239,3 +239,26 @@ def test_a_read_that_fails_within_a_transaction_forgets_none_of_its_offsets(
             store.consumer_offsets.committed("g")
         found = store.consumer_offsets.committed("g")
         assert (found[T0].offset, found[T1].offset) == (5, 5)
+
+
+class _Interrupted(dict[Any, Any]):
+    """Its first ``clear`` ends with an interrupt."""
+
+    def clear(self) -> None:
+        is_first = bool(self)
+        super().clear()
+        if is_first:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["groups", "pending"])
+def test_an_interrupt_while_the_offsets_of_a_cut_log_are_dropped_keeps_none_of_them(tmp_path: Path, name: str) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False) as store:
+        store.create_topic("t")
+        partition = group_offsets._Partition()
+        partition.groups, partition.pending, partition.position = {"g": {}}, {7: {}}, 10
+        setattr(partition, name, _Interrupted(getattr(partition, name)))
+        with pytest.raises(KeyboardInterrupt):
+            partition.catch_up(store.log("t"))
+        partition.catch_up(store.log("t"))
+        assert (partition.groups, partition.pending, partition.position) == ({}, {}, 0)
