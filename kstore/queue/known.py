@@ -55,7 +55,7 @@ class KnownItems(Generic[LeaseT]):
         # Copies that count, each with its original; then copies that may count later, by copy and by original.
         self.moved: dict[int, int] = {}
         self.unconfirmed: dict[int, int] = {}
-        self._copies: dict[int, list[int]] = {}
+        self._copies: dict[int, set[int]] = {}
         # Unknown copies below it count: the damaged part of the journal may have said so.
         self.gap_end: int = 0
         self.leases: Leases[LeaseT] = Leases()
@@ -236,14 +236,7 @@ class KnownItems(Generic[LeaseT]):
     # --- copies -----------------------------------------------------------------------------------------------------
 
     def _move(self, old: int, new: int) -> None:
-        # First: copies of an item that is done do not count.
-        was_read = new in self.unconfirmed
-        self._no_copy(new)
-        if not self.is_done(new):
-            self.moved[new] = old
-        self.finish((old,))
-        if was_read:
-            self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+        self._make_count(((old, new),))
 
     def _move_by(self, old: int, new: int, owner: int) -> None:
         """``_move`` by the process that leased the item then; the event may come late."""
@@ -265,28 +258,45 @@ class KnownItems(Generic[LeaseT]):
             self.finish([new for new, old in self.moved.items() if old in late])
         self.finish(acked)
 
+    def _make_count(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Makes copies count in place of their originals, and wait if they were read. ``moves``: original and copy.
+
+        Each step can be repeated, after an interrupt.
+        """
+        for old, new in moves:
+            if not self.is_done(new):
+                self.moved[new] = old
+                if new in self.unconfirmed:
+                    self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+        for old, new in moves:
+            if copies := self._copies.get(old):
+                copies.discard(new)  # what is left has no effect when the original is done
+        self.finish([old for old, _ in moves])
+        for _, new in moves:
+            self.unconfirmed.pop(new, None)
+
     def _doubt(self, copy: int, old: int) -> None:
         """Notes a copy that was read and may count later."""
         self.unconfirmed[copy] = old
-        self._copies.setdefault(old, []).append(copy)
+        self._copies.setdefault(old, set()).add(copy)
 
     def _no_copy(self, copy: int) -> None:
         """Removes a copy from those that may count later."""
-        old = self.unconfirmed.pop(copy, None)
-        if old is not None and (copies := self._copies.get(old)) is not None:
-            copies.remove(copy)
+        old = self.unconfirmed.get(copy)
+        if old is None:
+            return
+        if (copies := self._copies.get(old)) is not None:
+            copies.discard(copy)
             if not copies:
-                del self._copies[old]
+                self._copies.pop(old, None)
+        # Last: the call after an interrupt finds it again.
+        self.unconfirmed.pop(copy, None)
 
     def _count_copies(self, end: int) -> None:
         """It is lost which copies below ``end`` count, so all do: an item may come twice, but none is lost."""
         self.gap_end = max(self.gap_end, end)
         found = [(old, new) for new, old in self.unconfirmed.items() if new < end]
-        for _, new in found:
-            self._no_copy(new)
-        for old, new in found:
-            self._move(old, new)
-            self._wait(new, self.retries.get(new, Retry(0, 0)).due_ms)
+        self._make_count(found)
 
     # --- done -------------------------------------------------------------------------------------------------------
 
@@ -297,6 +307,10 @@ class KnownItems(Generic[LeaseT]):
         """Whether an item is not done, and no copy without effect."""
         return not self.is_done(offset) and (moved_from is None or offset in self.moved or offset < self.gap_end)
 
+    def _knows_more(self) -> bool:
+        """Whether more than ``done`` may name an item; the held ones are left out."""
+        return bool(self.retries or self.moved or self.claims or self.unconfirmed or self._copies or self._waits)
+
     def finish(self, offsets: Iterable[int]) -> None:
         """Marks items as done and forgets everything else about them."""
         done, absent = self.done, self.absent
@@ -305,7 +319,7 @@ class KnownItems(Generic[LeaseT]):
                 done.add(offset)
                 if absent:
                     absent.discard(offset)
-                if self.retries or self.moved or self.claims or self.busy or self.unconfirmed or self._waits:
+                if self.busy or self._knows_more():
                     self._forget(offset)
         self._advance()
 
@@ -313,7 +327,7 @@ class KnownItems(Generic[LeaseT]):
         """``finish``, for many items."""
         # The floor may have passed some since they were checked: their log's start has moved.
         is_past = min(offsets, default=self.floor) < self.floor
-        if is_past or self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
+        if is_past or self.is_shared or self._knows_more():
             self.finish(offsets)
             return
         if self.busy:
@@ -324,7 +338,7 @@ class KnownItems(Generic[LeaseT]):
     def finish_run(self, first: int, count: int) -> None:
         """``finish``, for ``count`` items from ``first`` on, none of which is held."""
         is_past = first < self.floor
-        if is_past or self.is_shared or self.retries or self.moved or self.claims or self.unconfirmed or self._waits:
+        if is_past or self.is_shared or self._knows_more():
             self.finish(range(first, first + count))
             return
         if first == self.floor:
@@ -356,9 +370,15 @@ class KnownItems(Generic[LeaseT]):
         self.busy.discard(offset)
         self.waiting.discard(offset)
         while copies := self._copies.get(offset):
-            copy = copies[-1]
-            self._no_copy(copy)
-            self.finish((copy,))
+            copy = next(iter(copies))
+            self.unconfirmed.pop(copy, None)
+            if copy >= self.floor:
+                # Not ``finish``, which raises the floor: the call after an interrupt would take ``offset`` for done.
+                self.done.add(copy)
+                self.absent.discard(copy)
+                self._forget(copy)
+            copies.discard(copy)  # last: the call after an interrupt finds it again
+        self._copies.pop(offset, None)
 
     def _advance(self) -> None:
         floor, done, absent = self.floor, self.done, self.absent

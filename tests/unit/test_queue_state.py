@@ -30,6 +30,7 @@ from kstore.queue.events import (
 )
 from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
+from tests.crash.interrupted_life import InterruptAfterCode
 
 
 class Item(NamedTuple):
@@ -320,6 +321,32 @@ def test_a_copy_is_found_without_a_look_at_all_others() -> None:
     state.finish([1])
     assert (state.is_done(0), state.is_done(100), state.is_done(200), state.is_done(101)) == (True, False, True, True)
     assert len(state.unconfirmed) == 98
+
+
+def test_an_event_about_copies_that_is_applied_again_after_an_interrupt_loses_none() -> None:
+    for kind, row, alive in ((MOVED, (0, 4), [4]), (GAP, (9,), [4, 5]), (DONE, (0, 1), [])):
+        for number in itertools.count(1):
+            state = with_items(4)
+            taken(state)
+            state.offer(Item(4), moved_from=0)
+            state.offer(Item(5), moved_from=0)
+            with InterruptAfterCode(number) as interrupted:
+                try:
+                    state.apply(kind, row)
+                except KeyboardInterrupt:
+                    pass
+            if interrupted.struck:
+                state.apply(kind, row)
+            at = f"{kind!r}, interrupted at {interrupted.place}"
+            assert state.is_done(0), at
+            # The others may come again: they were taken without a lease.
+            assert [offset for offset in taken(state) if offset > 3] == alive, at
+            assert state.unconfirmed == {}, at
+            state.finish([1, 2, 3, *alive])
+            assert state.floor == 6, at
+            if not interrupted.struck:
+                break
+        assert number > 20
 
 
 def test_copies_count_where_the_journal_was_damaged() -> None:
