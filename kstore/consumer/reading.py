@@ -48,18 +48,21 @@ class Reading:
     # --- which ------------------------------------------------------------------------------------------------------
 
     def add(self, owners: Iterable[TopicPartition]) -> None:
-        """Raises: TopicNotFoundError, StorageError."""
+        """Reads these too; none of them after an error. Raises: TopicNotFoundError, StorageError."""
         config = self._config
-        for owner in owners:
-            if owner not in self.readers:
-                self.readers[owner] = PartitionReader(
-                    owner,
-                    self._topics.log(*owner),
-                    config.isolation_level,
-                    config.on_corrupt,
-                    config.max_partition_fetch_bytes,
-                    self.counters,
-                )
+        added = {
+            owner: PartitionReader(
+                owner,
+                self._topics.log(*owner),
+                config.isolation_level,
+                config.on_corrupt,
+                config.max_partition_fetch_bytes,
+                self.counters,
+            )
+            for owner in owners
+            if owner not in self.readers
+        }
+        self.readers.update(added)
         self._count()
 
     def drop(self, owners: Iterable[TopicPartition]) -> None:

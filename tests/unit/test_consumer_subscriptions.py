@@ -61,6 +61,14 @@ def test_a_later_subscription_takes_the_place_of_the_first(store: Store) -> None
         assert reading.assignment() == set()
 
 
+def test_an_assignment_that_fails_changes_nothing(store: Store) -> None:
+    with consumer(store) as reading:
+        reading.assign([T0])
+        with pytest.raises(TopicNotFoundError):
+            reading.assign([T1, ("nope", 0)])
+        assert reading.assignment() == {T0}
+
+
 def test_an_assignment_keeps_the_position_of_what_stays(store: Store) -> None:
     fill(store, T0, 5)
     with consumer(store) as reading:
