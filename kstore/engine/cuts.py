@@ -193,15 +193,15 @@ class Cuts:
                 discard(fs, directory, base_offset, SWAP_SUFFIX)
                 discard(fs, directory, base_offset, CLEANED_SUFFIX)
             raise
-        for segment in replaced:
-            segment.retire()
         state = ""
-        # The segment after the last replaced one begins there.
-        following = files.segments.higher(bases[-1])
-        stop_offset = following.base_offset if following is not None else files.ends.end_offset
         # The swap is committed: reads now see the new segment.
-        files.losses = files.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
         try:
+            for segment in replaced:
+                segment.retire()
+            # The segment after the last replaced one begins there.
+            following = files.segments.higher(bases[-1])
+            stop_offset = following.base_offset if following is not None else files.ends.end_offset
+            files.losses = files.losses.after_compaction(base_offset, stop_offset, LOST_MAX, kept=unreadable)
             files.producers.index_sizes.drop(bases)
             files.producers.index_sizes.note(base_offset, swapped_index_bytes(fs, directory, base_offset))
             # The new record tells readers in other processes that the names have changed. Nothing of the old segments

@@ -1,0 +1,72 @@
+"""An interrupt at any place of a swap leaves the old segments, or a poisoned log that its next open makes whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from kstore.errors import KstoreError, PoisonedError
+from kstore.log import Log
+from tests.crash.interrupted_life import OTHER_FILES, InterruptAfterCode, ends_of
+from tests.selection import tries
+from tests.unit.test_interrupted_counts import Tried
+
+# Those of the swap itself: the files below have tests of their own.
+SWAPPING = ("engine/cuts.py", "engine/swap.py")
+PLACES_MAX = 500
+
+
+class InterruptInSwap(InterruptAfterCode):
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        files = (one.f_code.co_filename for one in ends_of(frame))
+        if not next(file for file in files if file not in OTHER_FILES).endswith(SWAPPING):
+            return None
+        return super()._call(frame, event, argument)
+
+
+def test_a_swap_that_is_interrupted_anywhere_is_undone_or_completed(tmp_path: Path, seed: int, tried: Tried) -> None:
+    step, struck = tries(1, quick=8), 0
+    for number in count(1 + seed % step, step):
+        assert number < PLACES_MAX
+        path = tmp_path / str(number)
+        log = Log(path, durability="os")
+        for segment in range(3):
+            for key in (b"a", b"b", b"c%d" % segment):
+                log.append(b"%d" % segment, key=key)
+            log.roll()
+        with InterruptInSwap(number) as interrupted:
+            try:
+                log.compact()
+            except (KeyboardInterrupt, KstoreError):
+                pass
+        try:
+            if any(path.glob("*.log.swap")):
+                # A truncation or a deletion below it would be undone when the next open completes the swap.
+                with pytest.raises(PoisonedError):
+                    log.append(b"3", key=b"a")
+            try:
+                log.close()
+            except PoisonedError:
+                pass
+            with Log(path, durability="os") as again:
+                assert {record.key: record.value for record in again.read()} == {
+                    b"a": b"2",
+                    b"b": b"2",
+                    b"c0": b"0",
+                    b"c1": b"1",
+                    b"c2": b"2",
+                }
+                assert not again.verify().corrupt
+        except BaseException as error:
+            error.add_note(f"interrupted at {interrupted.place} in {interrupted.functions[:4]}")
+            raise
+        if not interrupted.struck:
+            break
+        struck += 1
+    assert struck > 10
+    tried("faults", struck)
