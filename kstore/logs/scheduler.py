@@ -268,8 +268,11 @@ class Scheduler:
             if all(task.lane != lane for task in self._tasks.values()):
                 self._threads.pop(lane, None)  # its tasks were removed
                 return False
-            now = self._clock.monotonic()
-            due = min((task.due for task in self._tasks.values() if task.lane == lane), default=NEVER)
+            now, due = self._clock.monotonic(), NEVER
+            for task in self._tasks.values():
+                if task.lane == lane:
+                    # Another thread that runs the task tells of its end just before it is free.
+                    due = min(due, now + BUSY_SECONDS if task.at_work.locked() else task.due)
             if due > now:
                 self._changed.wait(min(due - now, LOOK_SECONDS))
             return not self._stopped
@@ -277,6 +280,8 @@ class Scheduler:
 
 # How long the thread of an unused scheduler lives on.
 LOOK_SECONDS = 60.0
+# How soon it looks again for a task that another thread runs.
+BUSY_SECONDS = 0.05
 
 
 def _run_lane(owner: weakref.ref[Scheduler], lane: str) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
-from kstore.logs.scheduler import Scheduler, TaskStatus
+from kstore.logs.scheduler import BUSY_SECONDS, Scheduler, TaskStatus
 from tests.fake_clock import ManualClock
 from tests.unit.test_interrupted_counts import Tried, at_every_place
 
@@ -150,6 +150,29 @@ def test_an_interrupt_at_any_place_leaves_tasks_that_run_when_they_are_due(named
         clock.advance(60_000)
 
     at_every_place(act, check, tried)
+
+
+def test_a_thread_waits_while_another_one_runs_what_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler, _ = manual()
+    waits: list[float] = []
+
+    class Changed:
+        def wait(self, seconds: float) -> None:
+            waits.append(seconds)
+
+        def notify_all(self) -> None:
+            pass
+
+    def run() -> None:
+        scheduler.wake("work")
+        assert scheduler._wait("background")
+
+    scheduler.add("work", run, interval_seconds=None, lane="background")
+    monkeypatch.setattr(scheduler, "_changed", Changed())
+    scheduler.run("work")
+    assert waits == [pytest.approx(BUSY_SECONDS)]
+    assert scheduler._wait("background")
+    assert len(waits) == 1, "it is due, and free"
 
 
 def test_threads_run_what_is_due_and_outlive_what_it_raises() -> None:
