@@ -272,8 +272,9 @@ class KnownItems(Generic[LeaseT]):
             if copies := self._copies.get(old):
                 copies.discard(new)  # what is left has no effect when the original is done
         self.finish([old for old, _ in moves])
-        for _, new in moves:
+        for old, new in moves:
             self.unconfirmed.pop(new, None)
+            self._copies.pop(old, None)  # empty, if the original is below the floor
 
     def _doubt(self, copy: int, old: int) -> None:
         """Notes a copy that was read and may count later."""

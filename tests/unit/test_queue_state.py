@@ -341,7 +341,7 @@ def test_an_event_about_copies_that_is_applied_again_after_an_interrupt_loses_no
             assert state.is_done(0), at
             # The others may come again: they were taken without a lease.
             assert [offset for offset in taken(state) if offset > 3] == alive, at
-            assert state.unconfirmed == {}, at
+            assert (state.unconfirmed, state._copies) == ({}, {}), at
             state.finish([1, 2, 3, *alive])
             assert state.floor == 6, at
             if not interrupted.struck:
