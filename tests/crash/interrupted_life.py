@@ -103,8 +103,7 @@ class InterruptAfterCode(InterruptAt):
     """Like ``InterruptAt``, at every place where CPython serves a signal, even in the middle of a line."""
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        files = (one.f_code.co_filename for one in ends_of(frame))
-        if not next(file for file in files if file not in OTHER_FILES).startswith(PACKAGE) or in_finalizer(frame):
+        if not file_of(frame).startswith(PACKAGE) or in_finalizer(frame):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         codes, last = frame.f_code.co_code, -1
@@ -125,6 +124,24 @@ class InterruptAfterCode(InterruptAt):
             return code
 
         return code
+
+
+class InterruptWithin(InterruptAfterCode):
+    """``InterruptAfterCode``, only in files whose paths contain one of ``parts``: others have their own tests."""
+
+    def __init__(self, number: int, *parts: str) -> None:
+        super().__init__(number)
+        self._parts = parts
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        file = file_of(frame)
+        return super()._call(frame, event, argument) if any(part in file for part in self._parts) else None
+
+
+def file_of(frame: FrameType) -> str:
+    """The file of a frame, or of its first caller that is not in ``OTHER_FILES``."""
+    files = (one.f_code.co_filename for one in ends_of(frame))
+    return next(file for file in files if file not in OTHER_FILES)
 
 
 @cache

@@ -262,8 +262,8 @@ def test_an_interrupted_wait_for_commits_leaves_the_group_to_other_members(tried
 
 
 def test_no_thread_waits_for_a_condition_of_the_standard_library() -> None:
-    """Its methods are Python: an interrupt in ``__enter__`` leaves the lock taken for ever, and one in ``wait`` leaves
-    it to nobody, so that its release raises RuntimeError."""
+    """Its methods are Python. An interrupt in ``__enter__`` leaves the lock taken for ever. After one in ``wait`` no
+    thread has the lock, so its release raises RuntimeError."""
     package = Path(kstore.__file__).parent
     found = {path.relative_to(package) for path in package.rglob("*.py") if "threading.Condition(" in path.read_text()}
     # This one is neither entered nor waited for.

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from kstore.files._locks import Attempt
 from kstore.queue.queue import Queue, core_of, give_back
 from kstore.store import Store
 from kstore.types import Durability
-from tests.crash.interrupted_life import OTHER_FILES, InterruptAfterCode, ends_of
+from tests.crash.interrupted_life import InterruptWithin
 from tests.crash.queue_memory_life import CALLS, ITEMS, Life
 from tests.fake_clock import ManualClock
 from tests.unit.test_interrupted_counts import Tried
@@ -25,16 +24,6 @@ from tests.unit.test_interrupted_counts import Tried
 QUEUE = str(Path(kstore.queue.__file__).parent)
 # Two lives in one process have fewer places than this.
 PLACES_MAX = 2000
-
-
-class InterruptInQueue(InterruptAfterCode):
-    """``InterruptAfterCode``, only in the queue's files: the logs below have their own tests."""
-
-    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        files = (one.f_code.co_filename for one in ends_of(frame))
-        if not next(file for file in files if file not in OTHER_FILES).startswith(QUEUE):
-            return None
-        return super()._call(frame, event, argument)
 
 
 def get_fresh(life: Life) -> Callable[[], object]:
@@ -83,7 +72,7 @@ def test_an_interrupted_call_loses_no_item_and_leases_none_twice(life: Life, act
         assert number < PLACES_MAX
         life.fill()
         call = ACTS[act](life)
-        with InterruptInQueue(number) as interrupted:
+        with InterruptWithin(number, QUEUE) as interrupted:
             try:
                 call()
             except (KeyboardInterrupt, KstoreError):
@@ -113,7 +102,7 @@ def in_new_queues(
             queue = store.queue(f"jobs{number}", **settings)
             core = core_of(queue)
             call = prepare(queue)
-            with InterruptInQueue(number) as interrupted:
+            with InterruptWithin(number, QUEUE) as interrupted:
                 try:
                     call()
                 except KeyboardInterrupt:
@@ -187,7 +176,7 @@ def test_an_interrupt_leaves_no_lock_with_a_thread_that_is_gone(
     space = life.queue._space
     locks = [core_of(life.queue).lock, space._at_work, space._burying]
     for number in count(1):
-        with InterruptInQueue(number) as interrupted:
+        with InterruptWithin(number, QUEUE) as interrupted:
             try:
                 act(life)()
             except KeyboardInterrupt:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from kstore.errors import KstoreError, PoisonedError
 from kstore.log import Log
-from tests.crash.interrupted_life import OTHER_FILES, InterruptAfterCode, ends_of
+from tests.crash.interrupted_life import InterruptWithin
 from tests.selection import tries
 from tests.unit.test_interrupted_counts import Tried
 
-# Those of the swap itself: the files below have tests of their own.
+# The files of the swap itself.
 SWAPPING = ("engine/cuts.py", "engine/swap.py")
 PLACES_MAX = 500
-
-
-class InterruptInSwap(InterruptAfterCode):
-    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        files = (one.f_code.co_filename for one in ends_of(frame))
-        if not next(file for file in files if file not in OTHER_FILES).endswith(SWAPPING):
-            return None
-        return super()._call(frame, event, argument)
 
 
 def test_a_swap_that_is_interrupted_anywhere_is_undone_or_completed(tmp_path: Path, seed: int, tried: Tried) -> None:
@@ -39,7 +28,7 @@ def test_a_swap_that_is_interrupted_anywhere_is_undone_or_completed(tmp_path: Pa
             for key in (b"a", b"b", b"c%d" % segment):
                 log.append(b"%d" % segment, key=key)
             log.roll()
-        with InterruptInSwap(number) as interrupted:
+        with InterruptWithin(number, *SWAPPING) as interrupted:
             try:
                 log.compact()
             except (KeyboardInterrupt, KstoreError):
