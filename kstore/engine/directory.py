@@ -63,9 +63,9 @@ def ensure_present(fs: FileSystem, path: Path) -> None:
     try:
         ensure_directory(fs, path)
     except FileMissingError:
-        if fs.exists(path):
-            raise  # a link that leads nowhere
-        raise LogNotFoundError(errno.ENOENT, "there is no log", str(path)) from None
+        if not fs.exists(path):
+            raise LogNotFoundError(errno.ENOENT, "there is no log", str(path)) from None
+        ensure_directory(fs, path)  # another process has just made it; or it is a link that leads nowhere
 
 
 def ensure_log_directory(fs: FileSystem, directory: Path, *, mode: int, is_lone: bool) -> None:

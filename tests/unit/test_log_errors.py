@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ import pytest
 from kstore.errors import (
     ClosedError,
     DiskFullError,
+    FileMissingError,
     ForkedError,
     InvalidOffsetError,
     KstoreError,
@@ -32,7 +34,7 @@ from kstore.errors import (
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
 from kstore.types import RECORD_OFFSET_MAX, Durability
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, Operation, Result, WatchedFs
 
 WRITES = frozenset({"pwrite", "write_all", "write_and_sync"})
 SYNCS = frozenset({"fdatasync", "fsync"})
@@ -59,6 +61,30 @@ def test_reading_where_there_is_no_log(tmp_path: Path) -> None:
         Log(tmp_path / "missing", read_only=True)
     assert isinstance(caught.value, FileNotFoundError)
     assert not (tmp_path / "missing").exists()
+
+
+class MadeMeanwhileFs(WatchedFs):
+    """Another process makes the log just after this one has found nothing there."""
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        try:
+            return super().perform(operation, action)
+        except FileMissingError:
+            if operation.kind == "stat":
+                Log(operation.path).close()
+            raise
+
+
+def test_reading_a_log_that_another_process_is_making(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", read_only=True, fs=MadeMeanwhileFs()) as view:
+        assert view.end_offset == 0
+
+
+def test_a_link_that_leads_nowhere_is_no_missing_log(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileMissingError) as caught:
+        Log(tmp_path / "log", read_only=True)
+    assert not isinstance(caught.value, LogNotFoundError)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
