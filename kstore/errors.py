@@ -416,7 +416,8 @@ class DeliveryError(KstoreError, RuntimeError):
     def __init__(self, count: int, first: Exception) -> None:
         self.count = count
         self.first = first
-        super().__init__(f"{count} records were not delivered; the first: {type(first).__name__}: {first}")
+        what = "1 record was" if count == 1 else f"{count} records were"
+        super().__init__(f"{what} not delivered; the first: {type(first).__name__}: {first}")
         self.__cause__: BaseException | None = first
 
 

@@ -162,9 +162,9 @@ class Outbox:
         """Raises: DeliveryError for failed records whose deliveries the program has not examined."""
         found = self.failures.take()
         if found is not None:
-            count, first = found
-            logger.error("%s: %d records were not delivered; the first: %r", self._client_id, count, first)
-            raise DeliveryError(count, first)
+            error = DeliveryError(*found)
+            logger.error("%s: %s", self._client_id, error)
+            raise error
 
     def close(self, timeout: float | None) -> None:
         """Accepts no more batches, and waits until all are delivered; the rest fails after ``timeout`` seconds."""

@@ -269,7 +269,7 @@ def test_a_cancelled_close_says_what_it_failed_with(tmp_path: Path) -> None:
             with pytest.raises(asyncio.CancelledError) as cancelled:
                 await closing
             assert producer.closed
-            assert "1 records were not delivered" in cancelled.value.__notes__[0]
+            assert "1 record was not delivered" in cancelled.value.__notes__[0]
 
     run(main())
 

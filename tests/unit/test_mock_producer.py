@@ -128,7 +128,7 @@ def test_unexamined_failures_are_raised_once() -> None:
     send(producer, FIRST)
     error = ValueError("blah")
     producer.error_next(error)
-    with pytest.raises(DeliveryError, match="1 records were not delivered; the first: ValueError: blah") as caught:
+    with pytest.raises(DeliveryError, match="1 record was not delivered; the first: ValueError: blah") as caught:
         producer.flush()
     assert (caught.value.count, caught.value.first) == (1, error)
     producer.flush()

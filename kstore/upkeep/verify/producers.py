@@ -244,7 +244,7 @@ class ProducerCheck:
         self._compare_snapshots(end_offset)
         behind = sorted(self._snapshots)
         if behind:
-            reason = f"{len(behind)} snapshots lie after the log's end at {end_offset}, the first at {behind[0]}"
+            reason = f"snapshots lie after the log's end at {end_offset}: {len(behind)}, the first at {behind[0]}"
             self.findings.append(Finding("note", "snapshot", self._path(behind[0], SNAPSHOT_SUFFIX), reason))
 
     def _compare_snapshots(self, next_offset: int) -> None:
