@@ -66,6 +66,11 @@ class LogMoment(NamedTuple):
     files: Mapping[int, Mapping[str, File]] = NO_FILES
 
     @property
+    def version(self) -> tuple[LogWriter, int]:
+        """What stays the same as long as the log is not cut, nor closed and opened again."""
+        return self.writer, self.cut_count
+
+    @property
     def is_passed(self) -> bool:
         """Whether anything was appended to it since, or deleted from it."""
         ends = self.writer.ends

@@ -59,7 +59,10 @@ def kept_count(pieces: Sequence[StoredFile], size: int, *, is_sealed: bool) -> i
 
 class NamedFiles:
     """The files that the manifests in a target name. Those of a replicator are added and dropped in their order; all
-    others stay. Not thread-safe."""
+    others stay. Not thread-safe.
+
+    A call that is interrupted may be repeated, or left out: then some files count as named that are not, never the
+    other way round."""
 
     def __init__(self) -> None:
         # By file: how many unbroken rows of manifests name it.
@@ -82,23 +85,30 @@ class NamedFiles:
 
     def add(self, manifest: Manifest) -> None:
         """Adds the newest one of the replicator."""
-        before, self._newest = self._newest, {log.owner: log for log in manifest.logs}
+        before, newest = self._newest, {log.owner: log for log in manifest.logs}
         gone: set[NamedFile] = set()
-        for owner in before.keys() | self._newest.keys():
-            old, new = before.get(owner), self._newest.get(owner)
+        for owner in before.keys() | newest.keys():
+            old, new = before.get(owner), newest.get(owner)
             if old is not new:
                 old_files, new_files = set(old.files if old else ()), set(new.files if new else ())
                 self._count(owner, new_files - old_files)
                 gone.update((owner, file) for file in old_files - new_files)
+        # Only now, as one step: the next one is compared with it, and what it has is counted.
+        self._newest = newest
         self._replicas.append((manifest.time_ms, gone))
 
-    def drop_oldest(self) -> tuple[int, list[tuple[TopicPartition, str]]]:
-        """Drops the oldest one of the replicator, which is not its newest one; returns its time, and the files that no
-        manifest names any more."""
-        time_ms, _ = self._replicas.popleft()
+    @property
+    def oldest_time(self) -> int:
+        """The time of the replicator's oldest one."""
+        return self._replicas[0][0]
+
+    def drop_oldest(self) -> list[tuple[TopicPartition, str]]:
+        """Drops the oldest one of the replicator, which is not its newest one; returns the files that no manifest names
+        any more."""
+        self._replicas.popleft()
         gone = self._replicas[0][1]
         self._replicas[0] = self._replicas[0][0], set()
-        return time_ms, list(self._uncount(gone))
+        return list(self._uncount(gone))
 
     def _count(self, owner: TopicPartition, files: set[StoredFile] | list[StoredFile]) -> None:
         self._counts.update((owner, file.name) for file in files if file.size)

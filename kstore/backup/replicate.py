@@ -101,7 +101,8 @@ class Replicator:
         self._target = BackupTarget(target, storage_options=storage_options, fs=topics.directory.fs)
         self._task = f"replicate {self._target.url}"
         self._lock = threading.Lock()  # held during a round; guards what follows
-        self._closed = False
+        # No round begins any more; and nothing is left of it.
+        self._closed = self._is_ended = False
         self._stack = ExitStack()
         self._ears: dict[LogWriter, _Ear] = {}
         self._named = NamedFiles()
@@ -129,14 +130,19 @@ class Replicator:
             self._target.begin()
             self._look_at_target()
             self._copier = Copier(topics, self._target, self._stack, throttle)
-            scheduler.add(self._task, self._run, interval_seconds=self._look_seconds, delay_seconds=0, lane=self._task)
         except BaseException:
             self._target.close()
             raise
-        topics.watch(self._ring_for)
-        if not scheduler.wake(self._task):
-            self._end()
-            raise ThreadStartError(errno.EAGAIN, f"no thread for a replicator to {self._target.url}")
+        try:
+            scheduler.add(self._task, self._run, interval_seconds=self._look_seconds, delay_seconds=0, lane=self._task)
+            topics.watch(self._ring_for)
+            if not scheduler.wake(self._task):
+                raise ThreadStartError(errno.EAGAIN, f"no thread for a replicator to {self._target.url}")
+        except BaseException:
+            self._is_closing = True
+            with self._lock:
+                self._end()
+            raise
 
     def _look_at_target(self) -> None:
         """Raises: DivergedError, UnsupportedFormatError, StorageError."""
@@ -277,10 +283,10 @@ class Replicator:
         """Removes what is not needed any more: manifests, several at a time, and for at most an interval files."""
         if self._kept_count > self._keep + self._keep // 4:
             while self._kept_count > self._keep:
-                time_ms, gone = self._named.drop_oldest()
-                self._doubtful.discard(time_ms)
-                self._old.append(time_ms)
-                self._gone += gone
+                # First: whatever comes next, the manifest goes before any file that it names.
+                self._old.append(self._named.oldest_time)
+                self._doubtful.discard(self._old[-1])
+                self._gone += self._named.drop_oldest()
         now = self._clock.monotonic()
         if self._old:
             # Durably, before a file that they name is removed.
@@ -353,10 +359,11 @@ class Replicator:
             return
         self._is_closing = True
         with self._lock:
-            if self._closed:
+            if self._is_ended:
                 return
             try:
-                self._replicate()
+                if not self._closed:
+                    self._replicate()
             finally:
                 self._end()
 
@@ -368,6 +375,7 @@ class Replicator:
             logger.warning("%s lacks the last records of %s: %s", self._target.url, self._topics.path, error)
 
     def _end(self) -> None:
+        """May be repeated after an interrupt. Needs the lock."""
         self._closed = True
         self._topics.unwatch(self._ring_for)
         self._scheduler.remove(self._task)
@@ -378,6 +386,7 @@ class Replicator:
             self._stack.close()
         finally:
             self._target.close()
+        self._is_ended = True
 
     def __enter__(self) -> Self:
         return self

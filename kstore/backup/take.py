@@ -155,8 +155,9 @@ class Copier:
         self._sealed: dict[TopicPartition, dict[int, LogSegment]] = {}
         # By base offset: what the target has of each segment, as far as known.
         self._entries: dict[TopicPartition, dict[int, SegmentEntry]] = {}
-        # How often each log had been cut when its sealed segments were copied: a cut changes files in place.
-        self._cut_counts: dict[TopicPartition, int] = {}
+        # The writer of each log, and how often it had been cut, when its sealed segments were copied: a cut changes files
+        # in place, and the writer of a log that was closed and opened again does not know of earlier cuts.
+        self._versions: dict[TopicPartition, tuple[LogWriter, int]] = {}
         # The inodes of sealed segments whose time could not be believed yet, by log and base offset.
         self._unsettled: dict[tuple[TopicPartition, int], int] = {}
         # The logs at the last moment of which all was copied, and what its manifest says of them.
@@ -239,7 +240,7 @@ class Copier:
                     # In a shared log this also learns of cuts, and in "sync" an append may not be on disk yet.
                     self._flush(owner, log.writer)
                 # A truncation changes files in place, of those copied before the moment too.
-                if not log.writer.files.cut_count == log.cut_count == self._cut_counts.get(owner, log.cut_count):
+                if log.writer.files.cut_count != log.cut_count or self._versions.get(owner, log.version) != log.version:
                     raise TruncatedFileError(errno.EAGAIN, "it was truncated during the backup", str(owner))
             time_ms = max(moment.time_ms, self._last_time + 1)
             manifest = Manifest(time_ms, self._topics_of(moment), self._root(), tuple(logs.values()))
@@ -249,8 +250,9 @@ class Copier:
         for owner, log in closed.items():
             if log is not self._before.get(owner):
                 self._entries[owner] = {entry.base: entry for entry in logs[owner].segments}
+                self._versions[owner] = log.version
                 self._sealed[owner] = {segment.base_offset: segment for segment in log.segments[:-1]}
-        for known in (self._entries, self._sealed, self._cut_counts):
+        for known in (self._entries, self._sealed, self._versions):
             for owner in known.keys() - closed.keys():
                 del known[owner]
         self._before, self._said = closed, logs
@@ -295,9 +297,10 @@ class Copier:
             known = self._sealed.setdefault(owner, {})
             active = writer.ends.base_offset
             cut_count = writer.files.cut_count
-            if self._cut_counts.setdefault(owner, cut_count) != cut_count:
+            version = writer, cut_count
+            if self._versions.setdefault(owner, version) != version:
                 known.clear()
-                self._cut_counts[owner] = cut_count
+                self._versions[owner] = version
             missing += (
                 _Sealed(owner, writer, segment, cut_count)
                 for segment in tuple(writer.segments)
@@ -356,7 +359,7 @@ class Copier:
     def _same_bytes(self, owner: TopicPartition, writer: LogWriter, segment: LogSegment) -> int:
         """How many bytes of the ``.log`` are known to be as they were when they were copied."""
         before = self._before.get(owner)
-        if before is None or before.cut_count != writer.files.cut_count:
+        if before is None or before.version != (writer, writer.files.cut_count):
             return 0
         return before.position if is_same_segment(writer, before.segments[-1], segment) else 0
 

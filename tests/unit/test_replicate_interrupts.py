@@ -1,0 +1,95 @@
+"""An interrupted call of a replicator lets no file be removed that a manifest names, and holds nothing back."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kstore.archive.manifest import Manifest
+from kstore.backup.plan import NamedFiles
+from kstore.backup.replicate import Replicator
+from kstore.errors import KstoreError
+from kstore.store import Store
+from tests.crash.interrupted_life import InterruptWithin
+from tests.fake_clock import ManualClock
+from tests.selection import tries
+from tests.unit.test_backup import SETTINGS
+from tests.unit.test_backup_plan import named_by, random_manifest
+from tests.unit.test_interrupted_counts import Tried
+
+pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+PLACES_MAX = 500
+
+
+@pytest.fixture
+def tmp_path(directory: Path) -> Path:
+    return directory
+
+
+def test_what_is_named_stays_named_after_an_interrupt_anywhere(seed: int, tried: Tried) -> None:
+    draw = random.Random(f"named {seed}")
+    struck = 0
+    for _ in range(tries(30, quick=3)):
+        manifests = [random_manifest(draw, time_ms) for time_ms in range(5)]
+        # As after a round whose manifest could not be written: the next one has the same entries.
+        manifests.insert(3, manifests[3]._replace(time_ms=2))
+        for number in count(1):
+            assert number < PLACES_MAX
+            named, kept = NamedFiles(), list[Manifest]()
+            with InterruptWithin(number, "backup/plan.py") as interrupted:
+                for manifest in manifests:
+                    try:
+                        named.add(manifest)
+                        kept.append(manifest)
+                        while named.replica_count > 2:
+                            # Before the call: the manifest goes even if it is interrupted.
+                            kept = [one for one in kept if one.time_ms != named.oldest_time]
+                            named.drop_oldest()
+                    except KeyboardInterrupt:
+                        pass
+            missing = [key for key in named_by(kept) if key not in named]
+            assert not missing, f"interrupted at {interrupted.place} in {interrupted.functions[:3]}"
+            if not interrupted.struck:
+                break
+            struck += 1
+    tried("faults", struck)
+
+
+def test_a_replicator_that_is_interrupted_while_it_ends_can_be_closed_again(tmp_path: Path, tried: Tried) -> None:
+    with Store(tmp_path / "store", clock=ManualClock(), **SETTINGS) as store:
+        store.create_topic("orders")
+        for number in count(1):
+            assert number < PLACES_MAX
+            replicator = store.replicator(tmp_path / "target", hold_retention=True)
+            replicator.flush()
+            with InterruptWithin(number, "backup/replicate.py") as interrupted:
+                try:
+                    replicator._end()
+                except KeyboardInterrupt:
+                    pass
+            replicator.close()
+            assert not any(task.name.startswith("replicate") for task in store.status().tasks), interrupted.place
+            if not interrupted.struck:
+                break
+    tried("faults", number - 1)
+
+
+def test_a_replicator_that_is_interrupted_while_it_begins_leaves_nothing(tmp_path: Path, tried: Tried) -> None:
+    with Store(tmp_path / "store", clock=ManualClock(), **SETTINGS) as store:
+        store.create_topic("orders")
+        for number in count(1):
+            assert number < PLACES_MAX
+            with InterruptWithin(number, "backup/replicate.py") as interrupted:
+                try:
+                    store.replicator(tmp_path / "target")
+                except (KeyboardInterrupt, KstoreError):
+                    pass
+            if not interrupted.struck:
+                break
+            assert not any(task.name.startswith("replicate") for task in store.status().tasks), interrupted.place
+            store.replicator(tmp_path / "target").close()
+    tried("faults", number - 1)
