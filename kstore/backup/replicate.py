@@ -136,6 +136,8 @@ class Replicator:
         try:
             scheduler.add(self._task, self._run, interval_seconds=self._look_seconds, delay_seconds=0, lane=self._task)
             topics.watch(self._ring_for)
+            if hold_retention:
+                topics.logs.hold_retention(self._task)
             if not scheduler.wake(self._task):
                 raise ThreadStartError(errno.EAGAIN, f"no thread for a replicator to {self._target.url}")
         except BaseException:
@@ -264,7 +266,9 @@ class Replicator:
                 self._target.finish(manifest, replica=True)
                 self._doubtful.discard(manifest.time_ms)
                 self._last = manifest
-            self._hold_retention(self._copier.copied())
+            if self._holds_retention:
+                for writer, offset in self._copier.copied().items():
+                    writer.retention.hold(self._task, offset)
         except BaseException:
             self._is_swept = self._is_swept and False
             raise
@@ -329,13 +333,7 @@ class Replicator:
         for writer in writers:
             if writer not in self._ears:
                 self._ears[writer] = _Ear(writer.growth, self)
-                self._hold_retention({writer: 0})
             self._ears[writer].listen()
-
-    def _hold_retention(self, copied: Mapping[LogWriter, int | None]) -> None:
-        if self._holds_retention:
-            for writer, offset in copied.items():
-                writer.retention.hold(self._task, offset)
 
     def ring(self) -> None:
         """Makes a round begin as soon as the interval allows; for any thread."""
@@ -381,7 +379,8 @@ class Replicator:
         self._scheduler.remove(self._task)
         for ear in self._ears.values():
             ear.stop()
-        self._hold_retention(dict.fromkeys(self._ears))
+        if self._holds_retention:
+            self._topics.logs.release_retention(self._task)
         try:
             self._stack.close()
         finally:

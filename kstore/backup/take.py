@@ -155,8 +155,8 @@ class Copier:
         self._sealed: dict[TopicPartition, dict[int, LogSegment]] = {}
         # By base offset: what the target has of each segment, as far as known.
         self._entries: dict[TopicPartition, dict[int, SegmentEntry]] = {}
-        # The writer of each log, and how often it had been cut, when its sealed segments were copied: a cut changes files
-        # in place, and the writer of a log that was closed and opened again does not know of earlier cuts.
+        # The writer of each log, and how often it had been cut, when its sealed segments were copied: a cut changes
+        # files in place, and the writer of a log that was closed and opened again does not know of earlier cuts.
         self._versions: dict[TopicPartition, tuple[LogWriter, int]] = {}
         # The inodes of sealed segments whose time could not be believed yet, by log and base offset.
         self._unsettled: dict[tuple[TopicPartition, int], int] = {}

@@ -65,6 +65,8 @@ class OpenLogs:
         self._entries: dict[TopicPartition, _Entry] = {}
         # The offsets of logs at their close, for the checkpoints.
         self._closed_at: dict[TopicPartition, LogOffsets] = {}
+        # The replicators that retention waits for. Replaced by one store.
+        self._held_for: frozenset[str] = frozenset()
         self._closed = False
 
     def get(self, owner: TopicPartition) -> Log:
@@ -123,6 +125,25 @@ class OpenLogs:
                 if entry.writer is not None:
                     entry.writer.reconfigure(config)
 
+    def hold_retention(self, name: str) -> None:
+        """Retention deletes nothing of any log, also of one that is opened later, before the replicator ``name`` says
+        that it has copied it."""
+        self._held_for |= {name}
+        self._hold(name, 0)
+
+    def release_retention(self, name: str) -> None:
+        """Retention waits for the replicator ``name`` no longer."""
+        self._held_for -= {name}
+        self._hold(name, None)
+
+    def _hold(self, name: str, copied_to: int | None) -> None:
+        with self._mutex:
+            entries = list(self._entries.values())
+        for entry in entries:
+            with entry.lock:
+                if entry.writer is not None:
+                    entry.writer.retention.hold(name, copied_to)
+
     def shut(self) -> list[TopicPartition]:
         """Opens nothing more; returns the partitions whose logs must be closed."""
         with self._mutex:
@@ -174,6 +195,8 @@ class OpenLogs:
             entry.is_kept = False  # its user has closed it
             entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else writer_of(entry.log)
+            for name in self._held_for:
+                writer_of(entry.log).retention.hold(name, 0)
         return entry.log
 
     def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from kstore.archive.manifest import Manifest
 from kstore.backup.plan import NamedFiles
-from kstore.backup.replicate import Replicator
 from kstore.errors import KstoreError
 from kstore.store import Store
 from tests.crash.interrupted_life import InterruptWithin

@@ -1,4 +1,5 @@
-"""A replicator removes from its target what no manifest names, and nothing that is not kstore's."""
+"""A replicator removes from its target what no manifest names, and nothing that is not kstore's. Retention removes from
+the store only what was copied, if the replicator holds it back."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from kstore.archive.target import BackupTarget
 from kstore.backup.check import check_backups
 from kstore.errors import StorageError
 from kstore.files.paths import LOG_SUFFIX
+from kstore.log import writer_of
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.unit.test_backup import fill
@@ -98,3 +100,31 @@ def test_a_target_that_refuses_removals_still_gets_each_round(
     with store.replicator(tmp_path / "target", keep=1) as replicator:
         replicator.flush()
     assert len(manifests(tmp_path / "target")) == 1
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["created", "opened again"])
+def test_retention_waits_for_a_replicator_that_has_not_seen_the_log_yet(
+    store: Store, tmp_path: Path, is_new: bool
+) -> None:
+    store.create_topic("orders", retention_bytes=0)
+    store.log("orders").append(b"copied")
+    with store.replicator(tmp_path / "target", hold_retention=True) as replicator:
+        replicator.flush()
+        if is_new:
+            store.create_topic("others", retention_bytes=0)
+        else:
+            store.log("orders").close()
+        log = store.log("others" if is_new else "orders")
+        start = log.end_offset
+        log.append(b"not copied")
+        writer_of(log).roll()
+        store.apply_retention()
+        assert log.start_offset <= start
+        replicator.flush()
+        store.apply_retention()
+        assert log.start_offset > start
+        log.append(b"not copied")
+        store.apply_retention()
+        assert log.start_offset == start + 1
+    store.apply_retention()
+    assert log.start_offset == start + 2
