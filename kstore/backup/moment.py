@@ -127,8 +127,10 @@ class BorrowedLogs:
 
     def __init__(self, topics: Topics, stack: ExitStack) -> None:
         self._topics = topics
-        self._stack = stack
         self._logs: dict[TopicPartition, Log] = {}
+        # What ends the use of each of them.
+        self._held: dict[TopicPartition, ExitStack] = {}
+        stack.callback(self._release)
         self._writers: tuple[LogWriter, ...] = ()
 
     def now(self) -> dict[TopicPartition, LogWriter]:
@@ -142,12 +144,22 @@ class BorrowedLogs:
             owners = sorted(self._topics.directory.owners())
             for owner in owners:
                 if owner not in self._logs or self._logs[owner].closed:
-                    self._logs[owner] = self._stack.enter_context(self._topics.logs.borrowed(owner))
+                    # Its user has closed it, or the topic was created again: the log before it is given back.
+                    before, held = self._held.get(owner), ExitStack()
+                    self._logs[owner] = held.enter_context(self._topics.logs.borrowed(owner))
+                    self._held[owner] = held
+                    if before is not None:
+                        before.close()
             found = {owner: writer_of(self._logs[owner]) for owner in owners}
             self._writers = tuple(found.values())
         for writer in self._writers:
             writer.refresh()
         return found
+
+    def _release(self) -> None:
+        with ExitStack() as rest:
+            for held in self._held.values():
+                rest.push(held)
 
     def end_sum(self) -> int:
         """The ends of all logs at the last ``now``, added up: an append raises it."""

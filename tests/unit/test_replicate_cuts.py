@@ -1,4 +1,5 @@
-"""A replicator copies again what a cut has changed in place, however it learns of the cut."""
+"""A replicator copies again what a cut has changed in place, however it learns of the cut, and follows logs that are
+closed and opened again."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from unittest import mock
 import pytest
 
 from kstore.backup.take import Copier
+from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.store import Store
 from tests.fake_clock import ManualClock
@@ -69,3 +71,23 @@ def test_a_cut_by_another_process_of_a_log_that_was_closed_meanwhile(tmp_path: P
         expected = contents(two)
     with restored(tmp_path / "target", tmp_path / "new") as new:
         assert contents(new) == expected
+
+
+def test_a_log_that_is_opened_again_and_again_is_in_use_once(tmp_path: Path) -> None:
+    owner = TopicPartition("orders", 0)
+    with Store(tmp_path / "store", clock=ManualClock(), **SETTINGS) as store:
+        store.create_topic("orders")
+        with store.replicator(tmp_path / "target") as replicator:
+            replicator.flush()
+            entry = store._topics.logs._entries[owner]
+            for _ in range(5):
+                with store.log("orders") as log:
+                    log.append(b"x")
+                replicator.flush()
+                assert entry.user_count == 1
+            store.delete_topic("orders")
+            store.create_topic("orders")
+            replicator.flush()
+            assert not entry.user_count
+            assert store._topics.logs._entries[owner].user_count == 1
+        assert not store._topics.logs._entries[owner].user_count
