@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -166,6 +166,13 @@ def test_the_end_of_a_transaction_wakes_the_waiting_reader(
     store: Store, reads: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kstore.consumer.waiting.NOTIFIED_POLL_SECONDS", 3600.0)
+    waits, wait = threading.Event(), LogWaiter.wait
+
+    def begin_to_wait(waiter: LogWaiter, readers: Iterable[PartitionReader], seconds: float) -> bool:
+        waits.set()
+        return wait(waiter, readers, seconds)
+
+    monkeypatch.setattr(LogWaiter, "wait", begin_to_wait)
     fill(store, T0, 2)
     with (
         store.producer(transactional_id="x", linger_ms=0) as producer,
@@ -186,16 +193,17 @@ def test_the_end_of_a_transaction_wakes_the_waiting_reader(
                     reading._reading.readers[T0].seek(None)
                 assert reading.poll() == {}
                 found: list[object] = []
+                waits.clear()
                 thread = threading.Thread(target=lambda got=found: got.append(reading.poll(timeout=300)))
                 thread.start()
-                while reading._use.lock.acquire(blocking=False):
-                    reading._use.lock.release()
+                while not waits.wait(0.1):
+                    assert thread.is_alive(), "it did not wait"
                 if not commits:
                     raise KeyError
             if not commits:
                 fill(store, T0, 1)
             thread.join()
-            assert found != [{}], "its time was over"
+            assert found not in ([], [{}]), "its time was over"
 
 
 def test_a_late_wake_lets_no_thread_wait_in_vain_or_poll_without_a_pause(store: Store) -> None:
