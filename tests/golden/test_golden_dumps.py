@@ -104,7 +104,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
 
 
 @pytest.mark.parametrize(("tree", "partition"), partitions(*WHOLE_TREES))
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 def test_a_whole_partition_is_dumped_as_kafka_dumps_it(tree: str, partition: str, run: Run) -> None:
     count = 0
     for expected in expected_runs(tree, partition):

@@ -34,6 +34,7 @@ def dumped(name: str) -> dict[int, list[dict[str, str]]]:
 
 
 @pytest.mark.parametrize("name", golden_partitions("clean"))
+@pytest.mark.sampled(12)
 def test_counts_are_those_of_kafka_s_dump(name: str) -> None:
     log, segments = logs()[name], dumped(name)
     every = [batch for batches in segments.values() for batch in batches]

@@ -231,6 +231,7 @@ def test_progress_counts_each_copied_byte_once(rate: float | None, memory: str, 
 # --- beside writers ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_backups_beside_transactions_have_all_or_nothing_of_each(tmp_path: Path) -> None:
     """Each transaction writes its number to two partitions, and commits it as an offset."""
     with Store(tmp_path / "store", **{**SETTINGS, "segment_bytes": 1 << 20}) as store:

@@ -103,6 +103,7 @@ def test_uploads_do_not_wait_for_appends(store: Store, waits: list[float], memor
     assert not waits
 
 
+@pytest.mark.long
 def test_what_is_appended_faster_than_it_is_copied_ends_the_pauses(
     store: Store, waits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ class Life:
         return {key: min(offset, offsets.get(key[1], offset)) for key, offset in found.items()}
 
 
+@pytest.mark.long
 def test_a_restore_to_offsets_equals_the_model(tmp_path: Path, seed: int, tried: Callable[[str, int], None]) -> None:
     for number in range(LIVES):
         draw = random.Random(f"cuts {seed} {number}")

@@ -186,6 +186,7 @@ class SharedLife(Life):
         store.run_task(self.generator.choice(("retention", "removal")))
 
 
+@pytest.mark.long
 def test_each_restore_of_a_random_life_is_the_store_at_that_moment(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

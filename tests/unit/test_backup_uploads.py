@@ -122,6 +122,7 @@ def test_progress_is_reported_by_one_upload_at_a_time(store: Store, memory: str)
 
 
 @pytest.mark.parametrize("failing", range(1, 8))
+@pytest.mark.sampled(3)
 def test_a_failed_upload_ends_the_backup_and_the_next_one_is_whole(
     failing: int, store: Store, tmp_path: Path, memory: str
 ) -> None:

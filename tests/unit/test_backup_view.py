@@ -135,6 +135,7 @@ def records_in(dumped: tuple[int, str, str]) -> list[str]:
     return [line for line in out.splitlines() if line.startswith("| offset")]
 
 
+@pytest.mark.long
 def test_dump_log_shows_the_files_of_a_backup_as_those_of_the_store(
     store: Store, tmp_path: Path, memory: str, dump: Dump
 ) -> None:
@@ -171,6 +172,7 @@ def test_dump_log_reports_a_damaged_manifest(store: Store, tmp_path: Path, dump:
     assert "baseOffset: 0" in out
 
 
+@pytest.mark.long
 def test_a_log_in_pieces_is_one_file(store: Store, tmp_path: Path) -> None:
     store.create_topic("pieces", segment_bytes=1 << 20)
     for number in range(5):
@@ -266,6 +268,7 @@ def test_damage_of_a_backup_is_found_where_it_is_read(store: Store, tmp_path: Pa
         kstore.open(tmp_path / "backups", read_only=True)
 
 
+@pytest.mark.long
 def test_the_commands_read_a_backup_as_they_read_the_store(
     store: Store, tmp_path: Path, memory: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +408,7 @@ def test_paths_are_taken_as_they_are_written(store: Store, tmp_path: Path, monke
     assert main(["stats", (tmp_path / "store" / "orders-0").as_uri()]) == 0
 
 
+@pytest.mark.long
 def test_places_of_one_name_in_two_stores_are_both_searched(
     store: Store, memory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,5 +197,6 @@ def test_a_rate_of_several_lasts_from_the_first_start_to_the_last_end() -> None:
     assert span_rate([Span(1.0, 3.0), Span(2.0, 5.0)], 8) == 2.0
 
 
+@pytest.mark.long
 def test_a_producer_whose_sender_is_held_up_keeps_what_its_memory_takes(tmp_path: Path) -> None:
     assert blocked_growth(Run(tmp_path, 1), ProducerShape(500_000, "none", "")) <= BUFFER_BYTES + ABOVE_BYTES

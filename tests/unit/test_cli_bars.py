@@ -81,6 +81,7 @@ def test_a_sparkline_has_a_space_only_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(("columns", "bar_count"), [(100, 3), (60, 0)], ids=["wide", "narrow"])
+@pytest.mark.sampled(1)
 def test_describe_draws_the_bytes_of_partitions_if_there_is_space(tmp_path: Path, columns: int, bar_count: int) -> None:
     status, out = in_terminal(
         "describe", "data", directory=data(tmp_path), columns=columns, environment={"PYTHONIOENCODING": "utf-8"}
@@ -91,6 +92,7 @@ def test_describe_draws_the_bytes_of_partitions_if_there_is_space(tmp_path: Path
     assert max(map(len, lines)) <= columns
 
 
+@pytest.mark.long
 def test_stats_draws_when_bytes_were_written(tmp_path: Path) -> None:
     environment = {"PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
     status, out = in_terminal("stats", "data", directory=data(tmp_path), environment=environment)

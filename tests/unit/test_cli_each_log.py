@@ -48,6 +48,7 @@ def ended(place: LogPlace, advance: Advance) -> str:
     return place.path.name
 
 
+@pytest.mark.long
 def test_other_processes_look_and_the_results_are_in_order(root: Path) -> None:
     places = log_places(str(root))
     steps: list[int] = []
@@ -65,11 +66,13 @@ def test_an_error_is_that_of_its_log(root: Path) -> None:
         next(results)
 
 
+@pytest.mark.long
 def test_processes_that_the_system_ends_are_replaced_by_the_first(root: Path) -> None:
     results = each_log(ended, log_places(str(root)), [1, 1, 1], lambda _: None)
     assert list(results) == ["orders-0", "orders-1", "orders-2"]
 
 
+@pytest.mark.long
 def test_no_process_remains_of_a_look_that_is_given_up(root: Path) -> None:
     results = each_log(seen, log_places(str(root)), [1, 1, 1], lambda _: None)
     next(results)

@@ -83,6 +83,7 @@ def test_the_records_that_match_are_printed(
     assert (status, offsets(lines)) == (0 if expected else 1, expected)
 
 
+@pytest.mark.long
 def test_several_processes_find_the_same_in_the_same_order(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
     alone = grep(capfd, "--jobs", "1", "user", ".")
     assert len(alone[1]) == 40

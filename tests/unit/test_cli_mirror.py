@@ -119,6 +119,7 @@ def test_the_help_has_examples(run: Run) -> None:
     assert "only sealed segments" in out
 
 
+@pytest.mark.long
 def test_a_mirror_that_is_killed_goes_on(tmp_path: Path, tried: Callable[[str, int], None]) -> None:
     with Log(tmp_path / "a-0", segment_bytes="256KiB", durability="os") as log:
         for number in range(300):

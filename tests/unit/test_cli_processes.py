@@ -28,10 +28,12 @@ def worked(task: int) -> tuple[int, bool]:
     return task * 10, multiprocessing.parent_process() is not None
 
 
+@pytest.mark.long
 def test_results_are_in_the_order_of_their_tasks() -> None:
     assert list(in_order(worked, [2, 1, 0], 2, ahead=1)) == [(2, ((20, True),)), (1, ((10, True),)), (0, ((0, True),))]
 
 
+@pytest.mark.long
 def test_an_error_and_the_end_of_a_process_are_left_to_the_caller() -> None:
     assert list(in_order(worked, [3, 1], 1, ahead=0)) == [(3, None), (1, ((10, True),))]
     assert list(in_order(worked, [1, 5, 2, 4], 1, ahead=0)) == [(1, ((10, True),)), (5, None), (2, None), (4, None)]

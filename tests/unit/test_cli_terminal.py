@@ -95,6 +95,7 @@ def test_a_pipe_gets_every_byte(nasty: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == NASTY + b"\n"
 
 
+@pytest.mark.long
 def test_a_message_with_the_name_of_a_file_does_not_act_on_the_terminal(tmp_path: Path) -> None:
     status, out = in_terminal("read", "\x1b[31m\u202e", directory=tmp_path)
     assert status == 1

@@ -202,6 +202,7 @@ def payload_of(records: Sequence[Record]) -> tuple[bytes, int]:
 
 
 @pytest.mark.promise("hostile file")
+@pytest.mark.long
 def test_columns_refuse_exactly_what_records_refuse(seed: int, tried: Count) -> None:
     """Any bytes: the columns equal the reader's records, or both refuse; earlier contents stay."""
     rng = random.Random(seed)

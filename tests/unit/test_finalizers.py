@@ -167,6 +167,7 @@ def test_a_finalizer_closes_another_store_at_any_line(one_in: int, tmp_path: Pat
     assert interrupted.count > 100
 
 
+@pytest.mark.long
 def test_a_finalizer_closes_a_store_wherever_files_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of open files covers the whole process, and every close updates it."""
     monkeypatch.setattr(descriptors.OPEN_TAILS, "_limit", lambda: 4)

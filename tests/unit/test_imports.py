@@ -159,6 +159,7 @@ def test_a_name_that_is_loaded_later_is_looked_up_once() -> None:
     assert "kstore.store" in loaded_by(program)
 
 
+@pytest.mark.long
 def test_asyncio_comes_with_kstore_aio() -> None:
     assert "asyncio" in loaded_by("import kstore\nassert kstore.aio.open")
 

@@ -547,6 +547,7 @@ def test_the_document_has_the_rows_of_the_table() -> None:
     assert rows == expected
 
 
+@pytest.mark.long
 def test_the_guide_s_example_serves_what_prometheus_reads(tmp_path: Path) -> None:
     (example,) = code_blocks((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), "python")
     # Serves on any free port; then the program ends with the store open.

@@ -119,6 +119,7 @@ def test_a_copy_that_was_opened_and_closed_is_brought_up_to_date(tmp_path: Path)
         assert values(target, read_only=False) == [value(number) for number in range(end)]
 
 
+@pytest.mark.long
 def test_a_live_writer_is_mirrored_up_to_its_high_watermark(tmp_path: Path, tried: Tried) -> None:
     source, target = tmp_path / "a-0", tmp_path / "b-0"
     done = threading.Event()

@@ -113,6 +113,7 @@ def files(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_a_wheel_holds_the_package_its_types_and_no_generated_file(built: Path) -> None:
     packed = files(built / "lib")
     kept = {".py", ".pyi", ".pyx", ".pxd", ".pxi", ".schema", ".j2", ".css", ".js", ".svg", ""}

@@ -227,6 +227,7 @@ with kstore.open(sys.argv[1], durability="os", shared=True) as store:
 """
 
 
+@pytest.mark.long
 def test_processes_that_share_a_queue_count_the_same(tmp_path: Path) -> None:
     """Even one that never takes an item, and so learns of markers only by counting."""
     with Store(tmp_path / "store", background=False, durability="os") as store:

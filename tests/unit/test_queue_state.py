@@ -221,6 +221,7 @@ class Process:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["claim", "done", "retry", "pass"]), st.integers(0, 5))))
+@pytest.mark.long
 def test_processes_agree_on_the_holders(steps: list[tuple[int, str, int]]) -> None:
     """An item has one owner at a time, whatever each process knew at its request, and none when it is done."""
     processes = [Process() for _ in range(3)]

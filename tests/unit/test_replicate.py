@@ -497,6 +497,7 @@ class ReplicatedLife(Life):
             log.truncate_to(max(log.end_offset - self.generator.randrange(20), log.start_offset))
 
 
+@pytest.mark.long
 def test_each_restore_of_a_random_life_equals_the_model_at_its_round(
     tmp_path: Path, seed: int, tried: Callable[[str, int], None]
 ) -> None:

@@ -151,6 +151,7 @@ def test_the_page_shows_the_document_s_numbers() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
+@pytest.mark.sampled(1)
 def test_what_a_broker_wrote_has_no_damage(deep: bool) -> None:
     assert report_on("clean", deep)["total"]["damage"] == 0
     assert seen(report_on("clean", deep)).text
@@ -220,6 +221,7 @@ def test_a_group_has_its_lag_where_every_record_was_deleted(tmp_path: Path, deep
     assert (found["records"], found["end"], "start" in found) == (0, 10, False)
 
 
+@pytest.mark.long
 def test_groups_have_the_offsets_that_they_committed() -> None:
     document = report_on("clean", False)
     with kstore.open(golden_root() / "clean", read_only=True) as store:
@@ -407,6 +409,7 @@ def test_hostile_names_do_not_disturb_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tree", ["clean", "damaged"])
+@pytest.mark.sampled(1)
 def test_the_page_asks_for_nothing_and_its_links_lead_somewhere(tree: str) -> None:
     shown = seen(report_on(tree))
     ids = shown.values("id")
@@ -507,6 +510,7 @@ def test_without_jinja2_there_is_json_and_an_error_that_names_the_extra(monkeypa
         made.html()
 
 
+@pytest.mark.long
 def test_jinja2_is_loaded_for_the_page_alone() -> None:
     path = golden_root() / "clean" / "plain-0"
     program = f"import kstore, sys\nkstore.report({str(path)!r}).json()\nassert 'jinja2' not in sys.modules"
@@ -551,6 +555,7 @@ def test_the_guide_s_example_prints_what_it_says(
     Seen((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 def test_the_store_of_the_pictures_shows_every_section(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     make_store(tmp_path / "data")

@@ -193,6 +193,7 @@ def verified_elsewhere(log: Path, *, fs: FileSystem, advance: Advance) -> LogVer
     return verify_log(log, fs=fs, advance=advance)
 
 
+@pytest.mark.long
 def test_other_processes_find_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_walk_over_headers_that_all_claim_half_the_file_is_bounded(checksummed
 
 
 @pytest.mark.promise("hostile file")
+@pytest.mark.long
 def test_a_walk_that_meets_a_large_claim_after_every_whole_batch_is_bounded(checksummed: Checksummed) -> None:
     parts: list[bytes] = []
     size = number = 0
@@ -116,6 +117,7 @@ def test_where_the_search_ends_the_next_index_entry_that_is_whole_is_taken() -> 
     assert [item[0] for item in found[1:]] == [len(hidden), len(hidden) + len(good)]
 
 
+@pytest.mark.long
 def test_candidates_that_nothing_follows_cost_a_header_and_no_checksum(checksummed: Checksummed) -> None:
     # Such a claim ends one byte after another header's start, so a CRC byte would be its magic.
     claims = b"".join(header(number, BATCH_HEADER_BYTES * 1000 + 1, crc=0xFFFFFFFF) for number in range(20_000))
@@ -143,6 +145,7 @@ def test_a_file_full_of_damaged_batches_is_searched_to_its_end(damaged: int) -> 
     assert [item[0] for item in items if not isinstance(item, Damage)] == expected
 
 
+@pytest.mark.long
 def test_a_source_is_read_a_few_times_its_size_however_much_of_it_is_damaged() -> None:
     class Counting(BufferSource):
         size = 0

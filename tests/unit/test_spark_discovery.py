@@ -50,6 +50,7 @@ def test_the_source_is_found_by_the_name_of_its_package() -> None:
     assert look_up(Path(pyspark_kstore.__file__).parents[1]) == "kstore.spark.source key\n"
 
 
+@pytest.mark.long
 def test_a_kstore_that_does_not_load_is_found_and_says_why(tmp_path: Path) -> None:
     ours = Path(kstore.__file__).parent
     shutil.copytree(ours, tmp_path / "kstore", ignore=shutil.ignore_patterns("*.so", "__pycache__"))

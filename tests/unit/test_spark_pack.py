@@ -35,6 +35,7 @@ def run_alone(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_python_without_kstore_reads_a_log_from_the_archive(unpacked: Path, tmp_path: Path) -> None:
     with kstore.Log(tmp_path / "log", compression_type="zstd") as log:
         log.append_many([b"a" * 100, b"b"])

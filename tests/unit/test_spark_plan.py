@@ -211,6 +211,7 @@ def test_sizes_of_segments_in_a_store_come_in_one_request(tmp_path: Path) -> Non
         filesystem.pseudo_dirs[:] = [""]
 
 
+@pytest.mark.long
 def test_whatever_is_asked_for_is_covered_once(tmp_path: Path, seed: int, tried: Count) -> None:
     rng = random.Random(seed)
     places = [

@@ -484,6 +484,7 @@ def test_a_batch_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("hostile file")
+@pytest.mark.long
 def test_a_bomb_is_not_decompressed(tmp_path: Path) -> None:
     bomb = build_batch([kstore.Record(0, 0, value=bytes(READ_BATCH_BYTES_MAX + 1))], codec="gzip")
     (tmp_path / f"{0:020d}.log").write_bytes(bomb)

@@ -160,6 +160,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("place", range(7))
+@pytest.mark.sampled(3)
 def test_no_address_leads_to_another_file(pages: Site, watched: Watched, place: int) -> None:
     """Replaces each part of the longest address in turn, plain and escaped."""
     (root,) = pages.survey.paths

@@ -180,6 +180,7 @@ def test_a_group_has_its_lag_where_every_record_was_deleted(tmp_path: Path) -> N
     assert (row["committed"], row["end"], row["lag"]) == (3, 10, 7)
 
 
+@pytest.mark.long
 def test_damaged_checkpoints_groups_and_queues_are_on_the_first_page(tmp_path: Path) -> None:
     with kstore.open(tmp_path) as store:
         store.topic("orders")
@@ -334,6 +335,7 @@ def test_a_log_that_has_grown_is_counted_again(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", golden_partitions("damaged"))
+@pytest.mark.sampled(6)
 def test_the_page_of_a_segment_names_damage_at_its_byte(damaged: Site, name: str) -> None:
     """As ``verify`` does; the page of the damaged place also shows its bytes."""
     directory = golden_root() / "damaged" / name

@@ -47,6 +47,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE_VALUES)))
+@pytest.mark.sampled(3)
 def test_a_hostile_record_disturbs_no_page(hostile: Site, number: int) -> None:
     value = HOSTILE_VALUES[number]
     record = hostile.get(f"/logs/0/hostile/0/jump?to={number}").headers["location"]
