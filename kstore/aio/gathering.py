@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -51,9 +52,9 @@ class Gathering(Generic[Item, Result]):
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting[future] = item
         if not self._is_busy:
-            self._is_busy = True
             # Items that other tasks add in this turn of the loop join it.
             loop.call_soon(self._begin)
+            self._is_busy = True
         cancelled = None
         if not is_decided:
             try:
@@ -72,17 +73,27 @@ class Gathering(Generic[Item, Result]):
         raise cancelled
 
     def _begin(self) -> None:
-        while self._waiting:
-            futures = self._next()
-            items = [self._waiting.pop(future) for future in futures]
-            try:
+        futures: list[asyncio.Future[Result]] = []
+        try:
+            if self._waiting:
+                futures = self._next()
+                items = [self._waiting.pop(future) for future in futures]
                 doing = self._threads.submit(partial(self._do, items))
-            except Exception as error:
-                _settle(futures, [error] * len(futures))
-                continue
-            doing.add_done_callback(partial(self._end, futures))
-            return
+                doing.add_done_callback(partial(self._end, futures))
+            else:
+                self._is_busy = False
+        except BaseException as error:
+            self._give_up(futures, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _give_up(self, futures: Sequence[asyncio.Future[Result]], error: BaseException) -> None:
+        """No task waits for a call that could not be started, or that an interrupt came beside."""
         self._is_busy = False
+        rest, self._waiting = [*futures, *self._waiting], {}
+        if not isinstance(error, Exception):
+            error = StorageError(errno.EINTR, f"interrupted, perhaps after it was done: {error!r}")
+        _settle(rest, [error] * len(rest))
 
     def _next(self) -> list[asyncio.Future[Result]]:
         """The waiting items that go next."""
@@ -96,9 +107,18 @@ class Gathering(Generic[Item, Result]):
         return futures
 
     def _end(self, futures: Sequence[asyncio.Future[Result]], done: asyncio.Future[Any]) -> None:
-        error = asyncio.CancelledError() if done.cancelled() else done.exception()
-        _settle(futures, done.result() if error is None else [error] * len(futures))
-        self._begin()
+        try:
+            _settle_as(futures, done)
+        except BaseException:
+            _settle_as(futures, done)  # what an interrupt has left to do
+            raise
+        finally:
+            self._begin()
+
+
+def _settle_as(futures: Sequence[asyncio.Future[Any]], done: asyncio.Future[Any]) -> None:
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+    _settle(futures, done.result() if error is None else [error] * len(futures))
 
 
 def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> None:

@@ -1,0 +1,81 @@
+"""An interrupt, or a lack of memory, in a callback of the loop beside combined calls: no task waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from kstore import aio
+from kstore.aio.gathering import Gathering
+from kstore.errors import StorageError
+from tests.crash.interrupted_life import InterruptWithin
+from tests.evidence import Hung
+from tests.selection import tries
+
+# Where an interrupt comes between a coroutine and its first step.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+PLACES_MAX = 200
+
+
+async def opened(path: Path) -> tuple[aio.Store, aio.Log]:
+    store = await aio.open(path, background=False, durability="os")
+    await store.create_topic("orders")
+    return store, await store.log("orders")
+
+
+async def first_of(log: aio.Log, appends: list[asyncio.Task[int]]) -> int:
+    """The offset of one more append. Raises: Hung if a task waits in vain."""
+    task = asyncio.create_task(log.append(b"later"))
+    # Every round of the loop, and of the thread, brings one of them on, until the last one is done.
+    _, waiting = await asyncio.wait([task, *appends], timeout=10)
+    if waiting:
+        raise Hung(f"{waiting}")
+    return task.result()
+
+
+def test_appends_after_an_interrupted_one_are_done(
+    tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    step, struck = tries(1, quick=4), 0
+    for number in count(1 + seed % step, step):
+        assert number < PLACES_MAX
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            store, log = loop.run_until_complete(opened(tmp_path / str(number)))
+            appends = [loop.create_task(log.append(b"%d" % each)) for each in range(3)]
+            with InterruptWithin(number, "aio/gathering.py") as interrupted:
+                try:
+                    loop.run_until_complete(asyncio.wait(appends))
+                except KeyboardInterrupt:
+                    pass
+            # The interrupted run may have left a request to stop.
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+            # In a task, the interrupt ends it; elsewhere all tasks learn of it.
+            offset = loop.run_until_complete(first_of(log, appends))
+            assert offset == log.end_offset - 1, interrupted.place
+            for append in appends:
+                if not isinstance(append.exception(), KeyboardInterrupt | StorageError):
+                    assert 0 <= append.result() < offset, interrupted.place
+            loop.run_until_complete(store.close())
+        if not interrupted.struck:
+            break
+        struck += 1
+    tried("faults", struck)
+
+
+def test_a_lack_of_memory_fails_the_appends_that_it_met(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, log = await opened(tmp_path)
+        async with store:
+            with mock.patch.object(Gathering, "_next", side_effect=MemoryError), pytest.raises(MemoryError):
+                await asyncio.wait_for(log.append(b"one"), 30)
+            assert await asyncio.wait_for(log.append(b"two"), 30) == 0
+
+    asyncio.run(run())
