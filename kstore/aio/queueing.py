@@ -225,8 +225,9 @@ class Queue:
                 return False
 
     def _change(self) -> None:
-        self._changed.set_result(None)
-        self._changed = self._loop.create_future()
+        # The new one first: after an error here the next call finds one that is not set.
+        changed, self._changed = self._changed, self._loop.create_future()
+        changed.set_result(None)
 
     async def task_done(self, job: Job) -> None:
         """Acks ``job``, as ``kstore.Queue.task_done`` does; a task has to say which."""

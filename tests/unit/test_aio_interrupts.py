@@ -79,3 +79,18 @@ def test_a_lack_of_memory_fails_the_appends_that_it_met(tmp_path: Path) -> None:
             assert await asyncio.wait_for(log.append(b"two"), 30) == 0
 
     asyncio.run(run())
+
+
+def test_a_queue_goes_on_after_a_lack_of_memory_beside_an_ack(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with aio.open(tmp_path, background=False, durability="os") as store:
+            queue = await store.queue("jobs")
+            await queue.put_many([b"one", b"two"])
+            with mock.patch.object(queue._loop, "create_future", side_effect=MemoryError), pytest.raises(MemoryError):
+                queue._change()
+            for value in (b"one", b"two"):
+                async with queue.get(timeout=30) as job:
+                    assert job.value == value
+            assert await queue.join(timeout=30)
+
+    asyncio.run(run())
