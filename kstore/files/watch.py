@@ -151,8 +151,9 @@ class _Hub:
             if number < 0:
                 self._warn(self._calls.last_errno(), watch._path)
                 return False
-            watch._number, watch._hub = number, self
             self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
+            # Last: after an interrupt the watch must not seem armed if nobody would tell it.
+            watch._number, watch._hub = number, self
             return True
 
     def forget(self, number: int) -> None:

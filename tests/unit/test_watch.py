@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,13 @@ from kstore.engine.view import LogView
 from kstore.files import watch as watches
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
+from tests.crash.interrupted_life import InterruptWithin
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
 # Far more than anything here takes, except on a busy machine.
 LONG = 300.0
+PLACES_MAX = 200
 
 
 def inotify_count() -> int:
@@ -291,3 +294,18 @@ def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads
             DirectoryWatch(tmp_path).arm()
     os.fstat(read_from[0])
     os.close(read_from[0])
+
+
+def test_a_watch_whose_arming_is_interrupted_reports_changes_when_it_is_armed_again(tmp_path: Path) -> None:
+    DirectoryWatch(tmp_path).arm()  # the start of the thread has a test of its own
+    for number in range(1, PLACES_MAX):
+        watch = DirectoryWatch(tmp_path)
+        with InterruptWithin(number, "files/watch.py") as interrupted, suppress(KeyboardInterrupt):
+            watch.arm()
+        assert watch.arm()
+        (tmp_path / str(number)).touch()
+        assert watch.wait(LONG), interrupted.place
+        watch.close()
+        if not interrupted.struck:
+            break
+    assert 5 < number < PLACES_MAX - 1
