@@ -291,6 +291,9 @@ class Appends:
         try:
             with self._lock:
                 files.ensure_writable()
+                if files.tail is None:
+                    with files.poisoned_by_syncs():
+                        self._rolls.begin()  # not undone if the append fails
                 before = files.ends
                 try:
                     self._write(appends, before)
@@ -312,7 +315,8 @@ class Appends:
 
     def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
         files = self._files
-        tail = files.tail or self._rolls.begin()
+        tail = files.tail
+        assert tail is not None
         offset = before.end_offset
         now_ms = self._clock.now_ms()
         if now_ms - files.last_append_ms > tail.numbers.segment_ms and self._rolls.is_idle(tail, now_ms):

@@ -74,7 +74,11 @@ class Rolls:
             # The record of a shared log has said so since the first process opened it.
             files.store(files.ends, if_changed=True)
         if files.seal_before_append:
-            return self.roll(files.ends.end_offset)
+            # Published at once, unlike a roll within an append: if the append fails, it must not go back to the segment
+            # before, to which nothing may be appended.
+            self.roll_now()
+            assert files.tail is not None
+            return files.tail
         files.admit()
         last = files.segments.last
         tail = last.activate() if others is None else others.open_tail(last, files.ends.position)

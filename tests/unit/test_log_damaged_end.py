@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -12,13 +13,16 @@ import pytest
 
 from kstore.errors import (
     CorruptBatchError,
+    DiskFullError,
     StorageError,
 )
 from kstore.files.local import SYSTEM_FS
+from kstore.files.paths import segment_name
 from kstore.log import Log
+from kstore.state.log_state import LIVE_POSITION
 from kstore.types import Durability
 from kstore.upkeep.verify import verify_log
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import WRITES, FailingFs, Fault
 from tests.log_cases import FIRST, data, edit, flip, killed, lost_in_the_middle, offsets, tail_lost
 from tests.loss_parts import corrupt_ranges, openings
 
@@ -206,6 +210,41 @@ def test_a_truncation_into_lost_offsets_that_fails_anywhere_leaves_what_was_or_w
     else:
         raise AssertionError("it never succeeds")
     assert at > 3
+
+
+# --- appends after it -------------------------------------------------------------------------------------------------
+
+
+def full_for(base_offset: int) -> FailingFs:
+    """The disk is full at the first write to the segment at ``base_offset``."""
+    return FailingFs(SYSTEM_FS, Fault(1, errno.ENOSPC, kinds=WRITES, suffix=segment_name(base_offset, ".log")))
+
+
+def test_after_a_failed_append_the_next_one_goes_into_a_new_segment_too(tmp_path: Path) -> None:
+    with Log(tail_lost(tmp_path / "log"), fs=full_for(11)) as log:
+        with pytest.raises(DiskFullError):
+            log.append(b"no space")
+        assert log.append(b"11") == 11
+        log.check()
+        killed(log, tmp_path / "cut")
+
+    def forget(data: bytearray) -> None:
+        data[LIVE_POSITION : LIVE_POSITION + 512] = bytes(512)
+
+    # In a power cut: nothing that is stored there is ever synced.
+    edit(tmp_path / "cut" / "kstore.state", forget)
+    with Log(tmp_path / "cut") as log:
+        assert offsets(log, on_corrupt="skip") == [*range(9), 11]
+
+
+def test_a_failed_append_after_the_deletion_of_all_records_leaves_the_log_usable(tmp_path: Path) -> None:
+    with Log(tail_lost(tmp_path / "log"), fs=full_for(11)) as log:
+        log.delete_records(log.end_offset)
+        log.check()
+        with pytest.raises(DiskFullError):
+            log.append(b"no space")
+        assert log.append(b"11") == 11
+        log.check()
 
 
 # --- the beginning of a log -------------------------------------------------------------------------------------------
