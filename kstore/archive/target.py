@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kstore.archive.manifest import (
     Manifest,
@@ -28,6 +30,7 @@ from kstore.engine.directory import is_log, make_directory
 from kstore.errors import (
     CorruptFileError,
     FileInTheWayError,
+    LockedError,
     LogNotFoundError,
     PathLike,
     StorageError,
@@ -54,6 +57,10 @@ __all__ = ["CHUNK_BYTES", "BackupTarget", "check_outside_stores"]
 CHUNK_BYTES = 1 << 20
 DIRECTORY_MODE = 0o700
 MANIFEST_SIZE_MAX = 1 << 30
+
+# The targets at URLs to which this process writes: there is no lock there that others could see.
+_at_urls: WeakValueDictionary[str, BackupTarget] = WeakValueDictionary()
+_at_urls_mutex = threading.Lock()
 
 
 class BackupTarget:
@@ -201,6 +208,9 @@ class BackupTarget:
         """
         self._check_no_store()
         if self._at.local is None:
+            with _at_urls_mutex:
+                if _at_urls.setdefault(self.url, self) is not self:
+                    raise LockedError(errno.EAGAIN, f"locked by this process ({os.getpid()}) already", self.url)
             self._at.fs.make_dirs(self._at.path)
         else:
             check_outside_stores(self._at.local, self._at.path)
@@ -321,6 +331,9 @@ class BackupTarget:
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
+        with _at_urls_mutex:
+            if _at_urls.get(self.url) is self:
+                del _at_urls[self.url]
 
 
 def check_outside_stores(fs: FileSystem, path: Path) -> None:

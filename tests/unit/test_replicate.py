@@ -565,6 +565,19 @@ def test_one_replicator_or_backup_at_a_time_is_at_work_in_a_directory(store: Sto
         store.replicator(tmp_path / "target")
 
 
+def test_one_replicator_or_backup_of_a_process_at_a_time_is_at_work_in_an_object_store(
+    store: Store, memory: str
+) -> None:
+    with store.replicator(memory):
+        with pytest.raises(LockedError, match="this process"):
+            store.backup(f"{memory}/")
+        with pytest.raises(LockedError, match="this process"):
+            store.backup(memory)
+    store.backup(memory)
+    with store.replicator(memory):
+        pass
+
+
 def test_a_new_store_does_not_replace_the_moments_of_a_lost_one(store: Store, tmp_path: Path) -> None:
     fill(store)
     with store.replicator(tmp_path / "target"):
