@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.engine.ends import Ends
-from kstore.engine.reads import LogReads, looked_up
+from kstore.engine.reads import LogReads, is_known, looked_up
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.fs import File
@@ -143,8 +143,7 @@ def fetch(log: LogReads, offset: int, max_bytes: int, isolation_level: Isolation
     """See ``Log.fetch``."""
     source = log.source
     one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-    ends = source.ends
-    if not ends.start_offset <= offset < ends.high_watermark:
+    if not is_known(source, offset):
         source.refresh()
     committed = isolation_level == "read_committed"
     found = looked_up(source, lambda: _settled_slice(log, source, offset, max_bytes, committed=committed))
@@ -188,7 +187,11 @@ def _slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, com
             position = limit if batch is None else batch.position
             raise corrupt_batch_error(CorruptRange(*part, position, LOST, str(segment.log_file().path)))
         if batch is not None:
-            size = min(max(max_bytes, batch.size), _position_of(source, segment, bound, limit) - batch.position)
+            position_stop = _position_of(source, segment, bound, limit)
+            if position_stop < batch.position:
+                reason = f"the read ends at position {position_stop}, before the batch of offset {wanted}"
+                raise CorruptBatchError(reason, path=str(segment.log_file().path), position=batch.position)
+            size = min(max(max_bytes, batch.size), position_stop - batch.position)
             if losses.missing(batch.base_offset, stop):
                 size = _size_before_loss(segment, batch, size, losses)
             aborted = None

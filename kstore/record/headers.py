@@ -126,7 +126,11 @@ def walk_headers(
         if found is None:
             yield Damage(damaged_from, stop, next_offset, None, reason, torn)
             return
-        header = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True)
+        try:
+            header = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True)
+        except CorruptDataError:
+            yield Damage(damaged_from, stop, next_offset, None, reason, torn)
+            return  # the file was cut there since it was found
         after = header.base_offset if header.magic == MAGIC_V2 else max(next_offset, 0)
         yield Damage(damaged_from, found, next_offset, after, reason, False)
         position, next_offset = found, after

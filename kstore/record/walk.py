@@ -250,13 +250,17 @@ def _next_fitting(
             )
             if found is None:
                 break
-            size = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True).size
-            batch = parse_batch(source.pread(size, found))
+            start = found
+            try:
+                size = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True).size
+                batch = parse_batch(source.pread(size, found))
+                base_offset = batch.base_offset
+            except CorruptDataError:
+                continue  # the file was cut there since it was found
             # The log ended at the known end, so a batch starts there or nothing does: not within the damaged entry.
-            leaps = next_offset < known_end < batch.base_offset and found == entry_stop
-            straddles = batch.base_offset < known_end <= batch.last_offset
+            leaps = next_offset < known_end < base_offset and found == entry_stop
+            straddles = base_offset < known_end <= batch.last_offset
             known = known_end if leaps or straddles else 0
             if not _misplaced(source, found, stop, batch, next_offset, offset_stop, known):
-                return found, batch.base_offset
-            start = found
+                return found, base_offset
     return None
