@@ -12,7 +12,6 @@ the log's lock pass ``repair=False``: a repair may take that lock, and scans the
 
 from __future__ import annotations
 
-import errno
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.errors import FileMissingError
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.handles import HandleCache
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
@@ -34,7 +32,7 @@ from kstore.record.heads import StopReason, pass_heads
 from kstore.record.scan import RUN_BYTES_FIRST
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SUFFIXES, SegmentFiles
-from kstore.segments.pin import UNPINNED, FilePin
+from kstore.segments.pin import UNPINNED, FilePin, replaced
 from kstore.segments.places import START, BatchPosition, Located, TimeEntry
 from kstore.segments.small import largest_of_plain
 from kstore.segments.tail import SegmentTail, TailState
@@ -235,11 +233,12 @@ class LogSegment:
         self.pin.release()
 
     def log_file(self) -> File:
-        """The open ``.log``. The caller holds its own reference: eviction never closes a file under a reader."""
+        """The open ``.log``, which eviction never closes under a caller. Raises: StorageError; also if replaced."""
         tail = self.tail
         if tail is not None and (open_file := tail.open_file) is not None:
             return open_file
-        return self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
+        file = self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
+        return self.pin.kept(file, self._context.fs)
 
     def _open_log(self) -> File:
         return self.pin.opened(self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX))))
@@ -271,8 +270,7 @@ class LogSegment:
         Openers call this before the cache gets the handle. If the segment is retired later, the cache does not keep it.
         """
         if self._retired:
-            path = self.files.path_text(LOG_SUFFIX)
-            raise FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
+            raise replaced(self.files.path_text(LOG_SUFFIX))
         return opened
 
     def retire(self) -> None:

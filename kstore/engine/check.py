@@ -43,13 +43,22 @@ class CheckedLog(Protocol):
 def check_batches(source: LogSource) -> RecoveryReport:
     """Reports the damage and losses in everything that ``source`` has published. Raises: StorageError.
 
-    A segment that is compacted or deleted meanwhile is looked up again; what was read of it counts in the report too.
+    A segment that is compacted, cut or deleted meanwhile is looked up again; what was read of it counts in the report
+    too.
     """
     report = RecoveryReport()
     losses = source.losses
     at, stop = source.ends.start_offset, source.ends.end_offset
     while at < stop:
-        found, at = looked_up(source, partial(_unreadable_in_next, source, at, stop, report))
+        truncation_count = source.truncation_count
+        found, after = looked_up(source, partial(_unreadable_in_next, source, at, stop, report))
+        if found:
+            # In the middle of a cut, what is sound looks damaged.
+            source.settle()
+            if source.truncation_count != truncation_count:
+                stop = min(stop, source.ends.end_offset)
+                continue
+        at = after
         for damage in found:
             report.corrupt += losses.judged(damage)
             if losses.unaccepted(damage.first, damage.last) != ((damage.first, damage.last),):

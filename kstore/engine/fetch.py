@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.engine.ends import Ends
-from kstore.engine.reads import LogReads, is_known, looked_up
+from kstore.engine.reads import LogReads, looked_up
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.fs import File
@@ -143,7 +143,9 @@ def fetch(log: LogReads, offset: int, max_bytes: int, isolation_level: Isolation
     """See ``Log.fetch``."""
     source = log.source
     one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
-    if not is_known(source, offset):
+    source.notice()
+    ends = source.ends
+    if not ends.start_offset <= offset < ends.high_watermark:
         source.refresh()
     committed = isolation_level == "read_committed"
     found = looked_up(source, lambda: _settled_slice(log, source, offset, max_bytes, committed=committed))

@@ -35,6 +35,7 @@ def record_of(log: LogReads, offset: int) -> Record | None:
     Raises: OffsetOutOfRangeError, ClosedError, ForkedError.
     """
     source = log.source
+    source.notice()
     ends = source.ends
     if not ends.start_offset <= offset < ends.high_watermark:
         source.refresh()

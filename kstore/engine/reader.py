@@ -16,7 +16,7 @@ from typing import Generic, TypeAlias, TypedDict, TypeVar
 
 from kstore.engine.ends import Ends
 from kstore.engine.lookup import batch_of
-from kstore.engine.reads import MISSING_MAX, LogReads, is_known
+from kstore.engine.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS
 from kstore.record._codec import Record
@@ -76,10 +76,12 @@ def open_reader(
         raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
     # The known ends, without a refresh: the reader itself looks for newer records when it has read that far, so a
     # lookup of one record does not pay for a listing of the directory.
-    is_current = start is None or not is_known(source, start)
+    source.notice()
+    ends = source.ends
+    is_current = start is None or not ends.start_offset <= start < ends.high_watermark
     if is_current:
         source.refresh()
-    ends = source.ends
+        ends = source.ends
     known_end = ends.high_watermark
     if start is None:
         start = ends.start_offset
@@ -250,7 +252,6 @@ class _ReadPlan(Generic[Item]):
                     stop = min(self._stop, bound.high_watermark)
                     records = self._decode_run(checked, self._offset, stop, self._counters.delivered, None)
                     self._offset = min(checked.next_offset, stop)
-                    self._is_current = self._is_current and self._offset < end
                     return records
             if whole is not None:
                 batch = parse_batch(*whole)
@@ -268,7 +269,6 @@ class _ReadPlan(Generic[Item]):
             return None  # the walk finds out what it means
         self._count(batch, stop)
         self._offset = min(batch.last_offset + 1, stop)
-        self._is_current = self._is_current and self._offset < end
         return run
 
     def _to_the_end(self) -> Iterator[Iterable[Item]]:
@@ -278,6 +278,8 @@ class _ReadPlan(Generic[Item]):
         bound, stop, aborted = self._bounds()
         missing_count = 0
         while self._offset < stop:
+            # What was just read may be from after a cut in another process, and the next segment from before it.
+            self._log.source.notice()
             if self._log.truncation_count != self._truncation_count:
                 # The batches that follow may be other ones, of which other transactions were aborted.
                 self._truncation_count = self._log.truncation_count
@@ -309,9 +311,6 @@ class _ReadPlan(Generic[Item]):
                     raise
                 bound, stop, aborted = self._bounds()
                 continue
-            if segment_end < stop:
-                # What was just read may be from after a cut in another process, and the next segment from before it.
-                self._log.refreshed()
             after = min(segment_end, stop)
             if self._offset < min(after, self._log.start_offset):
                 # Retention may have deleted part of it since, and may not be done with the segments below it.

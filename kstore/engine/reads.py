@@ -18,7 +18,7 @@ from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
 from kstore.types import AbortedTransaction
 
-__all__ = ["MISSING_MAX", "LogReads", "is_known", "looked_up", "segment_count_and_size"]
+__all__ = ["MISSING_MAX", "LogReads", "looked_up", "segment_count_and_size"]
 
 Found = TypeVar("Found")
 
@@ -131,19 +131,6 @@ class LogReads:
             if not source.wait_beyond(source.ends.high_watermark, rest):
                 return source.last_stable_offset() > offset
         return False
-
-
-def is_known(source: LogSource, offset: int) -> bool:
-    """Whether a read from ``offset`` on needs no look for what another process has done.
-
-    A read that continues where a segment ends does: what it has read there may be from after a cut, and the next
-    segment, as it is known, from before it.
-    """
-    ends = source.ends
-    if not ends.start_offset <= offset < ends.high_watermark:
-        return False
-    holding = source.segments.holding(offset)
-    return holding is not None and (holding[0].base_offset != offset or offset == ends.start_offset)
 
 
 def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:

@@ -47,6 +47,10 @@ class LogSource(Protocol):
         """Applies what the writer has done, if it is another process."""
         ...
 
+    def notice(self) -> None:
+        """``refresh``, as far as it costs less than a lookup of one record."""
+        ...
+
     def settle(self) -> None:
         """Waits until a change of the segments that is in progress ends, or applies it."""
         ...

@@ -41,6 +41,10 @@ class Turn(Protocol):
         """Reads what other processes have appended; called without the turn."""
         ...
 
+    def notice(self) -> None:
+        """``refresh``, for what other processes told of: that compares a few bytes."""
+        ...
+
     def read_producers_ahead(self) -> None:
         """Reads the producers' batches of other processes before a turn needs them; called without the turn."""
         ...
@@ -76,6 +80,9 @@ class Alone:
 
     def refresh(self) -> None:
         """Does nothing: what is published is complete."""
+
+    def notice(self) -> None:
+        """Does nothing: no other process has anything to tell."""
 
     def read_producers_ahead(self) -> None:
         """Does nothing: every append comes from this process."""

@@ -143,6 +143,10 @@ class LogView:
         """Changes whenever the writer may have cut something; may also change without a cut."""
         return self._generation + self._cut_count
 
+    def notice(self) -> None:
+        """Does nothing: a listing costs much more than a lookup, and the file of each segment that is read is compared
+        with its name."""
+
     def settle(self) -> None:
         """Reads a change of the segments that was in progress, and finds every segment that was replaced.
 
@@ -251,7 +255,7 @@ class LogView:
 
     def _segment(self, base: int, *, state: str = "", lacks_index: bool = False) -> LogSegment:
         segment = LogSegment(self.context, base, state=state, lacks_index=lacks_index)
-        segment.pin = FilePin()
+        segment.pin = FilePin(is_active=not isinstance(self.context.fs, RemoteFiles))
         return segment
 
     def _is_lost(self, segment: LogSegment) -> bool:

@@ -340,6 +340,10 @@ class LogWriter:
         """Applies the appends of other processes, if there may be any."""
         self.turn.refresh()
 
+    def notice(self) -> None:
+        """``refresh``, for what other processes told of."""
+        self.turn.notice()
+
     def settle(self) -> None:
         """Waits until a change of the segments in progress ends."""
         with self._lock:

@@ -11,7 +11,7 @@ import errno
 from kstore.errors import FileMissingError
 from kstore.files.fs import File, FileStat, FileSystem
 
-__all__ = ["UNPINNED", "FilePin"]
+__all__ = ["UNPINNED", "FilePin", "replaced"]
 
 
 class FilePin:
@@ -42,7 +42,14 @@ class FilePin:
         if self._inode is None:
             self._inode = inode
         if self._inode != inode:
-            raise FileMissingError(errno.ENOENT, "the segment was replaced by a compacted one", path)
+            raise replaced(path)
+
+    def kept(self, file: File, fs: FileSystem) -> File:
+        """``file``, which is open, if its name still stands for it. Raises: FileMissingError."""
+        path = str(file.path)
+        if self.is_lost(fs, path):
+            raise replaced(path)
+        return file
 
     def release(self) -> None:
         """Lets the next file be the first."""
@@ -51,6 +58,11 @@ class FilePin:
     def is_lost(self, fs: FileSystem, path: str) -> bool:
         """Whether ``path`` names another file now. Raises: FileMissingError if it names none."""
         return self._inode is not None and fs.stat(path).inode != self._inode
+
+
+def replaced(path: str) -> FileMissingError:
+    """The error for a segment whose ``.log`` at ``path`` is another file now."""
+    return FileMissingError(errno.ENOENT, "the segment was replaced by another one", path)
 
 
 # For the segments of a writer, which knows what it replaces.

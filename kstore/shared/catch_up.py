@@ -56,12 +56,16 @@ class CatchUp:
     def is_due(self) -> bool:
         """Whether other processes have changed something, or are about to announce a change. A reader that a write has
         woken waits for that."""
-        if self._others.slot.read() != self._others.seen_data:
+        if self.is_told():
             return True
         try:
             return self._active_size() != self._others.seen.position
         except FileNotFoundError:
             return True
+
+    def is_told(self) -> bool:
+        """Whether other processes have told, or are telling, of a change: all but that one of them died meanwhile."""
+        return self._others.slot.read() != self._others.seen_data
 
     def catch_up(self) -> None:
         """Applies what other processes have done since the lock was last released."""

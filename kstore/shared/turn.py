@@ -102,6 +102,13 @@ class SharedTurn:
             with self.lock:
                 pass
 
+    def notice(self) -> None:
+        """Applies what other processes have told of."""
+        files = self._files
+        if self._catch_up.is_told() and files.closed is None and files.poisoned is None:
+            with self.lock:
+                pass
+
     def read_producers_ahead(self) -> None:
         """Reads producers' batches outside the turn, so that little is left to read in it: all other processes wait
         during a turn, and a process that joins may have the whole log to read."""

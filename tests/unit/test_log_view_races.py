@@ -164,6 +164,35 @@ def test_a_slice_across_a_truncation_meets_no_damage(
     raise Hung(f"more than {OPERATIONS_MAX} operations")
 
 
+@pytest.mark.promise("bytes")
+@pytest.mark.parametrize("kept", [1, 3])
+@pytest.mark.parametrize("is_beside", [True, False], ids=["view", "writer"])
+def test_a_verification_across_a_truncation_finds_no_damage(
+    is_beside: bool, kept: int, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in range(OPERATIONS_MAX):
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with Log(path, durability="os", index_interval_bytes=0, fs=fs) as writer:
+            for _ in range(4):
+                writer.append(b"o" * 27)
+
+            def cut(writer: Log = writer) -> None:
+                writer.truncate_to(kept)
+                writer.append(b"n" * 100)
+
+            log = Log(path, read_only=True, fs=fs) if is_beside else writer
+            fs.before(number, cut)
+            assert log.verify().corrupt == [], f"before operation {number}"
+            is_past = fs.is_past()
+            if is_beside:
+                log.close()
+            if not is_past:
+                tried("states", number)
+                return
+    raise Hung(f"more than {OPERATIONS_MAX} operations")
+
+
 def test_a_reader_of_a_log_restarted_within_a_batch_continues_there(tmp_path: Path) -> None:
     fs = MeddlingFs(frozenset({"unlink"}))
     path = tmp_path / "log"

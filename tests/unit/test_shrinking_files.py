@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.headers import walk_headers
@@ -71,37 +69,3 @@ def test_a_cut_between_any_two_reads_of_a_walk_is_at_most_damage(name: str, befo
                 break
             if cut_at > READS_MAX:
                 raise Hung(f"{name} reads for ever")
-
-
-def _log_of_two_segments(path: Path) -> Log:
-    """Records 0 and 1, each in its own batch; segments begin at 0 and 2; records 2 and 3."""
-    log = Log(path)
-    for offset in range(4):
-        if offset == 2:
-            log.roll()
-        log.append(b"old %d" % offset)
-    return log
-
-
-@pytest.mark.parametrize("start", [0, 1], ids=["walk", "first-batch"])
-def test_a_read_does_not_go_back_to_before_a_cut_at_the_next_segment(start: int, tmp_path: Path) -> None:
-    with _log_of_two_segments(tmp_path / "log") as log, Log(tmp_path / "log", read_only=True) as view:
-        assert len(list(view.read(0, 4))) == 4
-        log.truncate_to(1)
-        log.append(b"new 1")
-        log.roll()
-        log.append(b"new 2")
-        # All of it is known, so the view need not look for more records.
-        read = [record.value for record in view.read(start, 4)]
-        assert read == [b"old 0", b"new 1", b"new 2"][start:]
-
-
-def test_a_fetch_does_not_go_back_to_before_a_cut_at_the_next_segment(tmp_path: Path) -> None:
-    with _log_of_two_segments(tmp_path / "log") as log, Log(tmp_path / "log", read_only=True) as view:
-        assert len(list(view.read(0, 4))) == 4
-        log.truncate_to(1)
-        log.append(b"new 1")
-        log.roll()
-        log.append(b"new 2")
-        read = [[record.value for record in view.fetch(offset).records()] for offset in (1, 2)]
-        assert read == [[b"new 1"], [b"new 2"]]
