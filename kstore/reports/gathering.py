@@ -33,7 +33,7 @@ from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
-from kstore.upkeep.verify.partition import no_advance, verify_head
+from kstore.upkeep.verify.partition import LogHead, no_advance, verify_head
 
 __all__ = ["Found", "Gathered", "GatheredLog", "examined", "gather", "gathered_from", "largest", "logs_of"]
 
@@ -160,6 +160,14 @@ def _topic(log: Path) -> str:
     return log.name if owner is None else owner.topic
 
 
+def _head(log: Path, fs: FileSystem) -> LogHead | StorageError:
+    """``verify_head``, or the error, of which the statistics may find out more."""
+    try:
+        return verify_head(log, fs=fs)
+    except StorageError as error:
+        return error
+
+
 def examined(
     log: Path,
     *,
@@ -171,6 +179,8 @@ def examined(
 ) -> GatheredLog:
     """Everything about one log; the arguments are those of ``gather``. ``with_savings``: measure a sample of it."""
     observations = Observations(with_keys=deep)
+    # Before the statistics: what is appended meanwhile must not seem to be missing.
+    head = _head(log, fs)
     stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observer=observations.observer())
     gathered = GatheredLog(log, stats, timeline=observations.timeline, transactions=observations.transactions)
     gathered.keys = observations.keys
@@ -183,10 +193,11 @@ def examined(
             gathered.verification = verify_log(log, fs=fs, advance=advance)
             findings = gathered.verification.findings
         else:
+            if isinstance(head, StorageError):
+                raise head
             # The listing and the small files cost little; what both found of them is said once.
-            head = verify_head(log, fs=fs)
             head.log.end_offset = max(gathered.stats.end_offset, head.log.start_offset)
-            head.hold_against_end()
+            head.hold_against_end(fs)
             findings = [each for each in findings if each.kind not in ("state", "name")] + head.log.findings
     except StorageError as error:
         # The statistics continue where a verification ends, and have named the file.

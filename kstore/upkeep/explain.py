@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kstore.engine.ends import Ends
+from kstore.engine.reads import looked_up
 from kstore.engine.times import find_offset_by_timestamp
 from kstore.errors import CorruptDataError, OffsetOutOfRangeError
 from kstore.index import OffsetIndex, TimeIndex
@@ -48,6 +49,10 @@ def explain_offset(log: Log, offset: int) -> Explanation:
 
     Raises: OffsetOutOfRangeError, ClosedError, StorageError.
     """
+    return looked_up(reads_of(log).source, lambda: _explained_offset(log, offset))
+
+
+def _explained_offset(log: Log, offset: int) -> Explanation:
     explanation = Explanation()
     bound = _add_log(explanation, log)
     if not log.start_offset <= offset <= bound.high_watermark:
@@ -72,6 +77,10 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
 
     Raises: ClosedError, StorageError.
     """
+    return looked_up(reads_of(log).source, lambda: _explained_time(log, timestamp))
+
+
+def _explained_time(log: Log, timestamp: int) -> Explanation:
     explanation = Explanation()
     bound = _add_log(explanation, log)
     passed = 0

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kstore.engine.reader import open_reader
+from kstore.engine.reads import looked_up
 from kstore.errors import ConfigError
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.log import Log, reads_of
@@ -135,6 +136,10 @@ def pieces(log: Log, *, since_ms: int | None = None, piece_bytes: int = PIECE_BY
 
     Segments without a record at or after ``since_ms`` are left out. Raises: StorageError.
     """
+    return looked_up(reads_of(log).source, partial(_pieces, log, since_ms, piece_bytes))
+
+
+def _pieces(log: Log, since_ms: int | None, piece_bytes: int) -> list[Piece]:
     bound = reads_of(log).read_bound(committed=False)
     found = []
     for segment in reads_of(log).source.segments.snapshot.segments:

@@ -31,6 +31,7 @@ from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, T
 from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
+from kstore.upkeep.verify.changing import has_changed, look, settled_bases
 from kstore.upkeep.verify.findings import Advance, split_loss
 from kstore.upkeep.verify.partition import is_live, no_advance
 
@@ -120,6 +121,11 @@ class Stats:
         self.damage_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
+
+    def forget_damage(self) -> None:
+        """Drops what was found to be damaged or lost."""
+        self.damage_count = self.lost_count = self.fenced_count = 0
+        self.findings = []
 
     def add_loss(self, finding: Finding, losses: LossRanges) -> None:
         """Counts damaged or lost batches, except accepted ones."""
@@ -271,6 +277,7 @@ def log_stats(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
+        before = look(fs, directory, base_offset, following, is_last=following == OFFSET_MAX)
         if observer is not None:
             observer.segment(base_offset, following == OFFSET_MAX)
         segment = segment_stats(
@@ -286,6 +293,10 @@ def log_stats(
         )
         if segment is None:
             continue
+        if segment.damage_count:
+            bases_now = settled_bases(fs, directory, is_live=is_live(fs, directory))
+            if has_changed(fs, directory, before, base_offset, bases_now):
+                segment.forget_damage()  # what was cut or replaced while it was read looks damaged
         log.merge(segment)
         if segment.start_offset != NO_OFFSET:
             if log.start_offset == NO_OFFSET:

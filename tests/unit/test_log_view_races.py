@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -15,36 +14,9 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import ISOLATION_LEVELS, Durability, IsolationLevel
 from tests.evidence import Hung
-from tests.fake_fs import READS, Operation, WatchedFs
-
-Result = TypeVar("Result")
+from tests.meddling_fs import MeddlingFs
 
 OPERATIONS_MAX = 500
-
-
-class MeddlingFs(WatchedFs):
-    """Does something else once, before the operation of that number; counts reads, or the ``kinds``."""
-
-    def __init__(self, kinds: frozenset[str] = READS) -> None:
-        super().__init__()
-        self._kinds = kinds
-        self._count_left = -1
-        self._meddle: Callable[[], object] = int
-
-    def before(self, number: int, meddle: Callable[[], object]) -> None:
-        self._count_left, self._meddle = number, meddle
-
-    def is_past(self) -> bool:
-        """Whether it was done; from now on it is not."""
-        is_past, self._count_left = self._count_left < 0, -1
-        return is_past
-
-    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
-        if operation.kind in self._kinds and self._count_left >= 0:
-            self._count_left -= 1
-            if self._count_left < 0:
-                self._meddle()
-        return action()
 
 
 @pytest.mark.promise("bytes")

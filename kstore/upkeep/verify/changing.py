@@ -2,20 +2,23 @@
 
 A broker's cleaner, or kstore's in another process, gives the names of segments to other files. One file compared with
 the replacement of another looks damaged. So the files are examined before and after: if they, or the segment that
-follows, were replaced meanwhile, the findings mean nothing, and the segment is read again.
+follows, were replaced meanwhile, the findings mean nothing, and the segment is read again. A truncation leaves the last
+segment's file in place; kstore gives the log's record a new generation before it, though for other reasons too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
-from kstore.errors import CorruptDataError, FileMissingError
+from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import (
     INDEX_SUFFIX,
+    KSTORE_STATE,
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -23,8 +26,10 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.state.log_state import read_state
+from kstore.types import OFFSET_MAX
 
-__all__ = ["TRIES_MAX", "Sight", "look", "read_settled", "settled_bases"]
+__all__ = ["TRIES_MAX", "Sight", "generation_of", "has_changed", "look", "read_settled", "settled_bases"]
 
 Result = TypeVar("Result")
 
@@ -38,10 +43,14 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 class Sight(NamedTuple):
-    """The files of a segment at one moment, None for a missing one, and where the next segment starts."""
+    """The files of a segment at one moment, None for a missing one, and where the next segment starts.
+
+    ``generation`` is the one of the log's record, for the last segment.
+    """
 
     files: tuple[tuple[int, ...] | None, ...]
     following: int
+    generation: int = -1
 
 
 def look(fs: FileSystem, directory: Path, base_offset: int, following: int, *, is_last: bool) -> Sight:
@@ -54,7 +63,25 @@ def look(fs: FileSystem, directory: Path, base_offset: int, following: int, *, i
             found.append(None)
         else:
             found.append((stat.inode,) if is_last else (stat.inode, stat.size, stat.mtime_ns))
-    return Sight(tuple(found), following)
+    return Sight(tuple(found), following, generation_of(fs, directory) if is_last else -1)
+
+
+def generation_of(fs: FileSystem, directory: Path) -> int:
+    """The generation of the log's ``kstore.state``; -1 if it has none that can be read."""
+    try:
+        state = read_state(fs, directory / KSTORE_STATE)
+    except (StorageError, UnsupportedFormatError):
+        return -1
+    return -1 if state is None else state.generation
+
+
+def has_changed(fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int]) -> bool:
+    """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
+    at = bisect_right(bases, base_offset)
+    if not at or bases[at - 1] != base_offset:
+        return True
+    following = bases[at] if at < len(bases) else OFFSET_MAX
+    return look(fs, directory, base_offset, following, is_last=before.following == OFFSET_MAX) != before
 
 
 def settled_bases(fs: FileSystem, directory: Path, *, is_live: bool) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -37,7 +36,7 @@ from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import OFFSET_MAX
-from kstore.upkeep.verify.changing import TRIES_MAX, Sight, look, settled_bases
+from kstore.upkeep.verify.changing import TRIES_MAX, Sight, generation_of, has_changed, look, settled_bases
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
@@ -65,8 +64,8 @@ def verify_log(
         config: for ``max_batch_bytes_uncompressed``.
         advance: receives the number of further ``.log`` bytes read.
 
-    Another program may compact the log meanwhile: a segment that seems damaged is looked at again, and read again if
-    it is no longer the same. Batches of segments that were read before and after count twice.
+    Another program may compact or truncate the log meanwhile: a segment that seems damaged is looked at again, and
+    read again if it is no longer the same. Batches of segments that were read before and after count twice.
 
     Raises: StorageError if the directory cannot be listed or a segment cannot be read.
     """
@@ -113,25 +112,16 @@ def _verified(
         if is_missing or reading.damage_count > kept.damage_count:
             bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
             tries += 1
-            if tries < TRIES_MAX and _has_changed(fs, directory, before, base_offset, bases):
+            if tries < TRIES_MAX and has_changed(fs, directory, before, base_offset, bases):
                 reading, number = kept, kept.go_on(bases)
                 continue
             if is_missing:
                 raise FileMissingError(errno.ENOENT, "no such segment", files.path(LOG_SUFFIX))
-            if not is_final and any(_has_changed(fs, directory, sight, base, bases) for base, sight in seen):
+            if not is_final and any(has_changed(fs, directory, sight, base, bases) for base, sight in seen):
                 return None
         seen.append((base_offset, before))
         number, tries = number + 1, 0
-    return reading.finish()
-
-
-def _has_changed(fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int]) -> bool:
-    """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
-    at = bisect_right(bases, base_offset)
-    if not at or bases[at - 1] != base_offset:
-        return True
-    following = bases[at] if at < len(bases) else OFFSET_MAX
-    return look(fs, directory, base_offset, following, is_last=before.following == OFFSET_MAX) != before
+    return reading.finish(fs)
 
 
 class _Reading:
@@ -196,7 +186,7 @@ class _Reading:
         self._producers.note_run(run)
         self._epochs.note_run(run)
 
-    def finish(self) -> LogVerification:
+    def finish(self, fs: FileSystem) -> LogVerification:
         """The result, after the last segment."""
         log, producers = self._log, self._producers
         producers.end(log.end_offset)
@@ -205,7 +195,7 @@ class _Reading:
         log.last_stable_offset = log.end_offset
         if unstable is not None:
             log.last_stable_offset = max(min(unstable, log.end_offset), log.start_offset)
-        self._head.hold_against_end()
+        self._head.hold_against_end(fs)
         return log
 
 
@@ -242,17 +232,24 @@ class LogHead(NamedTuple):
         """Everything below it was durable, according to ``kstore.state``."""
         return 0 if self.state is None else max(self.state.recovery_point, self.state.durable_end)
 
-    def hold_against_end(self) -> None:
+    def hold_against_end(self, fs: FileSystem) -> None:
         """Adds durable offsets that are missing to ``log``, whose end is now known."""
-        _hold_against_ends(self.log, self.state, self.recovery_point)
+        log, state = self.log, self.state
+        missing = _missing_durable(log, state, self.recovery_point)
+        if missing and state is not None and generation_of(fs, Path(log.path)) != state.generation:
+            reason = f"the log ended at {log.end_offset}, and may have been truncated while it was read: not checked"
+            log.findings.append(Finding("note", "state", f"{log.path}/{KSTORE_STATE}", reason))
+        else:
+            log.findings += missing
 
 
 def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     """The first step of ``verify_log``. Raises: StorageError if the directory cannot be listed."""
     log = LogVerification(str(directory))
+    # Before the listing of the segments: what is appended after it must not seem to be missing.
+    state = _state(fs, directory, classify(fs.list(directory)), log)
     bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
     names = classify(fs.list(directory))
-    state = _state(fs, directory, names, log)
     marks = read_kafka_marks(fs, directory)
     log.findings.extend(_names(directory, names))
     log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, bases[0] if bases else 0)
@@ -312,21 +309,20 @@ def _names(directory: Path, names: DirectoryNames) -> list[Finding]:
     return found
 
 
-def _hold_against_ends(log: LogVerification, state: LogState | None, recovery_point: int | None) -> None:
-    """Everything that was durable must exist."""
+def _missing_durable(log: LogVerification, state: LogState | None, recovery_point: int | None) -> list[Finding]:
+    """What was durable and is not there."""
     path = f"{log.path}/{KSTORE_STATE}"
     # After a restart of the machine only "sync" promises more than a prefix.
     is_binding = state is not None and (state.clean or state.durability == "sync" or state.boot_id == boot_id())
     if state is not None and is_binding and state.durable_end > log.end_offset:
         reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
         # Known losses were reported with their segments.
-        for first, last in holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted)):
-            log.findings.append(Finding("damage", "state", path, reason, first=first, last=last))
+        missing = holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted))
+        return [Finding("damage", "state", path, reason, first=first, last=last) for first, last in missing]
     if state is None and recovery_point is not None and recovery_point > log.end_offset:
         reason = f"the store's recovery point is {recovery_point}, but the log ends at {log.end_offset}"
-        log.findings.append(
-            Finding("damage", "checkpoint", log.path, reason, first=log.end_offset, last=recovery_point - 1)
-        )
+        return [Finding("damage", "checkpoint", log.path, reason, first=log.end_offset, last=recovery_point - 1)]
+    return []
 
 
 def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None:

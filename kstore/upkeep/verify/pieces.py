@@ -212,5 +212,5 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         producers = ProducerCheck(fs, Path(log.path), head.snapshots, 0)
         producers.end(log.end_offset)
         log.findings += producers.findings
-    head.hold_against_end()
+    head.hold_against_end(fs)
     return log
