@@ -219,10 +219,10 @@ class LogSegment:
     def resize(self, size: int) -> None:
         """Applies the writer process's changes of the file: its size, -1 to look when it is needed."""
         if size != self._size:
-            self._largest = None
-            # The indexes have grown with it.
-            self.drop_indexes()
+            # First: whoever looks the time up meanwhile then drops it.
             self._changed()
+            self._largest = None
+            self.drop_indexes()  # they have grown with it
         self._size = size
 
     def forget(self) -> None:
@@ -451,11 +451,14 @@ class LogSegment:
         if tail is not None:
             return TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
         largest = self._largest
-        if largest is None and stop <= UNINDEXED_BYTES:
+        if largest is not None:
+            return largest
+        change_count = self.change_count
+        if stop <= UNINDEXED_BYTES:
             file = self._open_log()
             stop = self.size_in(file) if stop < 0 else stop
             if stop <= UNINDEXED_BYTES:
-                largest = self._largest = largest_of_plain(file, stop, self.base_offset)
+                largest = largest_of_plain(file, stop, self.base_offset)
         if largest is None:
             located = self._last_time(stop, repair=repair)
             if repair and not self.is_examined and self._is_far(located, stop) and self._repair():
@@ -463,7 +466,9 @@ class LogSegment:
                 located = self._last_time(stop, repair=False) if largest is None else None
             if largest is None:
                 largest = self._walk_for_largest(stop, located)
-            self._largest = largest
+        self._largest = largest
+        if self.change_count != change_count:
+            self._largest = None  # see size_in
         return largest
 
     @property
@@ -509,9 +514,8 @@ class LogSegment:
         return largest
 
     def offset_before_time(self, timestamp: int, stop: int, *, repair: bool = True) -> int:
-        """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base.
-
-        Every record before it is older than ``timestamp``."""
+        """The offset of the greatest time index entry <= ``timestamp`` that its batch agrees with, else the base. Every
+        record before it is older."""
         try:
             entry = self.time_index().lookup(timestamp)
         except INDEX_FAILURES:
@@ -519,11 +523,9 @@ class LogSegment:
         if entry.timestamp == NO_TIMESTAMP:
             return self.base_offset
         if self._bears_out(entry, stop, repair=repair) is None:
-            return (
-                self.offset_before_time(timestamp, stop, repair=False)
-                if repair and self._repair()
-                else self.base_offset
-            )
+            if repair and self._repair():
+                return self.offset_before_time(timestamp, stop, repair=False)
+            return self.base_offset
         return entry.offset
 
     def batch_at(self, offset: int, stop: int, *, repair: bool = True) -> BatchPosition | None:

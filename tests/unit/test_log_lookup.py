@@ -11,6 +11,8 @@ import pytest
 
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError
 from kstore.log import Log, writer_of
+from kstore.segment import UNINDEXED_BYTES, LogSegment
+from kstore.segments.small import largest_of_plain
 from tests.fake_clock import ManualClock
 from tests.log_cases import data, edit, marker, offsets, segment_bases, transaction
 from tests.log_helpers import TIME
@@ -26,6 +28,34 @@ def test_the_greatest_time_is_that_of_a_record_that_is_left(tmp_path: Path) -> N
         log.roll()
         log.append_many([b"x"] * 2, timestamps=[TIME + 20, TIME + 30])
         assert log.offset_for_time("max_timestamp") == 2
+
+
+@pytest.mark.parametrize("size", [10, 2 * UNINDEXED_BYTES], ids=["small", "walked"])
+def test_the_greatest_time_that_is_remembered_is_not_from_before_an_append_in_another_process(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Log(tmp_path / "log", durability="os", clock=ManualClock(TIME)) as log,
+        Log(tmp_path / "log", read_only=True) as view,
+    ):
+        log.append(b"x" * size, timestamp=TIME + 1)
+        ends: list[int] = []
+
+        def grows_after(look: Callable[..., Any]) -> Callable[..., Any]:
+            def looked(*arguments: Any) -> Any:
+                found = look(*arguments)
+                if not ends:
+                    log.append(b"x", timestamp=TIME + 2)
+                    ends.append(view.end_offset)  # as another thread that looks for the end
+                return found
+
+            return looked
+
+        monkeypatch.setattr("kstore.segment.largest_of_plain", grows_after(largest_of_plain))
+        monkeypatch.setattr(LogSegment, "_walk_for_largest", grows_after(LogSegment._walk_for_largest))
+        assert view.offset_for_time(TIME + 1) == 0
+        assert ends == [2]
+        assert view.offset_for_time(TIME + 2) == 1
 
 
 def test_the_end_of_a_transaction_counts_as_a_record_as_at_a_broker(tmp_path: Path) -> None:
