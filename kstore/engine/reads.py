@@ -97,14 +97,14 @@ class LogReads:
         source = self.source
         if self._aborted is not None:
             return self._aborted
-        truncation_count = source.truncation_count
-        try:
-            return source.producers.aborted_transactions(start, stop)
-        except (CorruptIndexError, FileNotFoundError):
-            source.settle()
-            if source.truncation_count == truncation_count:
-                raise
-            return source.producers.aborted_transactions(start, stop)
+        while True:
+            truncation_count = source.truncation_count
+            try:
+                return source.producers.aborted_transactions(start, stop)
+            except (CorruptIndexError, FileNotFoundError):
+                source.settle()
+                if source.truncation_count == truncation_count:
+                    raise
 
     def refreshed(self) -> LogSource:
         """The writer or the view, after it has taken in what another process has done; waits for nothing."""

@@ -84,8 +84,9 @@ class SegmentTimes:
         ):
             return table
         sealed = segments[:-1]
-        times = self._times_of(sealed, last.base_offset if last is not None else 0, ends)
+        # Before the times: a segment that changes while they are read is read again.
         counts = [segment.change_count for segment in sealed]
+        times = self._times_of(sealed, last.base_offset if last is not None else 0, ends)
         self._table = table = _Table(snapshot, sealed, last, times, list(accumulate(times, max)), counts)
         return table
 
