@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kstore.engine.directory import is_log
-from kstore.errors import ConfigError, DivergedError, FileMissingError, KstoreError, NotALogError, PathLike
+from kstore.errors import (
+    ConfigError,
+    DivergedError,
+    FileMissingError,
+    KstoreError,
+    NotALogError,
+    PathLike,
+    StorageError,
+)
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name, topic_partition
@@ -30,7 +38,7 @@ __all__ = ["mirror", "size_of"]
 
 Advance = Callable[[int], None]
 
-# Retention may remove a file during its copy: then the log is examined again.
+# Retention may remove a file during its copy, or a writer truncate the log: then it is examined again.
 TRIES = 5
 
 
@@ -121,15 +129,16 @@ def _logs_in(at: Location) -> list[str] | None:
 def _mirror_log(origin: Location, copy: Location, options: Options, advance: Advance) -> MirroredLog:
     for attempt in range(TRIES):
         result = MirroredLog(origin.path.name, origin.url, copy.url, dry_run=options.dry_run)
+        job = _Job(origin, copy, options, advance, result)
         try:
-            _Job(origin, copy, options, advance, result).run()
+            job.run()
         except FileMissingError as error:
             result.error = error
-            if attempt + 1 < TRIES and str(error.filename).startswith(origin.url):
-                continue
+            job.is_outdated |= str(error.filename).startswith(origin.url)
         except KstoreError as error:
             result.error = error
-        return result
+        if not job.is_outdated or attempt + 1 == TRIES:
+            return result
     raise AssertionError("the last try returns")
 
 
@@ -144,6 +153,8 @@ class _Job:
         self._options = options
         self._advance = advance
         self._result = result
+        # Whether the source was cut, or segments of it were replaced, meanwhile: then the copy is a mixture.
+        self.is_outdated = False
 
     def run(self) -> None:
         copy, dry_run = self._copy, self._options.dry_run
@@ -156,6 +167,10 @@ class _Job:
                 target = RemoteTarget(copy, dry_run=dry_run)
             try:
                 self._mirror(source, target)
+                self.is_outdated = source.was_cut()
+            except StorageError:
+                self.is_outdated = source.was_cut()
+                raise
             finally:
                 target.close()
         finally:

@@ -58,6 +58,7 @@ class SourceLog:
         context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
         view = LogView(context)
         self._view = view
+        self._cut_count = view.cut_count
         self.start_offset = view.ends.start_offset
         self.end_offset = view.ends.high_watermark
         self.losses = view.losses
@@ -97,6 +98,13 @@ class SourceLog:
     def closed(self) -> bool:
         """Whether no writer is open and the log was closed cleanly, so that the last indexes are whole too."""
         return self._view.report.clean
+
+    def was_cut(self) -> bool:
+        """Whether the log was cut, or segments of it replaced, since it was examined. Raises: StorageError."""
+        if self.at.local is None:
+            return False  # only sealed segments are there, which nothing replaces in place
+        self._view.settle()
+        return self._view.cut_count != self._cut_count
 
     def path(self, base_offset: int, suffix: str) -> str:
         return f"{self.at.path}/{segment_name(base_offset, suffix)}"
