@@ -14,7 +14,8 @@ from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.compaction.cleaner import CompactionReport
-from kstore.config import parse_size
+from kstore.config import LogConfig, parse_size
+from kstore.errors import ConfigError
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
@@ -60,6 +61,15 @@ def command(
     Compaction keeps the last record of each key, with its offset. A null value, a tombstone, marks the key as deleted
     and is itself removed later. A log that another process writes to is refused.
     """
+    # Every value is checked before a log is opened: a refused command has sealed no segment.
+    try:
+        LogConfig.from_settings(delete_retention_ms=delete_retention)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--delete-retention") from None
+    map_bytes = _size(map_size, "--map-size")
+    rate = None if bytes_per_second is None else _size(bytes_per_second, "--bytes-per-second")
+    if rate == 0:
+        raise click.BadParameter("0, expected a size above 0", param_hint="--bytes-per-second")
     is_damaged = False
     for directory in directories:
         for path in find_logs(Path(directory)):
@@ -69,10 +79,8 @@ def command(
                 report = log.compact(
                     whole=whole,
                     keep_keyless=not drop_keyless,
-                    map_bytes=_size(map_size, "--map-size"),
-                    bytes_per_second=None
-                    if bytes_per_second is None
-                    else _size(bytes_per_second, "--bytes-per-second"),
+                    map_bytes=map_bytes,
+                    bytes_per_second=rate,
                 )
             is_damaged |= bool(report.corrupt)
             if form == "json":

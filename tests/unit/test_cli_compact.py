@@ -57,3 +57,21 @@ def test_damage_is_reported_and_left(log: Path, capsys: pytest.CaptureFixture[st
 def test_a_size_that_is_none_is_bad_usage(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compact", "--map-size", "much", str(log)]) == 2
     assert "'much' is not a size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--map-size", "much"),
+        ("--bytes-per-second", "fast"),
+        ("--bytes-per-second", "0"),
+        ("--delete-retention", "soon"),
+    ],
+    ids=lambda option: "-".join(option).strip("-"),
+)
+def test_a_refused_option_seals_no_segment(
+    log: Path, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compact", "--roll", *option, str(log)]) == 2
+    assert option[0] in capsys.readouterr().err
+    assert [path.name for path in log.glob("*.log")] == [f"{0:020d}.log"]
