@@ -10,6 +10,7 @@ import click
 
 from kstore.cli.settings import parse_settings
 from kstore.errors import ConfigError, TopicNotFoundError
+from kstore.files.paths import validate_topic
 from kstore.producer.config import ProducerConfig
 from kstore.producer.producer import Producer
 from kstore.store import Store
@@ -77,6 +78,8 @@ def opened_producer(
     """
     if partitions is not None and not create_topic:
         raise click.UsageError("--partitions needs --create-topic")
+    if create_topic:
+        validate_topic(topic)  # before there is a store: a mistyped name creates none
     with Store(directory, create=create_topic, durability=durability) as store:
         # A missing topic cannot appear: this process has the store's lock.
         if topic not in store.topics():

@@ -19,6 +19,7 @@ from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
+from kstore.files.paths import validate_topic
 from kstore.log import Log
 from kstore.queue.items import Shown
 from kstore.queue.view import QueueView
@@ -147,6 +148,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
 
     Lines are put as they arrive: a slow writer's at once, a fast one's many at a time.
     """
+    validate_topic(name)  # before there is a store: a mistyped name creates none
     count = 0
     with Store(directory, background=False, shared=shared) as store, held_interrupts() as interrupts:
         queue = store.queue(name)

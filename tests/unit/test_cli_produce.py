@@ -375,3 +375,11 @@ def test_a_second_ctrl_c_does_not_wait_for_deliveries(tmp_path: Path, capsys: py
         "kstore: interrupted after line 2; what was sent is being delivered",
         "kstore: interrupted again: 2 of 2 records are not known to be delivered",
     ]
+
+
+def test_a_name_that_no_topic_can_have_creates_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"a\n")
+    assert main(["produce", str(tmp_path / "s"), "bad/name", str(lines), "--create-topic"]) == 1
+    assert "topic name 'bad/name'" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()

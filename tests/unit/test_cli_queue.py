@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 import kstore
+from kstore.cli.main import main
 from kstore.cli.queue import command
 from kstore.cli.status import BROKEN_PIPE, INTERRUPTED
 from kstore.cli.time_type import timestamp_text
@@ -132,3 +134,9 @@ def test_a_reader_that_goes_away_leaves_what_it_has_not_read(tmp_path: Path) -> 
     assert left[-1] == b"49999\n"
     drained = 50_000 - len(left)
     assert left[0] == b"%d\n" % drained
+
+
+def test_a_name_that_no_queue_can_have_creates_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "put", str(tmp_path / "s"), "bad/name"]) == 1
+    assert "topic name 'bad/name'" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
