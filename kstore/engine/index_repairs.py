@@ -96,8 +96,8 @@ class IndexRepairs:
     def forget(self, segment: LogSegment) -> None:
         """Drops a segment that has changed, after its ``change_count`` shows that."""
         with self._lock:
+            segment.is_examined = False  # first: an interrupt may come before the next step
             self._drop(segment)
-            segment.is_examined = False
 
     def repair(self, segment: LogSegment) -> bool:
         """Checks the indexes of ``segment`` against its batches; rebuilds what is missing or wrong.
@@ -139,14 +139,15 @@ class IndexRepairs:
             if segment.change_count != change_count:
                 return  # written to, cut or replaced since: the next lookup checks again
             self._drop(segment)
-            segment.examined(scanned.rebuilt, scanned.size)
             if indexes:
                 self._kept[segment] = indexes
                 self._kept_bytes += sum(index.memory_bytes for index in indexes.values())
+            # Only now: after an interrupt before it, the next lookup rebuilds them again.
+            segment.examined(scanned.rebuilt, scanned.size)
             while self._kept_bytes > KEPT_BYTES_MAX:
                 evicted = next(iter(self._kept))
-                self._drop(evicted)
                 evicted.is_examined = False
+                self._drop(evicted)
 
     def _drop(self, segment: LogSegment) -> None:
         indexes = self._kept.pop(segment, None)

@@ -16,8 +16,8 @@ from kstore.engine import index_repairs
 from kstore.engine.index_repairs import ScannedSegment, scan_segment
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError, PathLike
 from kstore.files.local import SYSTEM_FS
-from kstore.indexes.rebuild import IndexBuilder
-from kstore.log import Log, reads_of
+from kstore.indexes.rebuild import IndexBuilder, RebuiltIndexes
+from kstore.log import Log, reads_of, writer_of
 from kstore.segment import LogSegment
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
@@ -533,6 +533,29 @@ def test_damage_in_the_segment_is_what_it_was_and_is_scanned_once(closed: Path, 
             with pytest.raises(CorruptBatchError):
                 look_up(log, lost.base_offset)
     assert scans.count(base) == 1
+
+
+def test_an_interrupt_just_before_a_rebuilt_index_is_kept_does_not_lose_it(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = spoil(closed, SPOILED["lost"], ".index")
+    examined = LogSegment.examined
+    interrupts: Iterator[BaseException] = iter([KeyboardInterrupt()])
+
+    def interrupted(segment: LogSegment, rebuilt: RebuiltIndexes, size: int) -> None:
+        examined(segment, rebuilt, size)
+        for error in interrupts:
+            raise error
+
+    monkeypatch.setattr(LogSegment, "examined", interrupted)
+    with opened(closed) as log:
+        wanted = middle(closed)
+        with pytest.raises(KeyboardInterrupt):
+            look_up(log, wanted)
+        assert look_up(log, wanted) == wanted
+        found = writer_of(log).files.segments.floor(wanted)
+        assert found is not None
+        assert found.offset_index().size == len(good[found.path(".index").name])
 
 
 def test_an_interrupt_in_a_scan_leaves_the_next_lookup_to_rebuild(
