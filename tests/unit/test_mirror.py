@@ -13,7 +13,7 @@ import pytest
 from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError
 from kstore.files.lock import DirectoryLock
 from kstore.files.remote import open_remote
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.record.walk import Damage
 from kstore.rules.mirror import SegmentFile, match_segments, start_of_target
 from kstore.upkeep.mirror import mirror, size_of
@@ -274,6 +274,20 @@ def test_a_source_that_does_not_continue_its_copy_is_refused(change: Callable[[P
     run(source, target, force=True)
     assert segment_files(target) == segment_files(source)
     assert values(target, read_only=False) == values(source)
+
+
+def test_a_source_that_begins_anew_within_the_last_segment_of_its_copy_is_refused(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 100)
+    run(source, target)
+    with Log(source) as log:
+        writer_of(log).truncate_fully_and_start_at(99)
+        log.append(b"anew")
+    with pytest.raises(DivergedError, match="ends at offset 100, but the source begins at offset 99"):
+        run(source, target)
+    run(source, target, force=True)
+    *_, last = values(target, read_only=False)
+    assert last == b"anew"
 
 
 def test_a_copy_that_was_written_to_is_refused(tmp_path: Path) -> None:

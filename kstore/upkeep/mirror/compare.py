@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 from kstore.errors import TruncatedFileError
 from kstore.files.fs import File
 from kstore.record.batch import BATCH_HEADER_BYTES
+from kstore.record.headers import walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 
-__all__ = ["Fit", "checked_chunks", "ends_equal", "fit", "plain_chunks"]
+__all__ = ["Fit", "checked_chunks", "end_offset", "ends_equal", "fit", "plain_chunks"]
 
 COPY_BYTES = 1 << 20
 # The last batch is within this, unless it is larger than brokers accept by default.
@@ -61,6 +62,15 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
             return found
         position = found + size
     return None
+
+
+def end_offset(target: File, size: int, base_offset: int) -> int:
+    """The offset after the last whole batch in the first ``size`` bytes."""
+    end = base_offset
+    for item in walk_headers(target, size, next_offset=base_offset):
+        if not isinstance(item, Damage):
+            end = item[1].last_offset + 1
+    return end
 
 
 def ends_equal(source: File, target: File, size: int) -> bool:

@@ -29,7 +29,7 @@ from kstore.record.walk import Damage
 from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX, losses_of
 from kstore.types import CorruptRange
-from kstore.upkeep.mirror.compare import checked_chunks, ends_equal, fit, plain_chunks
+from kstore.upkeep.mirror.compare import checked_chunks, end_offset, ends_equal, fit, plain_chunks
 from kstore.upkeep.mirror.report import MirroredLog
 from kstore.upkeep.mirror.source import NamedFile, SourceLog
 from kstore.upkeep.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
@@ -223,6 +223,12 @@ class _Job:
         if matching.foreign:
             diverged = matching.foreign[0]
             reason = f"segment {diverged} is not in the source, which ends at offset {source.end_offset}"
+        elif matching.old and matching.old[-1] == there[-1].base_offset:
+            # Nothing follows it there, so its end is not known by a name.
+            end, first = self._end_of(target, there[-1]), source.segments[0].base_offset
+            if end > first:
+                diverged = there[-1].base_offset
+                reason = f"segment {diverged} ends at offset {end}, but the source begins at offset {first}"
         for segment in source.segments:
             base = segment.base_offset
             if diverged is not None and base >= diverged:
@@ -245,6 +251,13 @@ class _Job:
             )
         rest = source.segments[len(steps) :]
         return steps + [Step(segment, "copy", 0, segment.base_offset) for segment in rest], diverged
+
+    def _end_of(self, target: Target, segment: SegmentFile) -> int:
+        copy = target.open(segment_name(segment.base_offset, LOG_SUFFIX))
+        try:
+            return end_offset(copy, segment.size, segment.base_offset)
+        finally:
+            copy.close()
 
     def _compare(
         self, source: SourceLog, target: Target, segment: SegmentFile, size: int, *, is_last: bool
