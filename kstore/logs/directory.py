@@ -403,9 +403,10 @@ class LogDirectory:
                 if not self.fs.exists(path):
                     continue  # an earlier call has done that
                 going = marked_dir_name(owner, uuid.uuid4().hex, DELETE_MARK)
+                # First: after an interrupt just after the rename, nothing else here would remember it.
+                self._deleted.append(_Deleted(going, due))
                 with lock_past_lone_writers(path, mode=self._mode):
                     self.fs.rename(path, self.path / going)
-                self._deleted.append(_Deleted(going, due))
             # Before the entry goes: a directory without one would be a topic again.
             self.fs.sync_dir(self.path)
             self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}

@@ -18,7 +18,7 @@ from kstore.errors import ClosedError, ForkedError, KstoreError, TopicExistsErro
 from kstore.files.local import SYSTEM_FS
 from kstore.store import Store
 from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, Fault
+from tests.fake_fs import FailingFs, Fault, Operation, WatchedFs
 
 SMALL: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "durability": "os"}
 MAY_BE = (ClosedError, TopicNotFoundError)
@@ -175,6 +175,30 @@ def test_a_deletion_that_an_error_ended_is_finished_by_the_next_removal(tmp_path
         assert not list((tmp_path / "s").glob("orders-*"))
         store.create_topic("orders")
         assert store.partitions("orders") == [0]
+
+
+class InterruptingFs(WatchedFs):
+    """Raises KeyboardInterrupt just after the first rename."""
+
+    is_over = False
+
+    def perform(self, operation: Operation, action: Callable[[], Any]) -> Any:
+        result = action()
+        if operation.kind == "rename" and str(operation.path).endswith("orders-0") and not self.is_over:
+            self.is_over = True
+            raise KeyboardInterrupt
+        return result
+
+
+def test_an_interrupted_deletion_leaves_no_directory_that_nothing_removes(tmp_path: Path) -> None:
+    fs = InterruptingFs()
+    with opened(tmp_path / "s", fs=fs, clock=ManualClock(), file_delete_delay_ms=0) as store:
+        store.create_topic("orders", 2)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_topic("orders")
+        assert fs.is_over
+        store.run_task("removal")
+        assert not list((tmp_path / "s").glob("orders-*"))
 
 
 AT_EXIT = """
