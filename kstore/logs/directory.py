@@ -314,8 +314,14 @@ class LogDirectory:
             replace_file(self.fs, self.path / name, data, mode=self._mode)
 
     def _store_topics(self, topics: Mapping[str, TopicEntry]) -> None:
-        replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
-        self.topics = topics
+        try:
+            replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
+            self.topics = topics
+        except (KeyboardInterrupt, MemoryError):
+            # The file decides: a topic that it says is deleted must not take records.
+            with suppress(KstoreError):
+                self.look()
+            raise
 
     def create(self, name: str, entry: TopicEntry) -> None:
         """Creates the partitions from ``entry.made`` to ``entry.partitions`` of a new topic, or of one that grows.
@@ -391,7 +397,7 @@ class LogDirectory:
         self.store_topic(name, replace(self.topics[name], deleting=True))
 
     def finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
-        """Renames the directories of a topic, to be removed after a delay. Durable on return.
+        """Renames the directories of a topic, whose logs are closed, to be removed after a delay. Durable on return.
 
         After an exception it may be called again.
         """
@@ -412,17 +418,6 @@ class LogDirectory:
             self.partitions = {topic: numbers for topic, numbers in self.partitions.items() if topic != name}
             self._checkpoints.forget(owners)
             self.store_topic(name, None)
-
-    def finish_deletions(self) -> None:
-        """Continues deletions that an error interrupted. Raises: the first failure, after trying all."""
-        failure: KstoreError | None = None
-        for name in [name for name, entry in self.topics.items() if entry.deleting]:
-            try:
-                self.finish_delete(name)
-            except KstoreError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
 
     def remove_deleted(self, *, at_once: bool = False) -> int:
         """Removes what was deleted long enough ago; returns the number of directories. Raises: StorageError."""

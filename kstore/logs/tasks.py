@@ -188,9 +188,8 @@ class StoreTasks:
         """Continues interrupted deletions of topics, then removes the files of segments and topics that were deleted
         long enough ago."""
         try:
-            with self._topics.changing():
-                if not self._directory.shared:
-                    self._directory.finish_deletions()
+            if not self._directory.shared:
+                self._topics.finish_deletions()
         finally:
             try:
                 self._each(

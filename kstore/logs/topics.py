@@ -264,7 +264,7 @@ class Topics:
             found = directory.topics.get(name)
             if found is not None and found.deleting:
                 self.check_alone("a topic whose deletion was not finished")
-                directory.finish_delete(name)  # an error has interrupted its deletion
+                self._finish_delete(name)  # an error has interrupted its deletion
             elif directory.numbers(name) or (found is not None and found.made):
                 if exist_ok:
                     return
@@ -348,22 +348,40 @@ class Topics:
         directory = self.directory
         with self._lock:
             _, numbers = directory.topic(name)
-            owners = [TopicPartition(name, number) for number in numbers]
             try:
-                config, _ = self.settings.of(owners[0])
+                config, _ = self.settings.of(TopicPartition(name, numbers[0]))
             except ConfigError:
                 config = self.settings.defaults
             delay = config.file_delete_delay_ms / 1000
             directory.begin_delete(name)
-            self._unclean.difference_update(owners)
-            for owner in owners:
-                try:
-                    self.logs.close(owner)
-                except StorageError as error:
-                    logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
-                self.logs.forget(owner)
-            directory.finish_delete(name, delay_seconds=delay)
+            self._finish_delete(name, delay_seconds=delay)
             return delay
+
+    def _finish_delete(self, name: str, *, delay_seconds: float = 0.0) -> None:
+        """Closes the logs of a topic whose deletion is decided, and deletes it; after an exception it may be called
+        again."""
+        directory = self.directory
+        owners = [TopicPartition(name, number) for number in directory.partitions.get(name, ())]
+        self._unclean.difference_update(owners)
+        for owner in owners:
+            try:
+                self.logs.close(owner)
+            except StorageError as error:
+                logger.warning("%s: closed for its deletion: %s", directory.partition_path(owner), error)
+            self.logs.forget(owner)
+        directory.finish_delete(name, delay_seconds=delay_seconds)
+
+    def finish_deletions(self) -> None:
+        """Continues deletions that an error interrupted. Raises: the first failure, after trying all."""
+        failure: KstoreError | None = None
+        with self._lock:
+            for name in [name for name, entry in self.directory.topics.items() if entry.deleting]:
+                try:
+                    self._finish_delete(name)
+                except KstoreError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kstore.errors import ClosedError, ForkedError, KstoreError, TopicExistsError, TopicNotFoundError
 from kstore.files.local import SYSTEM_FS
+from kstore.logs.open_logs import OpenLogs
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault, Operation, WatchedFs
@@ -178,14 +180,14 @@ def test_a_deletion_that_an_error_ended_is_finished_by_the_next_removal(tmp_path
 
 
 class InterruptingFs(WatchedFs):
-    """Raises KeyboardInterrupt just after the first rename."""
+    """Raises KeyboardInterrupt once, just after the next rename of ``name``."""
 
-    is_over = False
+    name: str | None = None
 
     def perform(self, operation: Operation, action: Callable[[], Any]) -> Any:
         result = action()
-        if operation.kind == "rename" and str(operation.path).endswith("orders-0") and not self.is_over:
-            self.is_over = True
+        if self.name is not None and operation.kind == "rename" and self.name in str(operation.path):
+            self.name = None
             raise KeyboardInterrupt
         return result
 
@@ -194,11 +196,46 @@ def test_an_interrupted_deletion_leaves_no_directory_that_nothing_removes(tmp_pa
     fs = InterruptingFs()
     with opened(tmp_path / "s", fs=fs, clock=ManualClock(), file_delete_delay_ms=0) as store:
         store.create_topic("orders", 2)
+        fs.name = "orders-0"
         with pytest.raises(KeyboardInterrupt):
             store.delete_topic("orders")
-        assert fs.is_over
         store.run_task("removal")
         assert not list((tmp_path / "s").glob("orders-*"))
+
+
+@pytest.mark.parametrize("with_removal", [True, False], ids=["removal", "create"])
+def test_a_topic_that_is_made_anew_after_an_interrupted_deletion_keeps_its_records(
+    with_removal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "s", clock=ManualClock()) as store:
+        store.create_topic("orders")
+        log = store.log("orders")
+        log.append(b"old")
+        with monkeypatch.context() as interrupting:
+            # Before any log of the topic is closed.
+            interrupting.setattr(OpenLogs, "close", mock.Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                store.delete_topic("orders")
+        if with_removal:
+            store.run_task("removal")
+        store.create_topic("orders")
+        assert log.closed
+        store.log("orders").append(b"new")
+    with opened(tmp_path / "s") as store:
+        assert [record.value for record in store.log("orders").read()] == [b"new"]
+
+
+def test_a_topic_whose_deletion_was_interrupted_just_after_it_was_decided_takes_no_records(tmp_path: Path) -> None:
+    fs = InterruptingFs()
+    with opened(tmp_path / "s", fs=fs, clock=ManualClock()) as store:
+        store.create_topic("orders")
+        fs.name = "kstore.topics"
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError):
+            store.log("orders")
+    with opened(tmp_path / "s") as store:
+        assert store.topics() == []
 
 
 AT_EXIT = """

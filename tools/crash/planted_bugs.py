@@ -42,9 +42,23 @@ MUTANTS = (
     Mutant(
         "a replaced segment opens the files of the one that replaces it",
         "kstore/segment.py",
-        "        if self._retired:\n            path",
-        "        if False:\n            path",
+        "        if self._retired:\n            raise",
+        "        if False:\n            raise",
         "tests/unit/test_swap_readers.py",
+    ),
+    Mutant(
+        "a read-only log reads the file of a segment that another process has replaced",
+        "kstore/segments/pin.py",
+        "        if self.is_lost(fs, path):",
+        "        if False:",
+        "tests/unit/test_reads_after_cuts.py",
+    ),
+    Mutant(
+        "a truncation during a verification is damage",
+        "kstore/engine/check.py",
+        "            if source.truncation_count != truncation_count:",
+        "            if False:",
+        "tests/unit/test_log_view_races.py",
     ),
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
