@@ -296,7 +296,19 @@ def log_stats(
         if segment.damage_count:
             bases_now = settled_bases(fs, directory, is_live=is_live(fs, directory))
             if has_changed(fs, directory, before, base_offset, bases_now):
-                segment.forget_damage()  # what was cut or replaced while it was read looks damaged
+                # What was cut or replaced while it was read looks damaged; what is damaged still is.
+                stop = next((base for base in bases_now if base > base_offset), OFFSET_MAX)
+                again = segment_stats(
+                    fs,
+                    path,
+                    base_offset=base_offset,
+                    offset_stop=stop,
+                    is_live_end=is_live_end,
+                    deep=deep,
+                    losses=losses,
+                )
+                if again is None or not again.damage_count:
+                    segment.forget_damage()
         log.merge(segment)
         if segment.start_offset != NO_OFFSET:
             if log.start_offset == NO_OFFSET:

@@ -23,6 +23,8 @@ from kstore.upkeep.mirror import mirror
 from kstore.upkeep.search import Pattern, pieces, search
 from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import Finding, verify_log
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import join, pieces_of, verify_piece
 from tests.evidence import Hung
 from tests.meddling_fs import MeddlingFs
 from tests.selection import tries
@@ -213,5 +215,39 @@ def test_a_mirror_of_a_log_that_changes_meanwhile_is_whole_or_refused(
         _hold_findings(each for each in verify_log(copy).findings if each.kind not in ("index", "timeindex"))
         if not fs.is_past():
             tried("states", number)
+            return
+        assert number < OPERATIONS_MAX, Hung(f"more than {OPERATIONS_MAX} operations")
+
+
+def _verified_in_pieces(path: Path, fs: FileSystem) -> Iterable[Finding]:
+    head = verify_head(path, fs=fs)
+    return join(head, [verify_piece(piece, fs=fs) for piece in pieces_of(head, is_live=True)], fs=fs).findings
+
+
+FINDERS: dict[str, Callable[[Path, FileSystem], Iterable[Finding]]] = {
+    "verify": lambda path, fs: verify_log(path, fs=fs).findings,
+    "verify-pieces": _verified_in_pieces,
+    "stats-deep": lambda path, fs: log_stats(path, fs=fs, deep=True).findings,
+}
+
+
+@pytest.mark.parametrize("name", FINDERS)
+def test_damage_in_the_last_segment_is_found_although_its_writer_changes_the_log_s_record(
+    name: str, tmp_path: Path
+) -> None:
+    for number in itertools.count():
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with Log(path, durability="interval") as writer:
+            _append(writer, "old", 4, OLD_BYTES)
+            with (path / f"{0:020d}.log").open("r+b") as file:
+                file.seek(100)
+                file.write(b"damage")
+
+            fs.before(number, writer.flush)
+            found = [each for each in FINDERS[name](path, fs) if each.severity == "damage" and each.kind == "batch"]
+            assert found, f"before operation {number}"
+        if not fs.is_past():
+            assert number
             return
         assert number < OPERATIONS_MAX, Hung(f"more than {OPERATIONS_MAX} operations")

@@ -282,12 +282,12 @@ def test_a_source_that_begins_anew_within_the_last_segment_of_its_copy_is_refuse
     run(source, target)
     with Log(source) as log:
         writer_of(log).truncate_fully_and_start_at(99)
-        log.append(b"anew")
+        log.append(b"new")
     with pytest.raises(DivergedError, match="ends at offset 100, but the source begins at offset 99"):
         run(source, target)
     run(source, target, force=True)
     *_, last = values(target, read_only=False)
-    assert last == b"anew"
+    assert last == b"new"
 
 
 def test_a_copy_that_was_written_to_is_refused(tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ class Sight(NamedTuple):
     following: int
     generation: int = -1
 
+    def has_same_files(self, other: Sight) -> bool:
+        return self._replace(generation=-1) == other._replace(generation=-1)
+
 
 def look(fs: FileSystem, directory: Path, base_offset: int, following: int, *, is_last: bool) -> Sight:
     """``is_last``: a writer may be writing to it, so its files may grow. Raises: StorageError."""

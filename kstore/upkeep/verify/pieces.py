@@ -21,7 +21,7 @@ from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
-from kstore.upkeep.verify.changing import Sight, look, settled_bases
+from kstore.upkeep.verify.changing import Sight, generation_of, look, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, no_advance, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
@@ -96,8 +96,15 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
 def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None) -> PieceVerification:
     """Reads one segment with its indexes and snapshots; unreadable data is damage too.
 
-    A segment that another program replaces meanwhile is not checked, which is a note.
+    A segment that another program replaces meanwhile is not checked, which is a note. What looks damaged in the last
+    one, and may have been cut meanwhile, is read once more.
     """
+    found = _verified(piece, fs, config)
+    may_be_cut = piece.is_last and found.sight.generation != generation_of(fs, Path(piece.directory))
+    return _verified(piece, fs, config) if found.log.damages and may_be_cut else found
+
+
+def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVerification:
     directory = Path(piece.directory)
     before = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
@@ -166,7 +173,8 @@ def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
     at = bisect_right(bases, piece.base_offset)
     if at and bases[at - 1] == piece.base_offset:
         following = bases[at] if at < len(bases) else OFFSET_MAX
-        return before != look(fs, directory, piece.base_offset, following, is_last=piece.is_last)
+        now = look(fs, directory, piece.base_offset, following, is_last=piece.is_last)
+        return not before.has_same_files(now)
     return live or before.files[0] is not None
 
 
@@ -175,8 +183,9 @@ def _have_changed(head: LogHead, pieces: Sequence[PieceVerification], fs: FileSy
     moments, and say nothing about what the indexes of others lack."""
     directory = Path(head.log.path)
     return any(
-        look(fs, directory, base_offset, piece.sight.following, is_last=piece.sight.following == OFFSET_MAX)
-        != piece.sight
+        not piece.sight.has_same_files(
+            look(fs, directory, base_offset, piece.sight.following, is_last=piece.sight.following == OFFSET_MAX)
+        )
         for base_offset, piece in zip(head.bases, pieces, strict=True)
     )
 
