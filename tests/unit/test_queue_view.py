@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -11,9 +13,19 @@ import pytest
 from kstore.queue.queue import Queue
 from kstore.queue.view import QueueView
 from kstore.store import Store
+from tests.evidence import Hung
 from tests.fake_clock import ManualClock
+from tests.meddling_fs import MeddlingFs
+from tests.selection import tries
 
 LEASE_SECONDS = 30
+# A change comes before every operation, or every twelfth.
+STRIDE = tries(1, quick=12)
+OPERATIONS_MAX = 1000
+# Two items to a segment.
+COUNT = 14
+SEGMENT_BYTES = 16 << 10
+ITEM_BYTES = 6000
 
 
 @pytest.fixture
@@ -94,3 +106,75 @@ def test_what_was_delivered_too_often_is_not_shown(queue: Queue, clock: ManualCl
     assert [shown.value for shown in queue.peek(9)] == [b"b"]
     assert queue.get_nowait().value == b"b"
     assert [shown.value for shown in queue.dead_letters.peek(9)] == [b"a"]
+
+
+# --- another process uses the queue meanwhile -------------------------------------------------------------------------
+
+
+def finish(queue: Queue) -> None:
+    """Finishes five items; the segments before the next one go."""
+    for _ in range(5):
+        queue.get_nowait().ack()
+    queue._space.tidy()
+
+
+def finish_all(queue: Queue) -> None:
+    while queue.stats().pending:
+        queue.get_nowait().ack()
+    queue._space.tidy()
+
+
+def move(queue: Queue) -> None:
+    """Finishes all near the oldest item, which is copied to the end, and whose segment goes."""
+    first, *others = [queue.get_nowait() for _ in range(8)]
+    for job in others:
+        job.ack()
+    first.nack()
+    queue._space.tidy()
+
+
+def rewrite(queue: Queue) -> None:
+    """A snapshot replaces the journal's earlier segments."""
+    queue._core.journal.log.roll()
+    queue._space.rewrite()
+
+
+def move_and_rewrite(queue: Queue) -> None:
+    move(queue)
+    rewrite(queue)
+
+
+def numbers(values: Iterator[bytes | None]) -> list[int]:
+    return [int((value or b"").split(b" ")[0]) for value in values]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize(
+    "change", [finish, finish_all, move, rewrite, move_and_rewrite], ids=lambda each: each.__name__
+)
+@pytest.mark.sampled(4)
+def test_an_observer_sees_each_item_once_whatever_is_done_between_two_of_its_reads(
+    change: Callable[[Queue], None], shared: bool, tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in itertools.count(0, STRIDE):
+        fs = MeddlingFs()
+        path = tmp_path / str(number)
+        with (
+            Store(path, background=False, durability="os", shared=shared, file_delete_delay_ms=0) as store,
+            Store(path, read_only=True, fs=fs) as reader,
+        ):
+            queue = store.queue("jobs", segment_bytes=SEGMENT_BYTES, max_deliveries=9)
+            for value in range(COUNT):
+                queue.put((b"%d " % value).ljust(ITEM_BYTES))
+            for _ in range(2):
+                queue.get_nowait().ack()
+            before = set(numbers(item.value for item in queue.peek(COUNT)))
+            fs.before(number, partial(change, queue))
+            seen = numbers(item.value for item in QueueView(reader.log("jobs"), reader.log("__queue_jobs")).pending())
+            if not fs.is_past():
+                tried("states", number)
+                return
+            after = set(numbers(item.value for item in queue.peek(COUNT)))
+            assert len(seen) == len(set(seen)), f"an item twice, before operation {number}"
+            assert after <= set(seen) <= before, f"before operation {number}"
+        assert number < OPERATIONS_MAX, Hung(f"more than {OPERATIONS_MAX} operations")
