@@ -292,9 +292,7 @@ class _ReadPlan(Generic[Item]):
             if segment.base_offset > self._offset:
                 # The records that came next when this read began have been deleted since: they must not be skipped
                 # silently.
-                raise OffsetOutOfRangeError(
-                    self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
-                )
+                raise self._out_of_range()
             try:
                 yield from self._segment(segment, min(segment_end, bound.end_offset), stop, bound, aborted)
             except (FileNotFoundError, _TruncatedError) as error:
@@ -304,9 +302,7 @@ class _ReadPlan(Generic[Item]):
                 missing_count = missing_count + 1 if is_unchanged and isinstance(error, FileNotFoundError) else 0
                 self._truncation_count = self._log.truncation_count
                 if self._offset < self._log.start_offset:
-                    raise OffsetOutOfRangeError(
-                        self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
-                    ) from None
+                    raise self._out_of_range() from None
                 if missing_count > MISSING_MAX:
                     raise
                 bound, stop, aborted = self._bounds()
@@ -314,10 +310,13 @@ class _ReadPlan(Generic[Item]):
             after = min(segment_end, stop)
             if self._offset < min(after, self._log.start_offset):
                 # Retention may have deleted part of it since, and may not be done with the segments below it.
-                raise OffsetOutOfRangeError(
-                    self._offset, start_offset=self._log.start_offset, end_offset=bound.high_watermark
-                )
+                raise self._out_of_range()
             self._offset = max(self._offset, after)
+
+    def _out_of_range(self) -> OffsetOutOfRangeError:
+        """The error for a next record that is gone, with what the log holds now: it may have begun anew elsewhere."""
+        ends = self._log.source.ends
+        return OffsetOutOfRangeError(self._offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
 
     def _bounds(self) -> tuple[Ends, int, Aborted | None]:
         """Where reading stops for now, and the transactions that were aborted below that."""

@@ -55,8 +55,8 @@ def explain_offset(log: Log, offset: int) -> Explanation:
 def _explained_offset(log: Log, offset: int) -> Explanation:
     explanation = Explanation()
     bound = _add_log(explanation, log)
-    if not log.start_offset <= offset <= bound.high_watermark:
-        raise OffsetOutOfRangeError(offset, start_offset=log.start_offset, end_offset=bound.high_watermark)
+    if not bound.start_offset <= offset <= bound.high_watermark:
+        raise OffsetOutOfRangeError(offset, start_offset=bound.start_offset, end_offset=bound.high_watermark)
     while offset < bound.high_watermark:
         found = reads_of(log).segment_for(offset)
         if found is None:

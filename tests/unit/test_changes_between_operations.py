@@ -187,8 +187,11 @@ def test_a_change_between_any_two_operations_is_no_damage_and_no_step_back(
                 # It has all segments open.
                 assert len(list(view.read())) == COUNT
                 fs.before(number, lambda: change(writer))
-                with contextlib.suppress(OffsetOutOfRangeError):
+                try:
                     READERS[name](view, fs)
+                except OffsetOutOfRangeError as error:
+                    told = (error.start_offset, error.end_offset)
+                    assert told in ((0, COUNT), (writer.start_offset, writer.end_offset)), f"before operation {number}"
         if not fs.is_past():
             tried("states", number)
             return
