@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from itertools import islice
 from typing import Any
 
 import anyio
@@ -18,8 +17,7 @@ from kstore.errors import KstoreError
 from kstore.log import Log, reads_of
 from kstore.reports.names import visible
 from kstore.reports.numbers import time_text
-from kstore.types import CorruptRange
-from kstore.ui.pages import record_row
+from kstore.ui.pages import record_row, records_left
 from kstore.ui.places import Place
 
 __all__ = ["FOLLOWERS_MAX", "follow"]
@@ -74,13 +72,11 @@ def _look(log: Log, place: Place, next_offset: int) -> dict[str, Any] | None:
         end = log.high_watermark
         return None if end >= next_offset else {"end": end, "left_out": 0, "records": []}  # it was cut
     end = log.high_watermark
-    first = max(next_offset, end - RECORDS_MAX, log.start_offset)
+    first, records = records_left(log, max(next_offset, end - RECORDS_MAX), end, RECORDS_MAX)
     rows = []
-    for item in islice(log.read(first, end, on_corrupt="yield"), RECORDS_MAX):
-        if isinstance(item, CorruptRange):
-            continue
-        row = record_row(place, item)
+    for record in records:
+        row = record_row(place, record)
         # A script shows these texts, and Jinja2 does not see them.
         texts = {name: visible(row[name]["text"]) for name in ("key", "value")}
-        rows.append({**row, **texts, "time": time_text(item.timestamp)})
-    return {"end": end, "left_out": first - next_offset, "records": rows}
+        rows.append({**row, **texts, "time": time_text(record.timestamp)})
+    return {"end": end, "left_out": min(first, end) - next_offset, "records": rows}

@@ -208,9 +208,7 @@ class Pages:
         """The last records of a log, and where a follower continues."""
         with self.open(place) as log:
             end = log.high_watermark
-            records = list(
-                islice(log.read(max(log.start_offset, end - LAST_RECORDS), end, on_corrupt="skip"), RECORDS_MAX)
-            )
+            _, records = records_left(log, end - LAST_RECORDS, end, RECORDS_MAX)
         return {"log": _log(place), "end": end, "records": [record_row(place, record) for record in records]}
 
     # --- one segment ------------------------------------------------------------------------------------------------
@@ -499,6 +497,19 @@ def _time_rows(times: Entries, window: Window) -> list[Model]:
     return [
         {"slot": each.slot, "timestamp": each.value, "offset": each.offset} for each in times.with_offsets(first, last)
     ]
+
+
+def records_left(log: Log, first: int, stop: int, count_max: int) -> tuple[int, list[Record]]:
+    """The readable records from offset ``first`` on, or from where the log starts after a deletion that comes between,
+    and that offset. Raises: StorageError."""
+    while (first := max(first, log.start_offset)) < stop:
+        try:
+            return first, list(islice(log.read(first, stop, on_corrupt="skip"), count_max))
+        except OffsetOutOfRangeError as error:
+            if error.offset >= error.start_offset:
+                break  # it was cut below
+            first = error.start_offset
+    return first, []
 
 
 def record_row(place: Place, record: Record) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, MutableMapping
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,12 @@ import pytest
 
 import kstore
 from kstore.errors import StorageError
+from kstore.ui import following
+from kstore.ui.pages import Pages
+from kstore.ui.places import Place
 from kstore.ui.server import serve
+from kstore.ui.survey import Survey
+from tests.meddling_fs import MeddlingFs
 from tests.ui_parts import Site, scope, site
 
 URL = "/logs/0/live/0/live/events"
@@ -138,6 +145,36 @@ def test_a_log_that_was_cut_is_followed_from_its_end(
             assert (record["offset"], record["value"]) == (1, "another")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("page", ["live", "events"])
+def test_records_that_are_deleted_between_two_reads_are_left_out(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "WAIT_SECONDS", 0)
+    for number in itertools.count():
+        fs = MeddlingFs()
+        place = Place(tmp_path / f"busy-{number}", tmp_path, 0, "busy", number)
+        with kstore.Log(place.path, durability="os", segment_bytes=1024, file_delete_delay_ms=0) as log:
+            for _ in range(12):
+                log.append(b"x" * 200)
+            pages = Pages(Survey([tmp_path], fs=fs))
+            with pages.open(place) as view:
+                fs.before(number, partial(log.delete_records, 8))
+                if page == "live":
+                    shown = pages.live(place)
+                else:
+                    looked = following._look(view, place, 1)
+                    assert looked is not None
+                    shown = looked
+            offsets = [row["offset"] for row in shown["records"]]
+            assert shown["end"] == 12
+            # Those that were there when it began, or those that are left.
+            assert offsets in (list(range(0 if page == "live" else 1, 12)), list(range(8, 12)))
+            assert page == "live" or shown["left_out"] == 11 - len(offsets)
+        if not fs.is_past():
+            assert number
+            return
 
 
 def test_a_browser_that_leaves_frees_its_log(pages: Site) -> None:
