@@ -15,7 +15,6 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
-from kstore.config import LogConfig
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.losses import UNCONFIRMED
@@ -62,7 +61,7 @@ Exit status:
 )
 @click.option(
     "--index-interval-bytes",
-    type=int,
+    type=click.IntRange(0, 2**31 - 1),
     metavar="N",
     help="The value with which the logs were written. Default: that of the store's topics, else 4096.",
 )
@@ -89,8 +88,6 @@ def command(
     ranges = _ranges(accept)
     if ranges and ranges != "all" and len(logs) != 1:
         raise click.UsageError(f"--accept-loss names offsets of one log, but {len(logs)} logs are given")
-    if index_interval_bytes is not None:
-        LogConfig.from_settings(index_interval_bytes=index_interval_bytes)
     sizes = [log_bytes(LogPlace(log, SYSTEM_FS, str(log))) for log in logs]
     with progress("recover", sum(sizes)) as advance:
         for log, size in zip(logs, sizes, strict=True):

@@ -111,3 +111,8 @@ def test_damaged_records_name_the_way_on(closed: Path, capsys: pytest.CaptureFix
     assert main(["recover", *shlex.split(repairs(closed, capsys)[0])[2:]]) == 0
     capsys.readouterr()
     assert main(["verify", str(closed)]) == 0
+
+
+def test_an_impossible_index_interval_is_bad_usage(closed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recover", "--rebuild-indexes", "--index-interval-bytes", "-1", str(closed)]) == 2
+    assert "-1 is not in the range" in capsys.readouterr().err
