@@ -254,11 +254,13 @@ def replaced_failed_sync(error: BaseException, outer: BaseException | None) -> b
     """Whether ``error``, of something that syncs, came while the error of a failed sync was handled.
 
     An interrupt has what it replaced as its context, up to ``outer``: what was handled before. An OSError that no layer
-    has given its type yet may be a sync's.
+    has given its type yet may be a sync's, unless it names a file: a sync has only a descriptor.
     """
     each = error.__context__
     while each is not None and each is not outer:
-        if isinstance(each, SyncFailedError) or (isinstance(each, OSError) and not isinstance(each, KstoreError)):
+        if isinstance(each, SyncFailedError):
+            return True
+        if isinstance(each, OSError) and not isinstance(each, KstoreError) and each.filename is None:
             return True
         each = each.__context__
     return False

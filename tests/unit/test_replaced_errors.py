@@ -1,9 +1,11 @@
-"""An interrupt while the error of a failed sync is handled replaces the error, and does not hide it."""
+"""An interrupt while the error of a failed sync is handled replaces the error, and does not hide it; that of another
+operation is no failed sync."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from kstore.files import local, platform
 from kstore.log import Log
 from tests.without_flusher import log_without_flusher
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+
 
 def fails(*_: object) -> None:
     raise OSError(errno.EIO, "a failed sync")
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -87,3 +91,40 @@ def test_an_interrupt_after_the_failed_sync_of_a_change_poisons_the_log(
                 log.truncate_to(1)
         with pytest.raises(PoisonedError):
             log.append(b"c")
+
+
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=on_linux)])
+def test_an_interrupt_while_a_missing_file_is_handled_is_no_failed_sync(
+    tmp_path: Path, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Log(tmp_path / "log", shared=shared) as log:
+        log.append(b"a")
+        log.append(b"b")
+        with monkeypatch.context() as patch:
+            # Few logs have the file that says what was compacted.
+            patch.setattr(local, "storage_error", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.truncate_to(1)
+        assert log.append(b"c") == 2
+        assert [record.value for record in log.read()] == [b"a", b"b", b"c"]
+
+
+@on_linux
+def test_an_interrupt_while_old_segments_are_deleted_poisons_no_sharer_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shared() -> Log:
+        return Log(tmp_path / "log", shared=True, file_delete_delay_ms=0)
+
+    with shared() as one, shared() as two:
+        one.append(b"a")
+        one.roll()
+        one.append(b"b")
+        with monkeypatch.context() as patch:
+            # The segment has no transaction index.
+            patch.setattr(local, "storage_error", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                one.delete_records(1)
+        assert two.append(b"c") == 2
+        assert one.append(b"d") == 3
+        assert [record.value for record in one.read()] == [record.value for record in two.read()] == [b"b", b"c", b"d"]
