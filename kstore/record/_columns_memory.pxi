@@ -1,11 +1,15 @@
 """The memory of columns: it grows while they are filled, is handed over, and comes back when nobody needs the columns
 any more. Part of _columns.pyx."""
 
+include "_huge_pages.pxi"
+
 
 cdef enum:
     # Smaller blocks are left to the C library.
     SPARE_MIN = 1 << 15
     SPARES_MAX = 32
+    # Twice a huge page: a block of that size has room for one, wherever it begins.
+    HUGE_MIN = 4 << 20
 
 
 @cython.final
@@ -92,6 +96,8 @@ cdef int reserve(Memory* memory, Py_ssize_t size) except -1:
         data = <uint8_t*>PyMem_RawRealloc(memory.data, capacity)
         if data == NULL:
             raise MemoryError(f"no memory for a column of {capacity} bytes")
+        if capacity >= HUGE_MIN:
+            kstore_advise_huge(data, capacity)
     memory.data = data
     memory.capacity = capacity
     return 0

@@ -32,19 +32,6 @@ __all__ = ["FilteredBatch", "OffsetMap", "siphash128"]
 
 cdef extern from *:
     """
-    #include <stdint.h>
-    #include <sys/mman.h>
-
-    /* Large memory in huge pages, if the system has them: faults for each 4 KiB of it take longer than filling it, and
-       slow down whatever else the process does. */
-    static void kstore_advise_huge(void *data, size_t size) {
-    #ifdef MADV_HUGEPAGE
-        const uintptr_t huge = (uintptr_t)2 << 20;
-        uintptr_t start = ((uintptr_t)data + huge - 1) & ~(huge - 1), stop = ((uintptr_t)data + size) & ~(huge - 1);
-        if (start < stop)
-            madvise((void *)start, stop - start, MADV_HUGEPAGE);
-    #endif
-    }
     static inline size_t kstore_scale(unsigned long long hash, size_t count) {
         return (size_t)(((unsigned __int128)hash * count) >> 64);
     }
@@ -54,7 +41,6 @@ cdef extern from *:
     bint unlikely(bint condition) nogil
     Py_ssize_t PY_SSIZE_T_MAX
     size_t kstore_scale(uint64_t hash, size_t count) nogil
-    void kstore_advise_huge(void* data, size_t size) nogil
 
 cdef enum:
     # length, attributes, two deltas, two null or empty fields, header count: one byte each.
@@ -85,6 +71,7 @@ include "_codec_varint.pxi"
 include "_codec_read.pxi"
 include "_runs_head.pxi"
 include "_siphash.pxi"
+include "_huge_pages.pxi"
 
 # The result for a batch. ``damage`` says why it is unreadable, or is ""; ``rewritten``: its kept records are in bytes
 # ``start`` to ``stop`` of the output (otherwise all of them stay unchanged); times are ms.
