@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError
+from kstore.errors import CorruptDataError, FileMissingError, KstoreError, OffsetOutOfRangeError
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.log import Log
 from kstore.record._codec import Record
@@ -27,6 +27,7 @@ from kstore.ui.places import Place
 from kstore.ui.segments import Entries, Segment, Window, segment_of
 from kstore.ui.survey import Counted, Survey
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
+from kstore.upkeep.verify.changing import TRIES_MAX, has_changed, look, settled_bases
 from kstore.upkeep.verify.partition import verify_head
 
 __all__ = ["Model", "NotHereError", "Pages"]
@@ -48,6 +49,19 @@ HEADER_BYTES_MAX = 8 << 10
 # The strip of a whole segment has a link for each of these parts.
 PARTS_MAX = 100
 SUMMED = ("segments", "bytes", "batches", "records", "damage", "notes")
+
+
+class Look(NamedTuple):
+    """A part of a segment, and what its indexes say."""
+
+    segment: Segment
+    window: Window
+    entries: Entries
+    times: Entries
+
+    @property
+    def has_problem(self) -> bool:
+        return bool(self.window.damages or self.entries.problem or self.times.problem)
 
 
 class NotHereError(Exception):
@@ -213,19 +227,35 @@ class Pages:
 
     # --- one segment ------------------------------------------------------------------------------------------------
 
-    def _segment(self, place: Place, base: str) -> Segment:
-        head = verify_head(place.path, fs=self.survey.fs)
-        segment = segment_of(self.survey.fs, head, place.path, _number(base, "segment"))
-        if segment is None:
-            raise NotHereError("There is no such segment: it may have been deleted, or merged by a compaction.")
-        return segment
+    def _look(self, place: Place, base: str, position: int, batches_max: int = 0) -> Look:
+        """A segment from ``position`` on.
+
+        What seems to be damage is read again if a writer replaced or cut the files meanwhile, as ``kstore verify`` does.
+        """
+        fs, base_offset = self.survey.fs, _number(base, "segment")
+        for number in range(TRIES_MAX):
+            try:
+                bases = settled_bases(fs, place.path, is_live=False)
+                following = next((each for each in bases if each > base_offset), OFFSET_MAX)
+                before = look(fs, place.path, base_offset, following, is_last=following == OFFSET_MAX)
+                segment = segment_of(fs, verify_head(place.path, fs=fs), place.path, base_offset)
+                if segment is None:
+                    break
+                entries, times = segment.offset_entries(), segment.time_entries()
+                window = segment.window(position, entries, batches_max=batches_max)
+                found = Look(segment, window, entries, times)
+                if number == TRIES_MAX - 1 or not found.has_problem:
+                    return found
+                if not has_changed(fs, place.path, before, base_offset, settled_bases(fs, place.path, is_live=False)):
+                    return found
+            except FileMissingError:
+                break
+        raise NotHereError("There is no such segment: it may have been deleted, or merged by a compaction.")
 
     def segment(self, place: Place, base: str, position: str = "") -> Model:
         """The batches of a segment from byte ``position`` on."""
-        segment = self._segment(place, base)
+        segment, window, entries, times = self._look(place, base, _number(position, "position") if position else 0)
         url = f"{place.url}/{segment.base_offset}"
-        entries, times = segment.offset_entries(), segment.time_entries()
-        window = segment.window(_number(position, "position") if position else 0, entries)
         counted = self.survey.ask(place)
         damages = [] if counted is None else counted.document["findings"]
         last = entries.entry(len(entries) - 1).value if len(entries) else 0
@@ -257,25 +287,27 @@ class Pages:
     def _files(self, segment: Segment) -> Iterator[Model]:
         for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
             path = segment.path(suffix)
-            if self.survey.fs.exists(path):
-                yield {"name": path.rpartition("/")[2], "bytes": self.survey.fs.stat(path).size}
+            try:
+                size = self.survey.fs.stat(path).size
+            except FileMissingError:
+                continue
+            yield {"name": path.rpartition("/")[2], "bytes": size}
 
-    def _batch_at(self, segment: Segment, position: str) -> tuple[Window, tuple[int, Batch] | Damage]:
+    def _batch_at(self, place: Place, base: str, position: str) -> tuple[Segment, Window, tuple[int, Batch] | Damage]:
         """The batch, or the damage, that starts exactly there."""
         at = _number(position, "position")
-        window = segment.window(at, segment.offset_entries(), batches_max=1) if at < segment.size else Window(at)
+        segment, window, _, _ = self._look(place, base, at, batches_max=1)
         for damage in window.damages[:1]:
             if damage.position == at:
-                return window, damage
+                return segment, window, damage
         for batch in window.batches[:1]:
             if batch[0] == at:
-                return window, batch
+                return segment, window, batch
         raise NotHereError("No batch starts at this position.")
 
     def batch(self, place: Place, base: str, position: str, first: str = "") -> Model:
         """A batch, or the damage in its place: the header with its bytes, and records from offset ``first`` on."""
-        segment = self._segment(place, base)
-        window, found = self._batch_at(segment, position)
+        segment, window, found = self._batch_at(place, base, position)
         url = f"{place.url}/{segment.base_offset}"
         at = found.position if isinstance(found, Damage) else found[0]
         end = found.stop if isinstance(found, Damage) else at + found[1].size
@@ -311,8 +343,7 @@ class Pages:
 
     def record(self, place: Place, base: str, position: str, offset: str, form: str = "") -> Model:
         """A record, its key, value and headers as ``form``."""
-        segment = self._segment(place, base)
-        _, found = self._batch_at(segment, position)
+        segment, _, found = self._batch_at(place, base, position)
         number = _number(offset, "offset")
         if isinstance(found, Damage):
             raise NotHereError("The batch is damaged.")

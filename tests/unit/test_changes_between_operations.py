@@ -18,6 +18,9 @@ from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.reports.gathering import examined
 from kstore.types import CorruptRange
+from kstore.ui.pages import Model, NotHereError, Pages
+from kstore.ui.places import Place
+from kstore.ui.survey import Survey
 from kstore.upkeep.explain import explain_offset, explain_time
 from kstore.upkeep.mirror import mirror
 from kstore.upkeep.search import Pattern, pieces, search
@@ -216,6 +219,37 @@ def test_a_mirror_of_a_log_that_changes_meanwhile_is_whole_or_refused(
             _hold(view.read())
         # The indexes of the active segment are not copied.
         _hold_findings(each for each in verify_log(copy).findings if each.kind not in ("index", "timeindex"))
+        if not fs.is_past():
+            tried("states", number)
+            return
+        assert number < OPERATIONS_MAX, Hung(f"more than {OPERATIONS_MAX} operations")
+
+
+PAGES: dict[str, Callable[[Pages, Place], Model]] = {
+    "segment": lambda pages, place: pages.segment(place, "3"),
+    "last-segment": lambda pages, place: pages.segment(place, "12"),
+    "batch": lambda pages, place: pages.batch(place, "6", "0"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__[1:])
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.sampled(4)
+def test_the_page_of_a_segment_that_changes_meanwhile_shows_no_damage(
+    name: str, change: Callable[[Log], None], tmp_path: Path, tried: Callable[[str, int], None]
+) -> None:
+    for number in itertools.count(0, STRIDE):
+        fs = MeddlingFs()
+        path = tmp_path / f"{number}-0"
+        with Log(path, durability="os", index_interval_bytes=0, segment_bytes=1024, file_delete_delay_ms=0) as writer:
+            _append(writer, "old", COUNT, OLD_BYTES)
+            pages = Pages(Survey([tmp_path], fs=fs))
+            fs.before(number, lambda: change(writer))
+            with contextlib.suppress(NotHereError):
+                page = PAGES[name](pages, Place(path, tmp_path, 0, str(number), 0))
+                assert not any((*page.get("damages", ()), page.get("damage")))
+                assert not any(entry["wrong"] for entry in page.get("index", ()))
+                assert not any(page.get(problem) for problem in ("problem", "index_problem", "timeindex_problem"))
         if not fs.is_past():
             tried("states", number)
             return
