@@ -230,7 +230,7 @@ class Pages:
     def _look(self, place: Place, base: str, position: int, batches_max: int = 0) -> Look:
         """A segment from ``position`` on.
 
-        What seems to be damage is read again if a writer replaced or cut the files meanwhile, as ``kstore verify`` does.
+        As in ``kstore verify``, what seems to be damage is read again if a writer changed the files meanwhile.
         """
         fs, base_offset = self.survey.fs, _number(base, "segment")
         for number in range(TRIES_MAX):
