@@ -23,10 +23,10 @@ copy of their bytes by Python. It is also ahead if several callers wait for the 
 sync.
 
 It is behind in three places. A lookup of one record reads and checks a whole batch, where a tree of lmdb, RocksDB or
-LevelDB reads one page and checks nothing: it takes four to eight times as long, and seven to thirteen times with
+LevelDB reads one page and checks nothing: it takes four to eight times as long, and seven to sixteen times with
 batches of a thousand records. A record that is appended alone carries a batch header of 61 bytes with its own CRC:
 kstore appends it faster than these stores do, but it takes a third to a half more space, and each reader pays for the
-header again. Sends that wait for a sync leave the disk idle for a quarter to two fifths of the time. Hand over many
+header again. Sends that wait for a sync leave the disk idle for two fifths to two thirds of the time. Hand over many
 records at a time if you can."""
 
 HOW = """\
