@@ -56,7 +56,6 @@ include "_columns_memory.pxi"
 
 
 @cython.final
-@cython.no_gc
 cdef class ColumnBuilder:
     """Collects the records of batches as the buffers of Arrow columns, chunk after chunk. Not thread-safe.
 
@@ -90,7 +89,6 @@ cdef class ColumnBuilder:
     cdef Py_ssize_t header_count
     cdef Bytes header_key
     cdef Bytes header_value
-    cdef Spares spares
     # The batch in which a chunk ended.
     cdef readonly bint is_within_batch
     cdef Py_buffer view
@@ -130,15 +128,6 @@ cdef class ColumnBuilder:
         self.size_max = size_max
         self.timestamp_factor = timestamp_factor
         self.row_size = width * (key + value) + 8 * (offset + timestamp) + 4 * (timestamp_type + headers)
-        self.spares = Spares.__new__(Spares)
-        # A chunk may have a record that is larger, and memory grows by halves.
-        self.spares.size_max = 2 * min(size_max, <Py_ssize_t>INT32_MAX)
-        lend_spares(self.spares, &self.key)
-        lend_spares(self.spares, &self.value)
-        lend_spares(self.spares, &self.header_key)
-        lend_spares(self.spares, &self.header_value)
-        self.offset.spares = self.timestamp.spares = self.timestamp_type.spares = <void*>self.spares
-        self.header_validity.spares = self.header_offsets.spares = <void*>self.spares
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
@@ -151,10 +140,6 @@ cdef class ColumnBuilder:
         PyMem_RawFree(self.timestamp_type.data)
         PyMem_RawFree(self.header_validity.data)
         PyMem_RawFree(self.header_offsets.data)
-        if self.spares is not None:
-            # Columns that outlive the builder free their own memory.
-            self.spares.size_max = 0
-            self.spares.clear()
 
     def append(
         self,

@@ -1,69 +1,11 @@
-"""The memory of columns: it grows while they are filled, is handed over, and comes back when nobody needs the columns
-any more. Part of _columns.pyx."""
+"""The memory of columns: it grows while they are filled, and is then handed over. Part of _columns.pyx."""
 
 include "_huge_pages.pxi"
 
 
 cdef enum:
-    # Smaller blocks are left to the C library.
-    SPARE_MIN = 1 << 15
-    SPARES_MAX = 32
     # Twice a huge page: a block of that size has room for one, wherever it begins.
     HUGE_MIN = 4 << 20
-
-
-@cython.final
-@cython.no_gc
-cdef class Spares:
-    """Blocks that came back, for the next chunks of the same builder, until it is gone.
-
-    The C library may return them to the system, and the faults for fresh pages take longer than filling them. Whichever
-    thread drops a column brings its block back, so all this needs the GIL.
-    """
-
-    cdef uint8_t* blocks[SPARES_MAX]
-    cdef Py_ssize_t capacities[SPARES_MAX]
-    cdef int count
-    cdef Py_ssize_t size
-    # How many bytes may wait here; 0 once the builder is gone.
-    cdef Py_ssize_t size_max
-
-    def __dealloc__(self):
-        self.clear()
-
-    cdef void clear(self) noexcept:
-        while self.count:
-            self.count -= 1
-            PyMem_RawFree(self.blocks[self.count])
-        self.size = 0
-
-    cdef void give(self, uint8_t* block, Py_ssize_t capacity) noexcept:
-        if capacity < SPARE_MIN or capacity > self.size_max:
-            PyMem_RawFree(block)
-            return
-        if self.count == SPARES_MAX or self.size > self.size_max - capacity:
-            # Those of other sizes would stay for ever.
-            self.clear()
-        self.blocks[self.count], self.capacities[self.count] = block, capacity
-        self.count += 1
-        self.size += capacity
-
-    cdef uint8_t* take(self, Py_ssize_t* capacity) noexcept:
-        """The block nearest above that capacity, which becomes the block's; NULL if there is none below its double."""
-        cdef int index, found = -1
-        cdef uint8_t* block
-        for index in range(self.count):
-            if self.capacities[index] >= capacity[0] and (
-                found < 0 or self.capacities[index] < self.capacities[found]
-            ):
-                found = index
-        if found < 0 or self.capacities[found] - capacity[0] > capacity[0]:
-            return NULL
-        block, capacity[0] = self.blocks[found], self.capacities[found]
-        self.count -= 1
-        self.size -= capacity[0]
-        self.blocks[found], self.capacities[found] = self.blocks[self.count], self.capacities[self.count]
-        return block
 
 
 cdef struct Memory:
@@ -71,8 +13,6 @@ cdef struct Memory:
     Py_ssize_t capacity
     # How much the previous chunk needed: this much is allocated at once.
     Py_ssize_t hint
-    # The builder's ``Spares``, which the builder holds.
-    void* spares
 
 
 cdef struct Bytes:
@@ -86,18 +26,15 @@ cdef struct Bytes:
 cdef int reserve(Memory* memory, Py_ssize_t size) except -1:
     """Makes the capacity at least ``size`` bytes, and at least one; the content stays."""
     cdef Py_ssize_t capacity
-    cdef uint8_t* data = NULL
+    cdef uint8_t* data
     if size <= memory.capacity and memory.data != NULL:
         return 0
     capacity = max(max(size, memory.capacity + memory.capacity // 2), max(memory.hint, <Py_ssize_t>CAPACITY_MIN))
-    if memory.data == NULL:
-        data = (<Spares>memory.spares).take(&capacity)
+    data = <uint8_t*>PyMem_RawRealloc(memory.data, capacity)
     if data == NULL:
-        data = <uint8_t*>PyMem_RawRealloc(memory.data, capacity)
-        if data == NULL:
-            raise MemoryError(f"no memory for a column of {capacity} bytes")
-        if capacity >= HUGE_MIN:
-            kstore_advise_huge(data, capacity)
+        raise MemoryError(f"no memory for a column of {capacity} bytes")
+    if capacity >= HUGE_MIN:
+        kstore_advise_huge(data, capacity)
     memory.data = data
     memory.capacity = capacity
     return 0
@@ -168,14 +105,10 @@ cdef inline int64_t scaled(int64_t timestamp, int64_t factor) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc
 cdef class ColumnBuffer:
     """Memory of a finished column: read-only, by the buffer protocol; ``size`` in bytes."""
 
     cdef uint8_t* data
-    cdef Py_ssize_t capacity
-    # None before ``take``.
-    cdef Spares spares
     cdef readonly Py_ssize_t size
     # How many bits it holds, if it is a validity bitmap.
     cdef Py_ssize_t bit_count
@@ -185,19 +118,18 @@ cdef class ColumnBuffer:
         cdef uint8_t* smaller
         if self.bit_count & 7:
             memory.data[self.bit_count >> 3] &= <uint8_t>((1 << (self.bit_count & 7)) - 1)
-        self.data, self.capacity = memory.data, memory.capacity
-        self.spares = <Spares>memory.spares
+        self.data = memory.data
+        # No more than may stay unused below: what is cut off costs the C library the block, and us its pages, each time.
         memory.hint = min(memory.capacity, self.size + self.size // 4)
         if memory.capacity - self.size > self.size // 4 + 4096:
             smaller = <uint8_t*>PyMem_RawRealloc(memory.data, max(self.size, <Py_ssize_t>CAPACITY_MIN))
             if smaller != NULL:
-                self.data, self.capacity = smaller, max(self.size, <Py_ssize_t>CAPACITY_MIN)
+                self.data = smaller
         memory.data = NULL
         memory.capacity = 0
 
     def __dealloc__(self):
-        if self.spares is not None:
-            self.spares.give(self.data, self.capacity)
+        PyMem_RawFree(self.data)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
@@ -246,10 +178,6 @@ cdef void take_bytes(object made, Bytes* column) noexcept:
 cdef inline void take_memory(object buffer, Memory* memory) noexcept:
     if buffer is not None:
         (<ColumnBuffer>buffer).take(memory)
-
-
-cdef void lend_spares(Spares spares, Bytes* column) noexcept:
-    column.validity.spares = column.offsets.spares = column.data.spares = <void*>spares
 
 
 cdef void free_bytes(Bytes* column) noexcept nogil:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from kstore.errors import ConfigError, CorruptDataError, CorruptRecordError
 from kstore.record._codec import Record
-from kstore.record._columns import ColumnBuffer, ColumnBuilder
+from kstore.record._columns import ColumnBuilder
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.record.builder import build_batch
 from kstore.record.columns import COLUMNS, ArrowDecoder, ColumnOptions
@@ -315,64 +314,3 @@ def test_buffers_are_read_only_and_outlive_the_decoder() -> None:
     assert view.readonly
     assert bytes(view) == b"abc"
     assert len(column.data) == column.data.size == 3
-
-
-def chunk_of(builder: ColumnBuilder, value: bytes) -> ColumnBuffer:
-    """The data of a chunk with this one value."""
-    assert builder.append_message(0, 0, 0, None, value)
-    column = builder.finish().value
-    assert column is not None
-    return column.data
-
-
-def address(buffer: ColumnBuffer) -> int:
-    return int(pa.py_buffer(buffer).address)
-
-
-def test_the_memory_of_columns_that_were_dropped_is_that_of_the_next_ones() -> None:
-    builder = ColumnBuilder(value=True)
-    size = 200_000
-    first = chunk_of(builder, b"a" * size)
-    at = address(first)
-    del first
-    # Whoever asks the C library for that much now would get it.
-    others = [bytearray(size) for _ in range(5)]
-    second = chunk_of(builder, b"b" * size)
-    assert address(second) == at
-    third = chunk_of(builder, b"c" * size)
-    assert (bytes(second), bytes(third)) == (b"b" * size, b"c" * size)
-    assert others == [bytearray(size)] * 5
-
-
-def test_columns_that_are_kept_stay_as_they_are_while_others_come_and_go(seed: int) -> None:
-    numbers = random.Random(seed)
-    builders = [ColumnBuilder(value=True, size_max=1 << 20) for _ in range(3)]
-    kept: list[tuple[ColumnBuffer, bytes]] = []
-    for _ in range(400):
-        index = numbers.randrange(3)
-        value = numbers.randbytes(1) * numbers.choice([1, 100, 40_000, 50_000, 70_000, 300_000, 3_000_000])
-        kept.append((chunk_of(builders[index], value), value))
-        while len(kept) > numbers.randrange(1, 12):
-            data, expected = kept.pop(numbers.randrange(len(kept)))
-            assert bytes(data) == expected
-        if numbers.random() < 0.02:
-            builders[index] = ColumnBuilder(value=True, size_max=1 << 20)
-    assert all(bytes(data) == expected for data, expected in kept)
-
-
-def test_little_memory_waits_for_the_next_columns_and_none_without_a_builder() -> None:
-    size = 500_000
-    builder = ColumnBuilder(value=True, size_max=2 * size)
-    tracemalloc.start()
-    try:
-        kept = [chunk_of(builder, b"v" * size) for _ in range(40)]
-        assert tracemalloc.get_traced_memory()[0] > 40 * size
-        kept.clear()
-        assert size <= tracemalloc.get_traced_memory()[0] <= 5 * size
-        last = chunk_of(builder, b"v" * size)
-        del builder
-        assert tracemalloc.get_traced_memory()[0] < 2 * size
-        del last
-        assert tracemalloc.get_traced_memory()[0] < size // 2
-    finally:
-        tracemalloc.stop()
