@@ -314,7 +314,7 @@ class _ReadPlan(Generic[Item]):
             self._offset = max(self._offset, after)
 
     def _out_of_range(self) -> OffsetOutOfRangeError:
-        """The error for a next record that is gone, with what the log holds now: it may have begun anew elsewhere."""
+        """The error if the next record is gone. Its offsets are the present ones: the log may have a new start."""
         ends = self._log.source.ends
         return OffsetOutOfRangeError(self._offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
 

@@ -249,7 +249,7 @@ class Pages:
                 if not has_changed(fs, place.path, before, base_offset, settled_bases(fs, place.path, is_live=False)):
                     return found
             except FileMissingError:
-                break
+                continue  # it was deleted, or a cleaner is replacing it
         raise NotHereError("There is no such segment: it may have been deleted, or merged by a compaction.")
 
     def segment(self, place: Place, base: str, position: str = "") -> Model:

@@ -245,12 +245,14 @@ def test_the_page_of_a_segment_that_changes_meanwhile_shows_no_damage(
             _append(writer, "old", COUNT, OLD_BYTES)
             pages = Pages(Survey([tmp_path], fs=fs))
             fs.before(number, lambda: change(writer))
+            page: Model = {}
             with contextlib.suppress(NotHereError):
                 page = PAGES[name](pages, Place(path, tmp_path, 0, str(number), 0))
                 assert not any((*page.get("damages", ()), page.get("damage")))
                 assert not any(entry["wrong"] for entry in page.get("index", ()))
                 assert not any(page.get(problem) for problem in ("problem", "index_problem", "timeindex_problem"))
         if not fs.is_past():
+            assert page, "nothing had changed"
             tried("states", number)
             return
         assert number < OPERATIONS_MAX, Hung(f"more than {OPERATIONS_MAX} operations")
