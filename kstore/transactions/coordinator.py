@@ -359,7 +359,8 @@ class TransactionCoordinator:
                 # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
                 (is_mine,) = map(entry.lock.acquire, (False,))
                 if is_mine:  # else another call is working on it
-                    failure = failure or self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
+                    failed = self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
+                    failure = failure or failed
             finally:
                 if is_mine:
                     entry.lock.release()
@@ -387,7 +388,8 @@ class TransactionCoordinator:
         failure: BaseException | None = None
         for name, entry in self._all():
             with entry.lock:
-                failure = failure or self._attempt(name, lambda entry=entry: self._finish(entry))  # type: ignore[misc]
+                failed = self._attempt(name, lambda entry=entry: self._finish(entry))  # type: ignore[misc]
+            failure = failure or failed
         if failure is not None:
             raise failure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kstore.errors import (
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionStateError,
+    KstoreError,
     ProducerFencedError,
     ReadOnlyError,
 )
@@ -426,6 +428,26 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted(tmp_path: Path) -> N
         assert committed(store) == [[b"kept"]] * 3
         # The producer learns of the abort, and goes on.
         begin(store, "slow", coordinator.end("slow", *slow, commit=False), b"again")
+
+
+@pytest.mark.parametrize("how", ["task", "close"])
+def test_a_transaction_that_cannot_end_keeps_no_other_one_open(tmp_path: Path, how: str) -> None:
+    clock, fs = ManualClock(), FailingFs(SYSTEM_FS)
+    store = opened(tmp_path / "s", clock, fs=fs)
+    coordinator = coordinator_of(store)
+    for owner in PARTITIONS[:2]:
+        name = str(owner)
+        producer = coordinator.init_producer_id(name, 1000)
+        coordinator.add_partitions(name, *producer, [owner])
+        write(store, owner, producer, b"lost")
+    fs.faults.append(Fault(1, sticky=True, suffix=f"{PARTITIONS[0]}/{0:020d}.log"))
+    clock.advance(5000)
+    with pytest.raises(KstoreError):
+        coordinator.run_due() if how == "task" else store.close()
+    assert known(coordinator, str(PARTITIONS[0])).state == State.PREPARE_ABORT
+    assert known(coordinator, str(PARTITIONS[1])).state == State.COMPLETE_ABORT
+    with suppress(KstoreError):
+        store.close()
 
 
 def test_the_task_completes_what_was_decided(tmp_path: Path) -> None:
