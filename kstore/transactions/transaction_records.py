@@ -27,6 +27,8 @@ __all__ = ["decode_transaction_key", "decode_transaction_value", "encode_transac
 
 KEY_TYPE = 0
 VERSION = 1
+# The others are Kafka's, in memory only.
+STORED_STATES = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 
 
 class _Key(TypedDict):
@@ -105,12 +107,19 @@ def decode_transaction_value(transactional_id: str, value: bytes) -> Transaction
         raise UnsupportedFormatError(f"a transaction's record of version {version}, expected 0 to {VERSION}")
     fields = cast(_Value, load_messages("transaction")["TransactionLogValue"].read(reader, version))
     number = fields["transactionStatus"]
-    if number not in TransactionState.__members__.values():
-        raise CorruptRecordError(f"a transaction in state {number}, expected 0 to {max(TransactionState):d}")
+    if number not in STORED_STATES:
+        raise CorruptRecordError(f"a transaction in state {number}, expected 0 to {max(STORED_STATES):d}")
+    producer_id, epoch = fields["producerId"], fields["producerEpoch"]
+    next_producer_id = fields.get("nextProducerId", NO_PRODUCER_ID)
+    # No marker could be written with these: the transaction would never end.
+    if producer_id < 0 or epoch < 0 or next_producer_id < NO_PRODUCER_ID:
+        raise CorruptRecordError(
+            f"a transaction of producer {producer_id}, epoch {epoch}, next producer {next_producer_id}: negative"
+        )
     return TransactionMetadata(
         transactional_id,
-        fields["producerId"],
-        fields["producerEpoch"],
+        producer_id,
+        epoch,
         fields["transactionTimeoutMs"],
         TransactionState(number),
         frozenset(
@@ -121,7 +130,7 @@ def decode_transaction_value(transactional_id: str, value: bytes) -> Transaction
         fields["transactionLastUpdateTimestampMs"],
         fields["transactionStartTimestampMs"],
         fields.get("previousProducerId", NO_PRODUCER_ID),
-        fields.get("nextProducerId", NO_PRODUCER_ID),
+        next_producer_id,
         fields.get("nextProducerEpoch", NO_EPOCH),
         fields.get("clientTransactionVersion", 0),
     )

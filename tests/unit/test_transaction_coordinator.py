@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -493,6 +494,29 @@ def test_damaged_records_of_the_state_are_passed_over(tmp_path: Path, caplog: py
     with opened(tmp_path / "s") as store:
         assert [one.transactional_id for one in coordinator_of(store).transactions()] == ["x"]
     assert caplog.text.count("is skipped") == 3
+
+
+IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "producer id": {"producer_id": -5},
+    "epoch": {"producer_epoch": -7},
+    "next producer id": {"next_producer_id": -2},
+    "state": {"state": State.DEAD},
+}
+
+
+@pytest.mark.parametrize("fields", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_record_of_a_transaction_that_cannot_be_does_not_keep_the_store_from_opening(
+    tmp_path: Path, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path / "s") as store:
+        coordinator_of(store).init_producer_id("x")
+    metadata = TransactionMetadata("y", 5, 0, 1000, State.ONGOING, frozenset(PARTITIONS))
+    with Log(tmp_path / "s/__transaction_state-0", cleanup_policy="compact") as log:
+        log.append(encode_transaction_value(replace(metadata, **fields)), key=encode_transaction_key("y"))
+    with opened(tmp_path / "s") as store:
+        assert [one.transactional_id for one in coordinator_of(store).transactions()] == ["x"]
+        assert coordinator_of(store).init_producer_id("y")[1] == 0
+    assert "is skipped" in caplog.text
 
 
 def test_a_store_that_is_read_says_what_is_known_and_changes_nothing(tmp_path: Path) -> None:
