@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 
 from kstore.errors import FileMissingError
+from kstore.files._direct import is_named
 from kstore.files.fs import File, FileStat, FileSystem
 
 __all__ = ["UNPINNED", "FilePin", "replaced"]
@@ -46,6 +47,8 @@ class FilePin:
 
     def kept(self, file: File, fs: FileSystem) -> File:
         """``file``, which is open, if its name still stands for it. Raises: FileMissingError."""
+        if self._inode is None or is_named(file, self._inode):
+            return file
         path = str(file.path)
         if self.is_lost(fs, path):
             raise replaced(path)

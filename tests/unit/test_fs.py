@@ -23,8 +23,10 @@ from kstore.errors import (
     SyncFailedError,
 )
 from kstore.files import platform
+from kstore.files._direct import is_named
 from kstore.files.fs import Advice, read_file, storage_error
 from kstore.files.local import SYSTEM_FS, OsFile
+from kstore.files.unmapped import UnmappedFile
 from tests.fake_fs import FailingFs, Fault, RecordingFs
 
 
@@ -584,3 +586,31 @@ def test_the_failing_one_can_fail_in_the_sync_of_a_write(path: Path) -> None:
     with pytest.raises(SyncFailedError):
         file.write_and_sync([b"abc"], 0)
     assert file.pread(10, 0) == b"abc"
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_named_until_its_name_stands_for_another_one(file: OsFile, path: Path) -> None:
+    inode = file.inode()
+    assert is_named(file, inode)
+    assert is_named(UnmappedFile(file), inode)
+    assert not is_named(file, inode + 1)
+    path.rename(path.with_name("elsewhere"))
+    assert not is_named(file, inode)
+    path.symlink_to("elsewhere")
+    assert not is_named(file, inode)
+    path.unlink()
+    path.write_bytes(b"")
+    assert not is_named(file, inode)
+
+
+@pytest.mark.parametrize("name", [b"h\xc3\xa9", b"\xff\xfe"])
+def test_a_file_is_named_by_any_bytes(tmp_path: Path, name: bytes) -> None:
+    file = SYSTEM_FS.open(tmp_path / os.fsdecode(name), write=True, create=True)
+    assert is_named(file, file.inode())
+
+
+def test_whether_a_file_of_another_file_system_is_named_is_not_told(file: OsFile, path: Path) -> None:
+    other = RecordingFs(SYSTEM_FS).open(path)
+    assert not is_named(other, file.inode())

@@ -1,0 +1,3 @@
+from kstore.files.fs import File
+
+def is_named(file: File, inode: int) -> bool: ...
