@@ -322,8 +322,9 @@ class Copier:
             for file in files.values():
                 file.close()
         if self._is_unchanged(writer, segment, cut_count):
-            self._sealed[owner][segment.base_offset] = segment
+            # The entry comes first: the next manifest names it for each segment that counts as copied.
             self._entries.setdefault(owner, {})[segment.base_offset] = entry
+            self._sealed[owner][segment.base_offset] = segment
 
     def _is_unchanged(self, writer: LogWriter, segment: LogSegment, cut_count: int) -> bool:
         """Whether what was just copied is the segment: a compaction may have replaced its files on the way."""

@@ -1,21 +1,25 @@
-"""An interrupted call of a replicator lets no file be removed that a manifest names, and holds nothing back."""
+"""An interrupted call of a replicator loses no record and no file that a manifest names, and holds nothing back."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from kstore.archive.manifest import Manifest
 from kstore.backup.plan import NamedFiles
 from kstore.errors import KstoreError
+from kstore.log import writer_of
 from kstore.store import Store
-from tests.crash.interrupted_life import InterruptWithin
+from tests.crash.interrupted_life import InterruptAfterCode, InterruptWithin
 from tests.fake_clock import ManualClock
 from tests.selection import tries
-from tests.unit.test_backup import SETTINGS
+from tests.unit.test_backup import SETTINGS, contents, restored
 from tests.unit.test_backup_plan import named_by, random_manifest
 from tests.unit.test_interrupted_counts import Tried
 
@@ -91,4 +95,41 @@ def test_a_replicator_that_is_interrupted_while_it_begins_leaves_nothing(tmp_pat
                 break
             assert not any(task.name.startswith("replicate") for task in store.status().tasks), interrupted.place
             store.replicator(tmp_path / "target").close()
+    tried("faults", number - 1)
+
+
+class InterruptASealedSegment(InterruptAfterCode):
+    """``InterruptAfterCode``, only where a sealed segment is copied."""
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        return super()._call(frame, event, argument) if frame.f_code.co_name == "_copy_one_sealed" else None
+
+
+def test_a_round_after_an_interrupted_one_has_all_of_the_segments_that_were_sealed(
+    tmp_path: Path, tried: Tried
+) -> None:
+    for number in count(1):
+        assert number < PLACES_MAX
+        path = tmp_path / str(number)
+        with Store(path / "store", clock=ManualClock(), **SETTINGS) as store:
+            store.create_topic("orders")
+            log = store.log("orders")
+            with store.replicator(path / "target") as replicator:
+                log.append(b"in the target before its segment is sealed")
+                replicator.flush()
+                for value in (b"the rest of this segment", b"a segment that the target lacks"):
+                    log.append(value)
+                    writer_of(log).roll()
+                with InterruptASealedSegment(number) as interrupted:
+                    try:
+                        replicator.flush()
+                    except KeyboardInterrupt:
+                        pass
+                replicator.flush()
+            before = contents(store)
+        with restored(path / "target", path / "new") as new:
+            assert contents(new) == before, interrupted.place
+        if not interrupted.struck:
+            break
+    assert number > 2
     tried("faults", number - 1)
