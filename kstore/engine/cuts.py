@@ -79,6 +79,7 @@ class Cuts:
         if files.is_sync:
             files.ends = files.ends._replace(durable_end=offset)
         files.truncation_count += 1
+        files.cut_count += 1
         files.counters.truncations += 1
 
     def _remove_emptied(self, segment: LogSegment) -> None:
@@ -127,6 +128,7 @@ class Cuts:
             raise
         files.seal_before_append = False
         files.truncation_count += 1
+        files.cut_count += 1
         files.counters.truncations += 1
         files.counters.segments_deleted += len(dropped)
 

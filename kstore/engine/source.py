@@ -43,6 +43,12 @@ class LogSource(Protocol):
         """Changes whenever anything may have been cut from the end."""
         ...
 
+    @property
+    def cut_count(self) -> int:
+        """Changes when a cut begins, and when it is done; unlike ``truncation_count`` not with a compaction or a
+        flush."""
+        ...
+
     def refresh(self) -> None:
         """Applies what the writer has done, if it is another process."""
         ...

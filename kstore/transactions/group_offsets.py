@@ -21,7 +21,7 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files.paths import TopicPartition
-from kstore.log import Log
+from kstore.log import Log, reads_of
 from kstore.messages.primitives import check_string
 from kstore.record._codec import Record
 from kstore.record.batch import SEQUENCE_COUNT, Batch
@@ -232,6 +232,9 @@ class _Partition:
         self.lock = threading.Lock()
         self.appending = threading.Lock()
         self.position = 0
+        # The log whose contents these are, and its ``cut_count`` when they were read.
+        self._log: Log | None = None
+        self._cut_count = 0
         self.groups: dict[str, dict[TopicPartition, _Commit]] = {}
         # By producer id: the commits of its open transaction, the last for each partition.
         self.pending: dict[int, dict[GroupPartition, _Commit]] = {}
@@ -245,9 +248,12 @@ class _Partition:
     def catch_up(self, log: Log) -> None:
         """Reads new records. Raises: StorageError."""
         end = log.high_watermark
-        if end < self.position:
-            # The log was cut, or is another one of the same name.
+        # Before anything is read: the call after a cut that comes meanwhile restarts.
+        cut_count = reads_of(log).source.cut_count
+        if log is not self._log or cut_count != self._cut_count or end < self.position:
+            # The log was cut, or is another one of the same name. Either may have grown beyond the old position.
             self._restart()
+            self._log, self._cut_count = log, cut_count
         self.position = max(self.position, log.start_offset)
         while self.position < end:
             before = self.position

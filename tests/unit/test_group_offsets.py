@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import kstore
 from kstore import ConfigError, TopicPartition
 from kstore.config import LogConfig
+from kstore.engine.cuts import Cuts
 from kstore.rules.retain import SegmentAge, deletable_count, passed_by_all
 from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store, coordinator_of
@@ -239,6 +242,54 @@ def test_a_read_that_fails_within_a_transaction_forgets_none_of_its_offsets(
             store.consumer_offsets.committed("g")
         found = store.consumer_offsets.committed("g")
         assert (found[T0].offset, found[T1].offset) == (5, 5)
+
+
+def cut(store: Store) -> None:
+    store.log("__consumer_offsets").truncate_to(0)
+
+
+def recreate(store: Store) -> None:
+    store.delete_topic("__consumer_offsets")
+    store.create_topic("__consumer_offsets", cleanup_policy="compact")
+
+
+@pytest.mark.parametrize("change", [cut, recreate])
+@pytest.mark.parametrize("reader", ["the same store", "a view"])
+def test_offsets_that_were_cut_are_forgotten_although_the_log_has_grown_beyond_them(
+    tmp_path: Path, change: Callable[[Store], None], reader: str
+) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False) as store:
+        store.create_topic("t", partitions=2)
+        store.create_topic("__consumer_offsets", cleanup_policy="compact")
+        with kstore.open(tmp_path / "s", read_only=True) if reader == "a view" else nullcontext(store) as reading:
+            commit(store, "g", {T0: 5})
+            assert reading.consumer_offsets.committed("g")[T0].offset == 5
+            change(store)
+            for offset in range(3):
+                commit(store, "h", {T1: offset})
+            assert reading.consumer_offsets.committed("g") == {}
+            assert reading.consumer_offsets.groups() == ["h"]
+            assert reading.consumer_offsets.committed("h")[T1].offset == 2
+
+
+def test_a_cut_while_the_offsets_are_read_is_seen_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False) as store:
+        store.create_topic("t", partitions=2)
+        store.create_topic("__consumer_offsets", cleanup_policy="compact")
+        commit(store, "g", {T0: 5})
+
+        def read_meanwhile(*_: object) -> None:
+            monkeypatch.undo()
+            assert store.consumer_offsets.committed("g")[T0].offset == 5
+
+        # Within the cut, after it was announced and before anything is gone.
+        monkeypatch.setattr(Cuts, "_lower_dirt", read_meanwhile)
+        store.log("__consumer_offsets").truncate_to(0)
+        for offset in range(3):
+            commit(store, "h", {T1: offset})
+        assert store.consumer_offsets.groups() == ["h"]
 
 
 class _Interrupted(dict[Any, Any]):
