@@ -261,7 +261,7 @@ class _Partition:
                 for batch in log.fetch(self.position, FETCH_BYTES).batches():
                     if batch.base_offset >= end:
                         break
-                    self._take_in(batch, log)
+                    self._take_in_if_readable(batch, log)
                     self.position = batch.last_offset + 1
             except CorruptBatchError as error:
                 logger.warning("%s: committed offsets are skipped: %s", log.path, error)
@@ -271,6 +271,18 @@ class _Partition:
                 self.position = log.start_offset
             if self.position <= before:
                 return  # no whole batch yet
+
+    def _take_in_if_readable(self, batch: Batch, log: Log) -> None:
+        try:
+            self._take_in(batch, log)
+        except CorruptDataError as error:
+            # Its CRC is right, so no fetch ends at it: it would be in the way of every call.
+            logger.warning(
+                "%s: the committed offsets in the batch at offset %d are skipped: %s",
+                log.path,
+                batch.base_offset,
+                error,
+            )
 
     def _take_in(self, batch: Batch, log: Log) -> None:
         if batch.is_control:

@@ -19,6 +19,7 @@ from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store, coordinator_of
 from kstore.transactions import group_offsets
 from tests.fake_clock import ManualClock
+from tests.foreign_batches import tampered
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -290,6 +291,36 @@ def test_a_cut_while_the_offsets_are_read_is_seen_by_the_next_call(
         for offset in range(3):
             commit(store, "h", {T1: offset})
         assert store.consumer_offsets.groups() == ["h"]
+
+
+UNREADABLE = {
+    "not the codec's": {"attributes": 1},
+    "no such codec": {"attributes": 7},
+    "another count": {"record_count": 1},
+}
+
+
+@pytest.mark.parametrize("fields", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_batch_that_cannot_be_read_hides_no_other_offsets(
+    tmp_path: Path, fields: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with kstore.open(tmp_path / "s", durability="os", background=False) as store:
+        store.create_topic("t", partitions=2)
+        store.create_topic("__consumer_offsets", cleanup_policy="compact")
+        commit(store, "g", {T0: 1, T1: 1})
+        path = tmp_path / f"s/__consumer_offsets-0/{0:020d}.log"
+        before = path.stat().st_size
+        commit(store, "g", {T0: 2, T1: 2})
+        with path.open("r+b") as file:
+            file.seek(before)
+            batch = file.read()
+            file.seek(before)
+            file.write(tampered(batch, **fields))
+        commit(store, "h", {T0: 3})
+        assert {group: store.consumer_offsets.offset_at(group, T0) for group in "gh"} == {"g": 1, "h": 3}
+        commit(store, "g", {T0: 4})
+        assert store.consumer_offsets.offset_at("g", T0) == 4
+    assert caplog.text.count("in the batch at offset 2 are skipped") == 1
 
 
 class _Interrupted(dict[Any, Any]):
