@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kstore.clock import Clock
+from kstore.consumer.assignor import STRATEGIES
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
 from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
@@ -283,7 +284,7 @@ def decode_state(data: bytes, path: Path) -> GroupState:
         members = {_member_id(row["id"]): _member(row) for row in rows["members"]}
         target = {str(row["id"]): tuple(sorted(_owners(row["target"]))) for row in rows["members"]}
         return GroupState(int(rows["generation"]), members, target)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CorruptFileError(f"not the members of a group: {error}", path=path) from error
 
 
@@ -295,9 +296,11 @@ def _member_id(name: object) -> str:
 
 
 def _member(row: dict[str, Any]) -> GroupMember:
-    topics = tuple(str(topic) for topic in row["topics"])
+    topics, strategy = tuple(str(topic) for topic in row["topics"]), str(row["strategy"])
+    if strategy not in STRATEGIES:
+        raise ValueError(f"partition_assignment_strategy is {strategy!r:.80}, expected one of {', '.join(STRATEGIES)}")
     limit_ms = int(row["limit_ms"])
-    return GroupMember(str(row["client_id"]), topics, str(row["strategy"]), limit_ms, frozenset(_owners(row["owned"])))
+    return GroupMember(str(row["client_id"]), topics, strategy, limit_ms, frozenset(_owners(row["owned"])))
 
 
 def _owners(rows: list[Any]) -> list[TopicPartition]:

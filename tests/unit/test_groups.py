@@ -15,7 +15,7 @@ import kstore
 from kstore import CommitFailedError, ConfigError, TopicPartition
 from kstore.clock import SYSTEM_CLOCK
 from kstore.consumer.consumer import Consumer, abandon
-from kstore.consumer.group_files import FileGroup, decode_state, encode_state
+from kstore.consumer.group_files import FORM, FileGroup, decode_state, encode_state
 from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import LOOK_COUNT, Membership, MemoryGroup
 from kstore.errors import CorruptFileError
@@ -414,6 +414,14 @@ def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Pat
         members, target = {name: STATE.members[ONE]}, {name: STATE.target[ONE]}
         with pytest.raises(CorruptFileError, match="is not the id of a member"):
             decode_state(encode_state("g", GroupState(3, members, target)), Path("members"))
+    body = data[data.index(b"\n") + 1 :]
+    for sound, hostile in (
+        (b'"generation": 3', b'"generation": Infinity'),
+        (b'"strategy": "range"', b'"strategy": "all"'),
+    ):
+        assert sound in body
+        with pytest.raises(CorruptFileError, match="not the members of a group"):
+            decode_state(FORM.encode(body.replace(sound, hostile)), Path("members"))
     box = FileGroup(SYSTEM_FS, tmp_path / "a", "g", SYSTEM_CLOCK)
     with box.changing() as draft:
         draft.state = STATE
