@@ -12,7 +12,7 @@ from time import monotonic
 
 from _thread import TIMEOUT_MAX, allocate_lock
 
-__all__ = ["Attempt", "Block", "Condition", "Released", "block"]
+__all__ = ["Attempt", "Block", "Condition", "Gate", "Released", "block"]
 
 
 def block(function not None):
@@ -169,3 +169,30 @@ cdef class Condition:
 
     def notify_all(self):
         self.notify(len(self.waiters))
+
+
+@cython.final
+cdef class Gate:
+    """Closed until ``open``, which any threads ``wait`` for. No interrupt of one of them keeps the others waiting."""
+
+    cdef object lock
+    cdef readonly bint is_open
+
+    def __init__(self):
+        self.lock = allocate_lock()
+        self.lock.acquire()
+
+    def open(self):
+        """A second call does nothing."""
+        if not self.is_open:
+            self.is_open = True
+            self.lock.release()
+
+    def wait(self, seconds=None):
+        """Waits up to ``seconds``; returns whether it is open."""
+        if not self.is_open:
+            if not self.lock.acquire(True, -1 if seconds is None else min(max(seconds, 0.0), TIMEOUT_MAX)):
+                return False
+            # For the next thread; no signal is served in between.
+            self.lock.release()
+        return True

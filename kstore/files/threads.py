@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from kstore.errors import ThreadStartError
+from kstore.files._locks import Gate
 from kstore.files.lock import is_in_registry
 
 __all__ = ["WorkerPool", "closed_elsewhere", "side_by_side", "start_thread"]
@@ -32,12 +33,36 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
+class _Thread(threading.Thread):
+    """A daemon thread, which an interrupt of its ``join`` leaves alive.
+
+    CPython 3.11 and 3.12 take a thread whose ``join`` was interrupted for ended, although it runs.
+    """
+
+    def __init__(self, work: Callable[..., object], arguments: tuple[object, ...], name: str) -> None:
+        super().__init__(target=work, args=arguments, name=name, daemon=True)
+        self._ended = Gate()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._ended.open()
+
+    def is_alive(self) -> bool:
+        return self.ident is not None and not self._ended.is_open
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._ended.wait(timeout):
+            super().join(timeout)
+
+
 def start_thread(work: Callable[..., object], *arguments: object, name: str) -> threading.Thread:
     """Starts a daemon thread. Raises: ThreadStartError."""
     if sys.is_finalizing():
         # The new thread would never report that it runs, which ``start`` waits for.
         raise ThreadStartError(errno.EAGAIN, f"the thread {name} cannot be started: the interpreter ends")
-    thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+    thread = _Thread(work, arguments, name)
     try:
         thread.start()
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -20,11 +21,14 @@ from kstore.consumer.groups import MemoryGroup
 from kstore.engine.growth import Growth
 from kstore.errors import TopicWaitTimeoutError
 from kstore.files import watch as watches
+from kstore.files._locks import Gate
+from kstore.files.threads import start_thread
 from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
 from kstore.shared._turn import TurnLock
 from kstore.store import coordinator_of
 from kstore.ui.survey import Survey
+from tests.alarm import alarm
 from tests.consumer_helpers import T0, T1, consumer, fill, opened
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.fake_clock import ManualClock
@@ -189,6 +193,42 @@ def test_a_backup_leaves_its_logs_to_other_threads(tmp_path: Path, tried: Tried)
             assert stuck == []
 
         at_every_place(act, check, tried)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
+def test_a_thread_runs_although_the_wait_for_its_end_was_interrupted() -> None:
+    may_end = threading.Event()
+    thread = start_thread(may_end.wait, 300, name="test")
+
+    def interrupt() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        thread.join()
+
+    with alarm(interrupt), pytest.raises(KeyboardInterrupt):
+        wait()
+    thread.join(0)
+    assert thread.is_alive()
+    may_end.set()
+    thread.join()
+    assert not thread.is_alive()
+
+
+def test_a_gate_that_opens_lets_all_through() -> None:
+    gate, passed = Gate(), list[bool]()
+    assert not gate.is_open
+    assert not gate.wait(0)
+    threads = [start_thread(lambda: passed.append(gate.wait()), name="test") for _ in range(3)]
+    gate.open()
+    gate.open()
+    for thread in threads:
+        thread.join()
+    assert passed == [True] * 3
+    assert gate.is_open
+    assert gate.wait(-1)
 
 
 def test_no_lock_is_tried_by_a_call() -> None:
