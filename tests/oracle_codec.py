@@ -10,7 +10,18 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["OracleBatch", "OracleError", "OracleRecord", "crc32c", "decode", "encode", "varint"]
+__all__ = [
+    "OracleBatch",
+    "OracleError",
+    "OracleRecord",
+    "Reader",
+    "crc32c",
+    "decode",
+    "decode_record",
+    "decode_records",
+    "encode",
+    "varint",
+]
 
 MASK_64 = 2**64 - 1
 

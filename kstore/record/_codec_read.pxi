@@ -138,8 +138,76 @@ cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uin
     return at
 
 
-cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
-    """Reads the next record and checks every field of it; False with ``record.problem`` set."""
+cdef inline const uint8_t* get_small(const uint8_t* at, uint32_t* value) noexcept nogil:
+    """The position after a number of one or two groups, which are there; NULL if it has more."""
+    cdef uint32_t second
+    if at[0] < 0x80:
+        value[0] = at[0]
+        return at + 1
+    second = at[1]
+    value[0] = (at[0] & 0x7F) | second << 7
+    return at + 2 if second < 0x80 else NULL
+
+
+cdef inline bint next_small_record(Walk* walk, RecordView* record) noexcept nogil:
+    """``next_record`` for a record whose numbers are small, without headers; False, and nothing set, for any other.
+
+    It takes half as long: it looks at the ends of the record, not at that of each number.
+    """
+    cdef const uint8_t* at = walk.at
+    cdef const uint8_t* stop
+    cdef const uint8_t* key
+    cdef uint32_t number = 0, time, key_size = 0
+    cdef int32_t delta
+    # Size, attributes, time, offset delta and the size of the key take up to ten bytes here.
+    if unlikely(walk.stop - at < 10):
+        return False
+    at = get_small(at, &number)
+    if unlikely(at == NULL or number & 1 or number >> 1 < RECORD_SIZE_MIN - 1 or number >> 1 > walk.stop - at):
+        return False
+    stop = at + (number >> 1)
+    # The time has at most three groups.
+    time = at[1] & 0x7F
+    if at[1] >= 0x80:
+        time |= <uint32_t>(at[2] & 0x7F) << 7
+        if at[2] >= 0x80:
+            if unlikely(at[3] >= 0x80):
+                return False
+            time |= <uint32_t>at[3] << 14
+            at += 1
+        at += 1
+    at = get_small(at + 2, &number)
+    if unlikely(at == NULL or number & 1):
+        return False
+    delta = number >> 1
+    if unlikely(delta <= walk.previous_delta or delta > walk.last_offset_delta):
+        return False
+    key = get_small(at, &key_size)
+    if unlikely(key == NULL):
+        return False
+    # An odd number is a negative size, which is null.
+    at = key + (0 if key_size & 1 else key_size >> 1)
+    # The size of the value, and the count of headers, which is 0 in the last byte.
+    if unlikely(stop - at < 2):
+        return False
+    at = get_small(at, &number)
+    if unlikely(at == NULL or at + (0 if number & 1 else number >> 1) != stop - 1 or (stop - 1)[0] != 0):
+        return False
+    record.timestamp_delta = <int32_t>((time >> 1) ^ (0 - (time & 1)))
+    record.offset_delta = delta
+    record.key = key
+    record.key_size = -1 if key_size & 1 else <Py_ssize_t>(key_size >> 1)
+    record.value = at
+    record.value_size = -1 if number & 1 else <Py_ssize_t>(number >> 1)
+    record.header_count = 0
+    record.headers = record.stop = stop
+    walk.at = stop
+    walk.index += 1
+    walk.previous_delta = delta
+    return True
+
+
+cdef bint next_any_record(Walk* walk, RecordView* record) noexcept nogil:
     cdef const uint8_t* at = walk.at
     cdef const uint8_t* stop = walk.stop
     cdef const uint8_t* behind
@@ -185,6 +253,11 @@ cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
     walk.index += 1
     walk.previous_delta = record.offset_delta
     return True
+
+
+cdef inline bint next_record(Walk* walk, RecordView* record) noexcept nogil:
+    """Reads the next record and checks every field of it; False with ``record.problem`` set."""
+    return next_small_record(walk, record) or next_any_record(walk, record)
 
 
 cdef inline void note_place(Place* place, Walk* walk) noexcept nogil:

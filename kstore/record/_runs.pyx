@@ -127,7 +127,7 @@ cdef bint has_whole_records(const uint8_t* batch, Head* head) noexcept nogil:
     if not begin_records(&walk, batch, head):
         return False
     while walk.index < walk.count:
-        if unlikely(not pass_small_record(&walk) and not next_record(&walk, &record)):
+        if unlikely(not next_record(&walk, &record)):
             return False
     return walk.at == walk.stop
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import crc32c
@@ -19,7 +20,7 @@ from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.types import OFFSET_MAX
 from tests.foreign_batches import tampered
-from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record
+from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record, decode_records
 from tests.oracle_legacy import message, wrapper
 from tests.run_helpers import TIME, small_batch, tally
 from tests.selection import tries
@@ -128,7 +129,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("records", SHAPES, ids=["small", "larger", "headers"])
-def test_a_run_takes_the_records_that_the_codec_takes(records: list[Record]) -> None:
+def test_a_run_and_the_codec_take_the_records_that_the_plain_codec_takes(records: list[Record]) -> None:
     """Each byte of the records with each value, and bytes put in or left out, all with a CRC that agrees."""
     batch = build_batch(records, base_offset=0)
     header, payload = batch[: BATCH_HEADER.size], batch[BATCH_HEADER.size :]
@@ -146,15 +147,28 @@ def test_a_run_takes_the_records_that_the_codec_takes(records: list[Record]) -> 
         changed.append(bytes(several))
     for number in range(0, len(changed), ONE_IN if len(changed) > 10_000 else 1):
         data = tampered(header + changed[number], batch_length=len(header) + len(changed[number]) - 12)
+        expected = plainly_read(changed[number], len(records), records[-1].offset, records[0].timestamp)
         found = walk_run(data, 0, len(data), 0, 0, OFFSET_MAX, OFFSET_MAX, 0, OFFSET_MAX).batch_count
-        try:
-            check_records(data, len(header), len(data), len(records), records[-1].offset)
-        except CorruptDataError:
-            assert not found
+        assert found == (expected is not None)
+        if expected is None:
+            with pytest.raises(CorruptDataError):
+                check_records(data, len(header), len(data), len(records), records[-1].offset)
         else:
-            assert found
+            assert [
+                (one.offset, one.timestamp, one.key, one.value, one.headers) for one in parse_v2(data).records()
+            ] == expected
         verdicts.add(found)
     assert verdicts == {0, 1}
+
+
+def plainly_read(payload: bytes, count: int, last_offset: int, base_timestamp: int) -> list[OracleRecord] | None:
+    """The records of a batch at offset 0, or None if they are not sound."""
+    try:
+        records = decode_records(payload, count, 0, base_timestamp)
+    except OracleError:
+        return None
+    offsets = [-1, *(record.offset for record in records), last_offset + 1]
+    return list(records) if all(before < after for before, after in pairwise(offsets)) else None
 
 
 def assert_alike_or_corrupt(data: bytes) -> None:
