@@ -4,7 +4,8 @@ Three summaries of hashes: a HyperLogLog for the number of distinct keys; counte
 Gries; a full table loses the median of some of its counts); and of a sample of the keys, chosen by their hashes, how
 many bytes their records take and how many the last one takes (Wegman's adaptive sampling).
 
-Keys made to collide cannot make it slow: a search looks at PROBES_MAX slots at most.
+Keys made to collide cannot make it slow: a search looks at PROBES_MAX slots at most, and the sample is thinned at most
+LEVEL_MAX times.
 """
 
 cdef enum:
@@ -20,6 +21,8 @@ cdef enum:
     KEY_BYTES_MAX = 48
     # How many counts a median is taken of.
     MEDIAN_OF = 64
+    # The last bits of a hash choose the sample, the first ones a register: more levels than that would share them.
+    LEVEL_MAX = 64 - REGISTER_BITS
 
 cdef uint64_t HASH_FACTOR = 0xC6A4A7935BD1E995
 cdef uint64_t SLOT_FACTOR = 0x9E3779B97F4A7C15
@@ -228,6 +231,8 @@ cdef class KeySketch:
         cdef Py_ssize_t probe
         for probe in range(PROBES_MAX):
             if self._sampled[slot].total == 0:
+                if self._sampled_count > SAMPLE_MAX and self.level == LEVEL_MAX:
+                    return  # its other keys were made for it
                 self._sampled[slot].hash = hashed
                 self._sampled_count += 1
             elif self._sampled[slot].hash != hashed:
@@ -235,18 +240,17 @@ cdef class KeySketch:
                 continue
             self._sampled[slot].total += record_size
             self._sampled[slot].last = record_size
-            if self._sampled_count > SAMPLE_MAX:
+            if self._sampled_count > SAMPLE_MAX and self.level < LEVEL_MAX:
                 self._thin()
             return
 
     cdef void _thin(self) noexcept:
-        """Keeps about half of the sampled keys."""
+        """Keeps about half of the sampled keys. The level is below the last one."""
         cdef Py_ssize_t slot, place
         memcpy(self._sampled_before, self._sampled, sizeof(self._sampled))
         memset(self._sampled, 0, sizeof(self._sampled))
         self._sampled_count = 0
-        # The last bits choose the sample, the first ones a register: more than that many levels would share them.
-        self.level = min(self.level + 1, 64 - REGISTER_BITS)
+        self.level += 1
         for slot in range(SAMPLE_SLOTS):
             if not self._sampled_before[slot].total or self._sampled_before[slot].hash & (
                 (<uint64_t>1 << self.level) - 1

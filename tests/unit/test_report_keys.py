@@ -15,6 +15,7 @@ from kstore.reports.gathering import examined
 from kstore.reports.keys import DISTINCT_ERROR, KeySummary, distinct_count
 from kstore.reports.page import page
 from kstore.types import OFFSET_MAX
+from tests.cpu_limit import cpu_limit
 from tests.golden_data import golden_partitions, golden_root
 
 
@@ -77,23 +78,25 @@ def test_keys_of_every_length_have_different_hashes() -> None:
     assert len({row[1] for row in sketch.frequent(200)}) == 100
 
 
-def colliding_keys(count: int) -> list[bytes]:
-    """Keys of eight bytes whose searches begin in one slot of the table of frequent keys: the hash can be inverted."""
-    mask, factor, slot_factor = 2**64 - 1, 0xC6A4A7935BD1E995, 0x9E3779B97F4A7C15
-    inverse, slot_inverse = pow(factor, -1, 2**64), pow(slot_factor, -1, 2**64)
+def key_with_hash(hashed: int) -> bytes:
+    """The key of eight bytes that has this hash, which can be inverted."""
+    mask, factor = 2**64 - 1, 0xC6A4A7935BD1E995
+    inverse = pow(factor, -1, 2**64)
 
     def shifted_back(number: int) -> int:
         return number ^ (number >> 47)  # its own inverse, since 2 * 47 > 64
 
-    keys = []
-    for number in range(count):
-        hashed = (5 << 53 | number) * slot_inverse & mask  # slot 5
-        word = shifted_back(hashed) * inverse & mask
-        word = shifted_back(word) * inverse & mask
-        word = (word ^ 8 * factor) & mask
-        word = shifted_back(word * inverse & mask) * inverse & mask
-        keys.append(word.to_bytes(8, "big"))
-    return keys
+    word = shifted_back(hashed) * inverse & mask
+    word = shifted_back(word) * inverse & mask
+    word = (word ^ 8 * factor) & mask
+    word = shifted_back(word * inverse & mask) * inverse & mask
+    return word.to_bytes(8, "big")
+
+
+def colliding_keys(count: int) -> list[bytes]:
+    """Keys whose searches begin in one slot of the table of frequent keys."""
+    slot_inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    return [key_with_hash((5 << 53 | number) * slot_inverse % 2**64) for number in range(count)]  # slot 5
 
 
 def test_keys_made_to_collide_are_counted_within_the_error(tmp_path: Path) -> None:
@@ -125,6 +128,21 @@ def test_a_sample_of_keys_tells_what_later_records_replace() -> None:
     assert summary.sampled_count <= 8192
     assert summary.superseded_share == pytest.approx(33 / 46)
     assert summary.sampled_bytes == pytest.approx(20_000 * 46, rel=0.1)
+
+
+def test_keys_made_to_stay_in_the_sample_cannot_make_it_slow() -> None:
+    sketch = KeySketch()
+    sketch.is_sampling = True
+    # All bits that choose the sample are 0.
+    keys = [key_with_hash(number << 50) for number in range(9000)]
+    data = bytes(build_batch([kstore.Record(number, 0, key=keys[number % 9000]) for number in range(200_000)]))
+    run = walk_run(data, 0, len(data), 0, 0, len(data), OFFSET_MAX, 0, OFFSET_MAX)
+    with cpu_limit(5):
+        sketch.add(run)
+    assert sketch.level == 50
+    summary = KeySummary.of(sketch)
+    assert 8192 <= summary.sampled_count < 8300
+    assert sketch.keyed_count == 200_000
 
 
 def test_a_sketch_refuses_what_it_cannot_count() -> None:
