@@ -417,7 +417,8 @@ class LogProducers:
             found.extend(result.transactions)
             if result.is_complete:
                 return found
-        missing = [aborted for aborted in self._seen_aborted if aborted not in found]
+        listed = set(found)
+        missing = [aborted for aborted in self._seen_aborted if aborted not in listed]
         return found + [gone for gone in missing if gone.last_offset >= start and gone.first_offset < stop]
 
 

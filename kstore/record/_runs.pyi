@@ -247,7 +247,7 @@ def epoch_starts(run: Run, latest: int) -> list[tuple[int, int]]: ...
 def follow_producers(
     run: Run,
     producers: Mapping[int, _Producer],
-    open_transactions: dict[int, int],
+    open_transactions: Iterator[tuple[int, int]],
     first: int = -1,
     last: int = -1,
 ) -> tuple[list[_ProducerFields], list[tuple[int, int, int, int]], list[RecordBatch]]: ...

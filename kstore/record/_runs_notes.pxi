@@ -183,14 +183,24 @@ cdef int read_marker(const uint8_t* batch, Head* head, int32_t* coordinator_epoc
     return kind
 
 
+cdef object NONE_OPEN = object()
+
+
+cdef bint has_ended(dict changed, tuple transaction) except -1:
+    """Whether a transaction has ended in the run, by the notes of its producers; it was open."""
+    cdef ProducerNotes notes = changed.get(transaction[1])
+    return notes is not None and notes.transaction_offset != <int64_t>transaction[0]
+
+
 def follow_producers(
-    Run run not None, dict producers not None, dict open_transactions not None, Py_ssize_t first=-1, Py_ssize_t last=-1
+    Run run not None, dict producers not None, open_transactions not None, Py_ssize_t first=-1, Py_ssize_t last=-1
 ):
     """What becomes of producers in a run, by the rules of ``ProducerState.apply``.
 
     Args:
         producers: the Producer of each id before the run.
-        open_transactions: the first offset of each open transaction, by producer id; brought up to date.
+        open_transactions: an iterator over the first offset and the producer id of each transaction that is open before
+            the run, the oldest first. It is asked for as many as the run needs.
         first, last: places in the run's data, for the batches between them alone.
 
     Returns three lists: the fields of the Producers that change, in the order of their first batches; the fields of the
@@ -209,6 +219,11 @@ def follow_producers(
     cdef list known = []
     cdef list aborted = []
     cdef list unreadable = []
+    # Of the transactions that began in the run, in order, the first that is still open.
+    cdef list begun = []
+    cdef Py_ssize_t begun_at = 0
+    # The oldest of the others that is still open.
+    cdef object oldest = None
     if last >= 0:
         if not run.start <= first <= last <= run.stop:
             raise ValueError(f"places {first} to {last}, expected {run.start} to {run.stop}")
@@ -235,15 +250,24 @@ def follow_producers(
             notes.remember(sequence, head.last_offset, head.last_offset_delta, notes.timestamp)
             if head.attributes & ATTRIBUTE_TRANSACTIONAL and notes.transaction_offset == NO_OFFSET:
                 notes.transaction_offset = head.base_offset
-                open_transactions[producer_id] = head.base_offset
+                begun.append((head.base_offset, producer_id))
         else:
             notes.coordinator_epoch = coordinator_epoch
             first_offset = notes.transaction_offset
             if first_offset != NO_OFFSET:
                 notes.transaction_offset = NO_OFFSET
-                open_transactions.pop(producer_id, None)
                 if kind == ABORT:
-                    stable = min(open_transactions.values()) if open_transactions else head.last_offset + 1
+                    if oldest is None:
+                        oldest = next(open_transactions, NONE_OPEN)
+                    while oldest is not NONE_OPEN and has_ended(changed, oldest):
+                        oldest = next(open_transactions, NONE_OPEN)
+                    while begun_at < PyList_GET_SIZE(begun) and has_ended(changed, begun[begun_at]):
+                        begun_at += 1
+                    stable = head.last_offset + 1
+                    if oldest is not NONE_OPEN:
+                        stable = min(stable, oldest[0])
+                    if begun_at < PyList_GET_SIZE(begun):
+                        stable = min(stable, begun[begun_at][0])
                     aborted.append((producer_id, first_offset, head.last_offset, stable))
         at = following
     for each in changed.values():

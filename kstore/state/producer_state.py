@@ -6,7 +6,7 @@ thread-safe: the log's lock guards it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kstore.record._runs import Run, follow_producers
 from kstore.record.batch import Batch, RecordBatch
@@ -20,8 +20,9 @@ from kstore.rules.sequence import (
     producer_batch,
     remembered,
 )
+from kstore.state.open_transactions import OpenTransaction, OpenTransactions
 from kstore.state.producer_snapshot import ProducerEntry
-from kstore.types import NO_OFFSET, AbortedTransaction
+from kstore.types import AbortedTransaction
 
 __all__ = ["ProducerState", "to_entry", "to_producer"]
 
@@ -31,11 +32,15 @@ class ProducerState:
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.producers: dict[int, Producer] = {entry.producer_id: to_producer(entry) for entry in entries}
-        self._open: dict[int, int] = {
-            producer.producer_id: producer.current_txn_first_offset
+        self._open: OpenTransactions = self._opened()
+
+    def _opened(self) -> OpenTransactions:
+        """The open transactions, by what is known of the producers."""
+        return OpenTransactions(
+            (producer.current_txn_first_offset, producer.producer_id)
             for producer in self.producers.values()
             if producer.is_in_transaction
-        }
+        )
 
     def copy(self) -> ProducerState:
         """The same at this moment; changes of one are not changes of the other."""
@@ -46,16 +51,16 @@ class ProducerState:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest open transaction, None if none is open."""
-        return min(self._open.values(), default=None)
+        return self._open.first_offset
 
     @property
     def has_open_transactions(self) -> bool:
         return bool(self._open)
 
     @property
-    def open_transactions(self) -> list[Producer]:
+    def open_transactions(self) -> Iterator[Producer]:
         """The producers with an open transaction, the oldest transaction first."""
-        return [self.producers[producer_id] for producer_id in sorted(self._open, key=self._open.__getitem__)]
+        return (self.producers[producer_id] for _, producer_id in self._open)
 
     def entries(self) -> list[ProducerEntry]:
         """The contents of a snapshot: the newest of each producer's batches."""
@@ -75,25 +80,40 @@ class ProducerState:
 
         ``first``, ``last``: places in its data, for the batches between them alone. After an error nothing has changed.
         """
-        still_open = dict(self._open)
-        changed, aborted, unreadable = follow_producers(run, self.producers, still_open, first, last)
+        open_count = len(self._open)
+        changed, aborted, unreadable = follow_producers(run, self.producers, iter(self._open), first, last)
         found = list(map(AbortedTransaction._make, aborted)), unreadable
         producers = [
             (producer_id, Producer(producer_id, epoch, tuple(map(RememberedBatch._make, batches)), *others))
             for producer_id, epoch, batches, *others in changed
         ]
-        # Only the dict may need memory from here on; what puts it back needs none.
-        before = iter([(producer_id, self.producers.get(producer_id)) for producer_id, _ in producers])
+        were = [self.producers.get(producer_id) for producer_id, _ in producers]
+        moves = [
+            (_transaction_of(known), _transaction_of(producer))
+            for known, (_, producer) in zip(were, producers, strict=True)
+        ]
+        ended = [before for before, now in moves if before is not None and before != now]
+        begun = sorted([now for before, now in moves if now is not None and before != now])
+        # Only the dict, and what begins, may need memory from here on; what puts it back needs none.
+        before = zip(were, producers, strict=True)
+        undone = iter(begun)
         try:
+            for transaction in begun:
+                self._open.begin(transaction)
             for producer_id, producer in producers:
                 self.producers[producer_id] = producer
-            self._open = still_open
+            for transaction in ended:
+                self._open.end(transaction)
         except BaseException:
-            for producer_id, known in before:
+            for known, (producer_id, _) in before:
                 if known is not None:
                     self.producers[producer_id] = known
                 else:
                     self.producers.pop(producer_id, None)
+            for transaction in undone:
+                self._open.end(transaction)
+            if len(self._open) != open_count:  # an interrupt came while they ended
+                self._open = self._opened()
             raise
         return found
 
@@ -104,15 +124,19 @@ class ProducerState:
         producer_id = batch.producer_id
         known = self.producers.get(producer_id)
         changed = self.producers[producer_id] = after(known, batch)
-        if changed.is_in_transaction:
-            self._open[producer_id] = changed.current_txn_first_offset
+        before, now = _transaction_of(known), _transaction_of(changed)
+        if now is not None:
+            if now != before:
+                self._open.begin(now)
             return None
-        first_offset = self._open.pop(producer_id, NO_OFFSET)
-        if batch.end is None or batch.end.type != ControlRecordType.ABORT or first_offset == NO_OFFSET:
+        if before is None:
+            return None
+        self._open.end(before)
+        if batch.end is None or batch.end.type != ControlRecordType.ABORT:
             return None
         still_open = self.first_unstable_offset
         last_stable_offset = still_open if still_open is not None else batch.last_offset + 1
-        return AbortedTransaction(producer_id, first_offset, batch.last_offset, last_stable_offset)
+        return AbortedTransaction(producer_id, before[0], batch.last_offset, last_stable_offset)
 
     def recall(self, producer_id: int, earlier: Iterable[RememberedBatch]) -> None:
         """Adds batches of a known producer that precede the remembered ones."""
@@ -127,6 +151,13 @@ class ProducerState:
         for producer_id in gone:
             del self.producers[producer_id]
         return len(gone)
+
+
+def _transaction_of(producer: Producer | None) -> OpenTransaction | None:
+    """The open transaction of a producer that may not be known."""
+    if producer is None or not producer.is_in_transaction:
+        return None
+    return producer.current_txn_first_offset, producer.producer_id
 
 
 def to_entry(producer: Producer) -> ProducerEntry:

@@ -127,7 +127,7 @@ def described(result: Any) -> Any:
     if isinstance(result, Rows):
         return described(partitioned(result))
     if isinstance(result, ProducerState):
-        return result.producers, result.open_transactions
+        return result.producers, list(result.open_transactions)
     return bytes(result.data) if isinstance(result, RecordBatch) else result
 
 
@@ -259,7 +259,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "index_notes": (index_notes, lambda: (RUN, -1, -1, 2**20, 1)),
     "epoch_starts": (epoch_starts, lambda: (PRODUCERS, -1)),
     "batch_times": (batch_times, lambda: (RUN, 1)),
-    "follow_producers": (follow_producers, lambda: (PRODUCERS, {}, {})),
+    "follow_producers": (follow_producers, lambda: (PRODUCERS, {}, iter(()))),
     "greatest_bytes": (greatest_bytes, lambda: (b"ab" * 400, b"ba" * 400)),
     "moved_to": (Run.moved_to, lambda: (RUN, 2**40)),
     "check_records": (check_records, lambda: (*PAYLOAD, COUNT - 1, 2**40)),
@@ -317,7 +317,7 @@ def seen(arguments: tuple[Any, ...]) -> list[Any]:
         elif isinstance(each, ColumnBuilder):
             found.append((each.row_count, each.size, each.is_within_batch))
         elif isinstance(each, ProducerState):
-            found.append((each.producers.copy(), each.open_transactions))
+            found.append((each.producers.copy(), list(each.open_transactions)))
     return found
 
 

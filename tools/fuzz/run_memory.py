@@ -66,7 +66,7 @@ def _read(run: Run) -> None:
     entries = index_notes(run, -1, -1, 0, 64).entries
     epoch_starts(run, -1)
     with suppress(CorruptDataError):
-        follow_producers(run, {}, {})
+        follow_producers(run, {}, iter(()))
     rows = array("q", [each for number in range(0, len(entries), 4) for each in entries[number : number + 2]])
     OffsetCheck(rows, run.base_offset).add_run(run)
     TimeCheck(rows, run.base_offset).add_run(run)

@@ -13,8 +13,9 @@ index and the snapshots may say so, or name the place where the transaction real
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ from kstore.upkeep.verify.findings import Finding
 __all__ = ["NOT_LISTED", "ProducerCheck", "transaction_finding"]
 
 NOT_LISTED = "is not in the index"
+# At each marker of an abort. If none of so many open transactions has certainly not ended, as good as any may have.
+OPEN_LOOKED_AT_MAX = 100
 
 
 class _Expected(NamedTuple):
@@ -190,8 +193,10 @@ class ProducerCheck:
 
     def _latest_stable(self, last_offset: int) -> int:
         """The last stable offset after a marker at ``last_offset``, if every transaction has ended that may have."""
-        still_open = (one for one in self._visible.open_transactions if one.last_offset >= self._gap_end)
-        return min((one.current_txn_first_offset for one in still_open), default=last_offset + 1)
+        for one in islice(self._visible.open_transactions, OPEN_LOOKED_AT_MAX):
+            if one.last_offset >= self._gap_end:
+                return one.current_txn_first_offset
+        return last_offset + 1
 
     def _note_end(self, batch: Batch) -> None:
         marker = next(iter(batch.records()), None)
@@ -249,19 +254,22 @@ class ProducerCheck:
 
     def _compare_snapshots(self, next_offset: int) -> None:
         """Compares the snapshots that are valid up to ``next_offset``, if nothing came since the last batch."""
-        for offset in [offset for offset in self._snapshots if offset <= next_offset]:
+        while (offset := next(iter(self._snapshots), OFFSET_MAX)) <= next_offset and self._snapshots:
             entries = self._snapshots.pop(offset)
             if not self._is_known or offset <= self._first_base:
                 continue
+            compacted: dict[int, ProducerEntry] = {}
             for entry in entries:
                 known = self._state.producers.get(entry.producer_id)
                 if known is None or self._starts_later(known, entry):
                     continue
                 if _is_compacted(known, entry, self._gap_end):
-                    self._replace(entry)
+                    compacted[entry.producer_id] = entry
                 elif _contradicts(known, entry):
                     reason = f"{_text(entry)}, but the log has {_text(known)}"
                     self.findings.append(Finding("damage", "snapshot", self._path(offset, SNAPSHOT_SUFFIX), reason))
+            if compacted:
+                self._replace(compacted)
 
     def _starts_later(self, known: Producer, entry: ProducerEntry) -> bool:
         """Whether they differ only by where a transaction across the log's start begins, which a broker's recovery
@@ -274,14 +282,15 @@ class ProducerCheck:
             return False
         return not _contradicts(known._replace(current_txn_first_offset=first_offset), entry)
 
-    def _replace(self, entry: ProducerEntry) -> None:
-        """Takes a producer as a snapshot has it, since compaction has removed batches of its open transaction."""
+    def _replace(self, entries: Mapping[int, ProducerEntry]) -> None:
+        """Takes producers as a snapshot has them, since compaction has removed batches of their open transactions."""
         is_split = self._visible is not self._state
-        self._state = _replaced(self._state, entry)
+        self._state = _replaced(self._state, entries)
         if not is_split:
             self._visible = self._state
-        elif entry.current_txn_first_offset == NO_OFFSET:
-            self._visible = _replaced(self._visible, entry)
+        else:
+            ended = {one: entry for one, entry in entries.items() if entry.current_txn_first_offset == NO_OFFSET}
+            self._visible = _replaced(self._visible, ended)
 
 
 def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Finding:
@@ -290,8 +299,8 @@ def transaction_finding(path: str, aborted: AbortedTransaction, what: str) -> Fi
     return Finding("damage", "txnindex", path, reason, first=aborted.first_offset, last=aborted.last_offset)
 
 
-def _replaced(state: ProducerState, entry: ProducerEntry) -> ProducerState:
-    return ProducerState([entry if one.producer_id == entry.producer_id else one for one in state.entries()])
+def _replaced(state: ProducerState, entries: Mapping[int, ProducerEntry]) -> ProducerState:
+    return ProducerState([entries.get(one.producer_id, one) for one in state.entries()])
 
 
 def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
