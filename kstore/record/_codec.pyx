@@ -86,6 +86,7 @@ cdef extern from "Python.h":
     bint PyList_CheckExact(PyObject* o)
     bint PyUnicode_CheckExact(PyObject* o)
     const char* PyUnicode_AsUTF8AndSize(PyObject* o, Py_ssize_t* size)
+    const char* utf8_of "PyUnicode_AsUTF8AndSize"(PyObject* o, Py_ssize_t* size) except NULL
     Py_ssize_t PySequence_Fast_GET_SIZE(PyObject* o)
     PyObject** PySequence_Fast_ITEMS(PyObject* o)
     # New references.

@@ -42,9 +42,10 @@ cdef tuple checked_header(object pair):
     if type(pair) is not tuple or type(key) is not str or not (value is None or type(value) is bytes):
         key = PyUnicode_FromObject(key)
         pair = (key, as_bytes(value, "a header's value"))
-    if PyUnicode_AsUTF8AndSize(<PyObject*>key, &size) == NULL:
-        PyErr_Clear()
-        raise InvalidRecordError("a header's key has characters that UTF-8 cannot encode")
+    try:
+        utf8_of(<PyObject*>key, &size)
+    except UnicodeEncodeError:
+        raise InvalidRecordError("a header's key has characters that UTF-8 cannot encode") from None
     return pair
 
 

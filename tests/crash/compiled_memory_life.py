@@ -268,7 +268,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
         decode_offsets_timestamps, lambda: (*PAYLOAD, 2**40, 2**40, COUNT - 1, 0, -1, 0, INT64_MAX)
     ),
     "encode_varlong": (encode_varlong, lambda: (2**62,)),
-    "as_headers": (as_headers, lambda: ([("a", b"1"), ("b" * 600, None)],)),
+    "as_headers": (as_headers, lambda: ([("a", b"1"), ("".join(["\u00e9"] * 600), None)],)),
     "put_run": (compacted, lambda: (OffsetMap(1 << 16), DATA)),
     "plain_line": (plain_line, lambda: (RECORD, b"{" * 600, b"CreateTime")),
     "kcat_line": (kcat_line, lambda: (RECORD, b"{" * 600, b"create")),
