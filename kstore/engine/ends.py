@@ -37,7 +37,7 @@ from kstore.engine._ends import EndsMaker
 from kstore.files.fs import File
 from kstore.segment import LogSegment
 
-__all__ = ["ENDS_MAKER", "Ends", "grown_ends", "make_ends"]
+__all__ = ["ENDS_MAKER", "Ends", "ends_of", "grown_ends", "make_ends"]
 
 
 class Ends(NamedTuple):
@@ -98,6 +98,29 @@ class Ends(NamedTuple):
         assert self.durable_end <= self.end_offset, self
         assert self.base_offset <= self.end_offset, self
         assert self.position >= 0, self
+
+
+def ends_of(
+    *,
+    start_offset: int,
+    recovery_point: int,
+    durable_end: int,
+    end_offset: int,
+    base_offset: int,
+    position: int,
+    is_sync: bool,
+) -> Ends:
+    """The ends of a log of which these are known; recovery point and durable end may be above what is left of it."""
+    durable_end = min(durable_end, end_offset)
+    return Ends(
+        start_offset,
+        min(recovery_point, end_offset),
+        durable_end,
+        max(durable_end if is_sync else end_offset, start_offset),
+        end_offset,
+        base_offset,
+        position,
+    )
 
 
 # Each append makes one: see ``EndsMaker``.

@@ -19,7 +19,7 @@ from typing import Any
 
 from kstore.config import LogConfig
 from kstore.engine._single import LogFields
-from kstore.engine.ends import Ends
+from kstore.engine.ends import Ends, ends_of
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
@@ -37,7 +37,7 @@ from kstore.segments.tail import SegmentTail
 from kstore.state.kafka_marks import forget_clean_shutdown
 from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
-from kstore.types import Durability, RecoveryReport
+from kstore.types import OFFSET_MAX, Durability, RecoveryReport
 
 __all__ = ["Loaded", "LogFiles"]
 
@@ -63,19 +63,20 @@ class Loaded:
     seal: bool
     report: RecoveryReport
     losses: LossRanges = NO_LOSSES
+    # What recovery has left is on disk; what other processes have appended may not be.
+    durable_end: int = OFFSET_MAX
 
     @property
     def ends(self) -> Ends:
-        """Where it begins and ends; all that is left in it is on disk."""
-        end = self.end_offset
-        return Ends(
-            self.start_offset,
-            min(self.recovery_point, end),
-            end,
-            end,
-            end,
-            self.segments.last.base_offset,
-            self.position,
+        """Where it begins and ends."""
+        return ends_of(
+            start_offset=self.start_offset,
+            recovery_point=self.recovery_point,
+            durable_end=self.durable_end,
+            end_offset=self.end_offset,
+            base_offset=self.segments.last.base_offset,
+            position=self.position,
+            is_sync=self.durability == "sync",
         )
 
     def store(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from kstore.engine.ends import Ends
+from kstore.engine.ends import ends_of
 from kstore.engine.files import Loaded, LogFiles
 from kstore.engine.opening import load, read_epochs
 from kstore.engine.others import Others
@@ -48,9 +48,7 @@ class CatchUp:
         """``seen``: the content of the record when the log was opened, if it was used for that."""
         self._files = files
         self._others = others
-        if seen is not None:
-            self._show(seen)
-        else:
+        if seen is None:
             files.take_over_tail()
 
     def is_due(self) -> bool:
@@ -124,11 +122,14 @@ class CatchUp:
 
     def _show(self, seen: SharedState) -> None:
         files = self._files
-        start, recovery_point, end = files.ends.start_offset, files.ends.recovery_point, seen.end_offset
-        durable_end = min(seen.durable_end, end)
-        high_watermark = max(durable_end if files.is_sync else end, start)
-        files.ends = Ends(
-            start, min(recovery_point, end), durable_end, high_watermark, end, seen.base_offset, seen.position
+        files.ends = ends_of(
+            start_offset=files.ends.start_offset,
+            recovery_point=files.ends.recovery_point,
+            durable_end=seen.durable_end,
+            end_offset=seen.end_offset,
+            base_offset=seen.base_offset,
+            position=seen.position,
+            is_sync=files.is_sync,
         )
 
     def _reload_state(self) -> None:
@@ -148,7 +149,6 @@ class CatchUp:
         known = None if cuts else files.producers.index_sizes
         files.adopt(listed(files.context, files.durability, seen, known), cuts=cuts)
         files.last_append_ms = max(files.last_append_ms, seen.last_append_ms)
-        self._show(seen)
 
     def _recover(self, why: str) -> None:
         """Recovers the log after a writer died in its turn, which may have left half a change."""
@@ -209,6 +209,7 @@ def listed(
         seal=bool(seen.flags & SEALED),
         report=RecoveryReport(),
         losses=losses_of(state),
+        durable_end=seen.durable_end,
     )
 
 

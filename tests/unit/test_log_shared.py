@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import crc32c
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.ends import Ends
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.errors import (
@@ -441,3 +443,50 @@ def test_members_that_use_version_one_are_found_by_the_state(tmp_path: Path) -> 
     with pytest.raises(UnsupportedFormatError):
         shared(copy)
     assert contents(copy) == before
+
+
+# --- what readers see meanwhile ---------------------------------------------------------------------------------------
+
+
+def late(log: Log) -> None:
+    """Appends in a new segment, and has not synced it yet."""
+    writer_of(log).roll()
+    durability = writer_of(log).appends._durability
+    with mock.patch.object(durability, "make_durable", create=True):
+        log.append(b"late")
+
+
+def deleted(log: Log) -> None:
+    log.append_many([b"x"] * 3)
+    log.delete_records(3)
+
+
+@pytest.mark.parametrize("change", [late, deleted, lambda log: log.truncate_to(1)], ids=["rolled", "deleted", "cut"])
+def test_a_reader_never_sees_half_of_what_another_process_did(
+    change: Callable[[Log], object], pair: tuple[Log, Log], durability: Durability
+) -> None:
+    one, two = pair
+    two.append_many([b"a", b"b"])
+    assert one.end_offset == 2
+    change(two)
+    files = writer_of(one).files
+    seen: list[Ends] = []
+
+    def note(*_: object) -> Any:
+        """Before each line: another thread of this process may read here."""
+        seen.append(files.ends)
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        writer_of(one).refresh()
+    finally:
+        sys.settrace(before)
+    for ends in seen:
+        ends.check()
+        assert ends.high_watermark <= max(two.high_watermark, 2)
+    assert (one.start_offset, one.high_watermark, one.end_offset) == (
+        (two.start_offset, two.high_watermark, two.end_offset)
+    )
+    assert len(set(seen)) > 1
