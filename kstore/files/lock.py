@@ -483,7 +483,7 @@ def _describe_holder(fd: int) -> str:
     """
     try:
         pid = _ofd_holder(fd)
-        since = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
+        since = _time_text(os.fstat(fd).st_mtime)
         match = HOLDER.fullmatch(os.pread(fd, HOLDER_SIZE_MAX, 0))
     except OSError:
         return UNKNOWN_HOLDER
@@ -492,7 +492,14 @@ def _describe_holder(fd: int) -> str:
     # Only kstore takes an open file description lock; a lone flock may be any program's, beside an old text.
     if match is None or (pid is None and OFD_GETLK is not None):
         return UNKNOWN_HOLDER
-    return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}, since {since}"
+
+
+def _time_text(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} seconds after 1970"  # not a year of four digits
 
 
 def _write_holder(fd: int, text: bytes) -> None:

@@ -219,6 +219,19 @@ def test_what_the_file_says_of_its_holder_is_believed_only_to_the_letter(
 
 
 @needs_ofd
+def test_a_holder_is_named_whatever_time_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".lock").write_bytes(b"kstore log 4711\n")
+    real = os.fstat
+    with lock_file(tmp_path) as fd:
+        take_ofd(fd)
+        for seconds, since in ((3 * 10**11, "300000000000 seconds after 1970"), (0, "1970-01-01 00:00:00 UTC")):
+            # Not every file system can store such times.
+            monkeypatch.setattr(os, "fstat", lambda fd, time=seconds: os.stat_result((*real(fd)[:8], time, 0)))
+            with pytest.raises(LockedError, match=f"process 4711, since {since}"):
+                DirectoryLock(tmp_path)
+
+
+@needs_ofd
 def test_another_process_of_kstore_is_named(tmp_path: Path) -> None:
     kept: list[DirectoryLock] = []
     with waiting_child(lambda: kept.append(DirectoryLock(tmp_path, kind="store"))) as pid:
