@@ -10,6 +10,7 @@ import click
 
 from kstore.cli._json_lines import kcat_line
 from kstore.cli.command import KstoreCommand
+from kstore.cli.line_writer import LineWriter
 from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
@@ -28,7 +29,6 @@ __all__ = ["command"]
 # How long a poll waits; Ctrl-C ends it at once.
 POLL_SECONDS = 5.0
 POLL_RECORDS = 10_000
-WRITE_BYTES = 1 << 18
 TIMESTAMP_TYPES = {CREATE_TIME: "create", LOG_APPEND_TIME: "logappend"}
 UNKNOWN_TYPE = "unknown"
 
@@ -145,10 +145,9 @@ class _Run:
     def __init__(self, consumer: Consumer, line: Line, out: BinaryIO, count: int | None) -> None:
         self._consumer = consumer
         self._line = line
-        self._out = out
+        self._lines = LineWriter(out)
+        self.flush = self._lines.flush
         self._rest = count
-        self._parts: list[bytes] = []
-        self._size = 0
         self._is_at_end = False
 
     def read(self, store: Store, owners: list[TopicPartition], begin: Place, until_ms: int | None, exits: bool) -> None:
@@ -204,21 +203,7 @@ class _Run:
             records = records[: self._rest]
             self._rest -= len(records)
         for record in records:
-            line = self._line(owner, record)
-            self._parts.append(line)
-            self._size += len(line)
-            if self._size >= WRITE_BYTES:
-                self._drain()
-
-    def flush(self) -> None:
-        self._drain()
-        self._out.flush()
-
-    def _drain(self) -> None:
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        self._out.write(data)
+            self._lines.add(self._line(owner, record))
 
 
 def _opened(directory: str, durability: Durability, *, as_member: bool) -> Store:

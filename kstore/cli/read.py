@@ -10,6 +10,7 @@ from typing import BinaryIO
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.line_writer import LineWriter
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, line_start, record_fields, record_line
@@ -21,8 +22,6 @@ from kstore.record._codec import Record
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
 __all__ = ["command"]
-
-WRITE_BYTES = 1 << 18
 
 EXAMPLES = """
 \b
@@ -133,10 +132,9 @@ class _Printer:
     """Writes records in large pieces, and reports damage on standard error."""
 
     def __init__(self, out: BinaryIO, to_line: Callable[[Record], bytes]) -> None:
-        self._out = out
+        self._lines = LineWriter(out)
+        self.flush = self._lines.flush
         self.to_line = to_line
-        self._parts: list[bytes] = []
-        self._size = 0
         self._record_count = 0
         self.is_damaged = False
 
@@ -148,29 +146,15 @@ class _Printer:
         """Prints records as they arrive, until ``count`` are printed in all."""
         if self.is_done(count):
             return
-        to_line, parts = self.to_line, self._parts
+        to_line, add = self.to_line, self._lines.add
         for item in items:
             if isinstance(item, CorruptRange):
                 self._lost(item)
                 continue
-            line = to_line(item)
-            parts.append(line)
-            self._size += len(line)
+            add(to_line(item))
             self._record_count += 1
-            if self._size >= WRITE_BYTES:
-                self._drain()
             if self._record_count == count:
                 return
-
-    def flush(self) -> None:
-        self._drain()
-        self._out.flush()
-
-    def _drain(self) -> None:
-        data = b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        self._out.write(data)
 
     def _lost(self, lost: CorruptRange) -> None:
         self.flush()
