@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -78,17 +77,22 @@ class Producer(SendPath):
         super().__init__(self._metadata.topics, self._slow_path, now_ms)
         self._run_bytes_max = self._outbox.accumulator.run_bytes_max
         self._opener = self._outbox.accumulator
-        self._closing = threading.Lock()
-        self._topics.watch(self._metadata.note_change)
+        # Whether a thread is in ``close``, and whether a ``close`` came to its end.
+        self._is_closing = False
+        self._is_ended = False
         try:
+            self._topics.watch(self._metadata.note_change)
             if self._outbox.is_threaded:
                 self._sender.start()
+            self._life.closed = False
+            self._is_plain = self._slow_path.is_plain
+            _live.add(self)
         except BaseException:
+            # Its thread may run, after an interrupt.
+            self._outbox.abandon()
             self._topics.unwatch(self._metadata.note_change)
+            self._life.closed = self._is_ended = True
             raise
-        self._life.closed = False
-        self._is_plain = self._slow_path.is_plain
-        _live.add(self)
 
     def __repr__(self) -> str:
         return f"Producer({self.client_id!r}{', closed' if self.closed else ''})"
@@ -248,9 +252,10 @@ class Producer(SendPath):
             self._sender.abandon(error)
             if not self._outbox.drain(timeout):
                 raise TimeoutError(f"not all records could be dropped within {timeout} s")
+            # The caller aborts and so knows that its records are lost. Before the end: after an interrupt an abort can
+            # be repeated until then.
+            self._outbox.failures.take()
             self._transactions.end(commit=False)
-        # The caller aborts and so knows that its records are lost.
-        self._outbox.failures.take()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits a consumer group's offsets with the transaction: the next offsets to read, by partition.
@@ -306,7 +311,8 @@ class Producer(SendPath):
     def close(self, timeout: float | None = None) -> None:
         """Accepts no more records, and waits until all are delivered; the rest fails after ``timeout`` seconds.
 
-        An open transaction is aborted. In a callback it does not wait. A second call does nothing.
+        An open transaction is aborted. In a callback it does not wait. A second call does nothing, unless Ctrl-C ended
+        the first: it continues.
         Raises: DeliveryError as ``flush``; ValueError for a negative ``timeout``.
         """
         if timeout is not None and timeout < 0:
@@ -316,22 +322,24 @@ class Producer(SendPath):
             return  # everything belongs to the parent
         if closed_elsewhere(lambda: self.close(timeout), self):
             return
-        with self._closing:
-            if self._life.closed:
-                return
+        # Nothing from here to the ``try`` can run a signal handler or another thread.
+        if self._is_closing or self._is_ended:
+            return
+        self._is_closing = True
+        try:
             self._is_plain = False
             self._life.closed = True
-        _live.discard(self)
-        if self._sender.is_this_thread:
-            timeout = 0.0
-        try:
-            self._close(timeout)
-        finally:
+            self._close(0.0 if self._sender.is_this_thread else timeout)
             self._topics.unwatch(self._metadata.note_change)
             self._slow_path.close()
+            _live.discard(self)
+            self._is_ended = True
+        finally:
+            self._is_closing = False
         self._outbox.report_failures()
 
     def _close(self, timeout: float | None) -> None:
+        """May be repeated after an interrupt."""
         started = self._clock.monotonic()
         if self._transactions.is_open:
             try:
@@ -375,15 +383,19 @@ class Producer(SendPath):
                 raise
 
     def __del__(self) -> None:
-        life = getattr(self, "_life", None)
-        if life is None or life.closed or life.forked:
+        if getattr(self, "_is_ended", True) or self._life.forked:
             return
-        warnings.warn(f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2)
-        # Its thread delivers everything, then ends. No lock is taken here: the garbage collector runs in any thread,
-        # also in one that holds the lock.
-        life.closed = True
-        self._outbox.abandon()
-        self._topics.unwatch(self._metadata.note_change)
+        try:
+            if not self.closed:  # else its close was interrupted
+                warnings.warn(
+                    f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2
+                )
+        finally:
+            # Its thread delivers everything, then ends. No lock is taken here: the garbage collector runs in any
+            # thread, also in one that holds the lock.
+            self._life.closed = True
+            self._outbox.abandon()
+            self._topics.unwatch(self._metadata.note_change)
 
 
 # --- forks, and the end of the process --------------------------------------------------------------------------------
@@ -404,7 +416,7 @@ os.register_at_fork(after_in_child=_refuse_in_child)
 def _deliver_at_exit() -> None:
     """Delivers what is still in memory, for a limited time; logs what is lost."""
     for producer in list(_live):
-        if producer.closed or producer._life.forked:
+        if producer._is_ended or producer._life.forked:
             continue
         lost: dict[str, int] = {}
         try:
