@@ -78,16 +78,19 @@ cdef class PlacedAppends(LogAppends):
         stamp = append.stamp
         if append.spans is not None or (append.with_producers and (self.is_shared or stamp is None)):
             return False
-        self.take()
         try:
-            is_committed = self.commit_placed(append, stamp)
-        finally:
-            self.give_back()
+            self.take()
+            try:
+                is_committed = self.commit_placed(append, stamp)
+            finally:
+                self.give_back()
+        except BaseException:
+            self.wake()
+            raise
         if is_committed:
+            self.wake()
             if self.is_sync:
                 self.counters.group_appends.observe(1)
-            if self.growth.follower_count:
-                self.growth.wake()
         return is_committed
 
     cdef bint commit_placed(self, PendingBatches append, stamp) except -1:

@@ -17,6 +17,8 @@ cdef class LogAppends:
 
     cdef void count(self, int64_t appends, int64_t batches, int64_t records, int64_t size) noexcept
     cdef int64_t now_ms(self) except? -1
+    # See ``wake_followers``.
+    cdef int wake(self) except -1
 
 
 cdef class SingleAppends(LogAppends):

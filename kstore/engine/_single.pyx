@@ -31,7 +31,7 @@ from kstore.engine.ends import ENDS_MAKER, Ends
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.metrics import APPENDED
 
-__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "WrittenAppends", "single_first"]
+__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "WrittenAppends", "single_first", "wake_followers"]
 
 cdef enum:
     # A larger batch of one record is copied less often by the general path.
@@ -89,6 +89,24 @@ cdef class LogFields:
             self.poison(error)
 
 
+def wake_followers(growth not None):
+    """Wakes the followers of a log, after an append or what may have been one.
+
+    It comes before any signal is served, because this is compiled; and an interrupt in it leaves no follower asleep.
+    """
+    wake_all(growth)
+
+
+cdef int wake_all(growth) except -1:
+    if growth.follower_count:
+        try:
+            growth.wake()
+        except BaseException:
+            growth.wake()  # what an interrupt has left to do
+            raise
+    return 0
+
+
 cdef class LogAppends:
     """What every compiled way of an append needs of its log."""
 
@@ -111,6 +129,9 @@ cdef class LogAppends:
         appended[1] += batches
         appended[2] += records
         appended[3] += size
+
+    cdef int wake(self) except -1:
+        return wake_all(self.growth)
 
     cdef int64_t now_ms(self) except? -1:
         cdef timespec now
@@ -169,12 +190,14 @@ cdef class WrittenAppends(SingleAppends):
                 result = self.commit(<bytes>value, <bytes>key, timed)
             finally:
                 self.give_back()
-            if result is not None and self.growth.follower_count:
-                self.growth.wake()
-            return result
-        except Exception as error:
-            self.counters.append_failed(error)
+        except BaseException as error:
+            self.wake()
+            if isinstance(error, Exception):
+                self.counters.append_failed(error)
             raise
+        if result is not None:
+            self.wake()
+        return result
 
     cdef object commit(self, bytes value, bytes key, bint timed):
         """Needs the lock."""

@@ -98,15 +98,18 @@ cdef class SyncedAppends(SingleAppends):
         for at in range(PyList_GET_SIZE(group)):
             if type(<object>PyList_GET_ITEM(group, at)) is not PendingSingle:
                 return False
-        self.take()
         try:
-            is_committed = self.commit_singles(group)
-        finally:
-            self.give_back()
+            self.take()
+            try:
+                is_committed = self.commit_singles(group)
+            finally:
+                self.give_back()
+        except BaseException:
+            self.wake()
+            raise
         if is_committed:
+            self.wake()
             self.counters.group_appends.observe(PyList_GET_SIZE(group))
-            if self.growth.follower_count:
-                self.growth.wake()
         return is_committed
 
     cdef bint commit_singles(self, list group) except -1:

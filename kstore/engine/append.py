@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kstore.config import LogConfig
 from kstore.engine._group import GroupCommit
 from kstore.engine._placed import PlacedAppends
-from kstore.engine._single import SingleAppends, WrittenAppends
+from kstore.engine._single import SingleAppends, WrittenAppends, wake_followers
 from kstore.engine._synced import PendingSingle, SyncedAppends, settle
 from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
 from kstore.engine.ends import Ends
@@ -304,12 +304,12 @@ class Appends:
                     raise
             self._durability.make_durable()
         except BaseException:
+            wake_followers(self._growth)  # the first step: what was published before an interrupt stays
             self._durability.withdraw(appends)
             raise
+        wake_followers(self._growth)
         if self._group is not None:
             self._counters.group_appends.observe(len(appends))
-        if self._growth.follower_count:
-            self._growth.wake()
         if self._rolls.retention_due:
             self._retention.after_roll()
 

@@ -27,6 +27,7 @@ from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
 from kstore.shared._turn import TurnLock
 from kstore.store import coordinator_of
+from kstore.types import Durability
 from kstore.ui.survey import Survey
 from tests.alarm import alarm
 from tests.consumer_helpers import T0, T1, consumer, fill, opened
@@ -105,6 +106,39 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
             assert taken.pop(), "the interrupted thread still has it"
 
         at_every_place(writer.growth.wake, check, tried)
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.parametrize("headers", [(), [("h", b"x")]], ids=["short path", "general path"])
+def test_a_follower_hears_of_each_record_that_an_interrupted_append_has_left(
+    tmp_path: Path, durability: Durability, headers: list[tuple[str, bytes]], tried: Tried
+) -> None:
+    with kstore.Log(tmp_path / "orders-0", durability=durability) as log:
+        log.append(b"the first one opens the segment")
+        writer = writer_of(log)
+        told = [writer.ends.high_watermark]
+        writer.watch_growth(lambda: told.append(writer.ends.high_watermark))
+
+        def check() -> None:
+            assert max(told) == writer.ends.high_watermark
+
+        at_every_place(lambda: log.append(b"x", headers=headers), check, tried)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
+def test_a_follower_hears_of_each_record_that_an_interrupted_append_to_a_shared_log_has_left(
+    tmp_path: Path, tried: Tried
+) -> None:
+    with kstore.Log(tmp_path / "orders-0", shared=True) as log:
+        log.append(b"the first one opens the segment")
+        writer = writer_of(log)
+        told = [writer.ends.high_watermark]
+        writer.watch_growth(lambda: told.append(writer.ends.high_watermark))
+
+        def check() -> None:
+            assert max(told) == writer.ends.high_watermark
+
+        at_every_place(lambda: log.append(b"x"), check, tried)
 
 
 # --- locks that are only tried ----------------------------------------------------------------------------------------
