@@ -333,7 +333,7 @@ class LogSegment:
         if use_index and stop > UNINDEXED_BYTES:
             found = self._entry_for(target)
             repair = repair and not self.is_examined and self.tail is None
-            if found is None and repair and self._repair():
+            if found is None and repair and target > self.base_offset and self._repair():
                 repair = False
                 found = self._entry_for(target)
             entry = found or OffsetPosition(self.base_offset, 0)

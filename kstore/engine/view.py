@@ -41,7 +41,7 @@ from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpans, joined
 from kstore.rules.sequence import Producer
-from kstore.segment import LogSegment, SegmentContext
+from kstore.segment import UNINDEXED_BYTES, LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
@@ -123,11 +123,15 @@ class LogView:
             self._look(is_last=True)
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
-        """Not in the last segment, which a writer may be using, unless the log was closed cleanly; and not in a remote
-        log, where every reader would have to fetch the whole segment."""
+        """Not in the last segment, which a writer may be using, unless the log was closed cleanly or the segment has
+        grown without its indexes, as in a copy of the ``.log`` alone; and not in a remote log, where every reader would
+        have to fetch the whole segment."""
         if isinstance(self.context.fs, RemoteFiles):
             return False
-        return self.report.clean or segment is not self.segments.last
+        if self.report.clean or segment is not self.segments.last:
+            return True
+        # A writer creates them before the first append.
+        return segment.lacks_index and segment.size > UNINDEXED_BYTES
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
         """Returns False: a view writes nothing, so a rebuilt index stays in memory."""
@@ -201,7 +205,7 @@ class LogView:
             self._cut_count += 1
         if self._drop_replaced(known, bases, is_same_directory=directory_ns == self._directory_ns):
             self._cut_count += 1
-        last = known.get(bases[-1]) or self._segment(bases[-1])
+        last = known.get(bases[-1]) or self._segment(bases[-1], lacks_index=bases[-1] not in names.indexed)
         if stat.inode != self._inode:
             # A different file with the same name: nothing known of it holds.
             last.forget()

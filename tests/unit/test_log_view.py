@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kstore.engine import index_repairs
+from kstore.engine.index_repairs import ScannedSegment, scan_segment
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
+from kstore.segment import LogSegment
 from tests.log_cases import killed
 
 
@@ -97,6 +100,37 @@ def test_a_view_follows_a_writer_in_another_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(path)], check=True)
     thread.join(300)
     assert got == [b"%d" % number for number in range(300)]
+
+
+def test_a_copied_log_file_without_its_indexes_is_indexed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, copied = tmp_path / "log", tmp_path / "copied"
+    with Log(path, durability="os") as log:
+        for number in range(300):
+            log.append(b"%d" % number * 50)
+    copied.mkdir()
+    name = f"{0:020d}.log"
+    data = (path / name).read_bytes()
+    scanned: list[int] = []
+
+    def noted(segment: LogSegment, offset_stop: int) -> ScannedSegment:
+        scanned.append(segment.size)
+        return scan_segment(segment, offset_stop)
+
+    monkeypatch.setattr(index_repairs, "scan_segment", noted)
+    (copied / name).write_bytes(data[:-1000])
+    with Log(copied, read_only=True) as log:
+        assert next(iter(log.read())).value == b"0" * 50
+        assert not scanned  # the first record needs no index
+        for number in (200, 7, 150):
+            record = log.get(number)
+            assert record is not None
+            assert record.value == b"%d" % number * 50
+        assert scanned == [len(data) - 1000]
+        # It was not copied whole yet. A segment that grows is not scanned again each time.
+        (copied / name).write_bytes(data)
+        log.refresh()
+        assert [next(iter(log.read(number))).value for number in (299, 200)] == [b"299" * 50, b"200" * 50]
+    assert len(scanned) == 1
 
 
 def test_many_readers_and_one_writer_agree(tmp_path: Path) -> None:
