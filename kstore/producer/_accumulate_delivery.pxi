@@ -117,17 +117,27 @@ cdef class Delivery:
         if that has happened. Its exceptions are logged."""
         cdef ProducerBatch batch = self.settled()
         cdef object pair = (self, callback)
+        cdef object failure
         if batch.state == PENDING:
             batch.callbacks.append(pair)
             return
         if not is_bystander(callback):
             # It was counted as unexamined when it failed without this callback.
             self.seen_error(batch)
-        run_callback(self, callback, batch)
+        failure = run_callback(self, callback, batch)
+        if failure is not None:
+            if not isinstance(failure, Exception):
+                raise failure
+            from kstore.producer.failures import log_callback
+
+            log_callback(batch, failure)
 
     def call(self, callback):
-        """Runs one callback of ``ProducerBatch.callbacks``; the caller handles its exceptions."""
-        run_callback(self, callback, self.settled())
+        """Runs one callback of ``ProducerBatch.callbacks``; returns the exception that it raised, or None.
+
+        Raises: MemoryError, and then it did not run.
+        """
+        return run_callback(self, callback, self.settled())
 
     def future(self):
         """A ``concurrent.futures.Future`` of the record's ``RecordMetadata``, or error. It cannot be cancelled.
@@ -187,15 +197,21 @@ cdef bint is_bystander(object callback):
 
 
 cdef object run_callback(Delivery delivery, object callback, ProducerBatch batch):
+    """Returns the exception of the callback, or None. Raises: MemoryError, and then it did not run."""
     cdef bint is_seen = delivery.is_seen
+    cdef object metadata = delivery.metadata()
     cdef object error
     if batch.state == FAILED:
         # A failure that a callback receives was never counted as unexamined.
         delivery.is_seen = True
     error = delivery.seen_error(batch)
-    if is_bystander(callback):
-        delivery.is_seen = is_seen
-    callback(delivery.metadata(), error)
+    try:
+        if is_bystander(callback):
+            delivery.is_seen = is_seen
+        callback(metadata, error)
+    except BaseException as failure:
+        return failure
+    return None
 
 
 _calling = threading.local()

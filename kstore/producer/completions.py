@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterable
 
 from kstore.producer._accumulate import ProducerBatch, calling
 from kstore.producer.accumulator import RecordAccumulator
+from kstore.producer.failures import log_callback
 
 __all__ = ["Completions"]
-
-logger = logging.getLogger(__name__)
 
 
 class Completions:
@@ -35,18 +33,24 @@ class Completions:
             try:
                 if batch.callbacks:
                     self._call_back(batch)
-            finally:
                 self._accumulator.release(batch)
+            except BaseException:
+                # A lack of memory: the next call continues with it.
+                self.waiting.appendleft(batch)
+                raise
 
     def _call_back(self, batch: ProducerBatch) -> None:
-        with calling():
-            for delivery, on_delivery in batch.callbacks:
-                try:
-                    delivery.call(on_delivery)
-                except BaseException:
-                    # SystemExit too: it would end the thread on which all others depend.
-                    logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
-        batch.callbacks.clear()
+        called_count = 0
+        try:
+            with calling():
+                for delivery, on_delivery in batch.callbacks:
+                    failure = delivery.call(on_delivery)
+                    called_count += 1
+                    if failure is not None:
+                        # SystemExit too: it would end the thread on which all others depend.
+                        log_callback(batch, failure)
+        finally:
+            del batch.callbacks[:called_count]
 
     def complete_here(self, batches: list[ProducerBatch]) -> None:
         """Completes batches without callbacks at once; hands over the others, and those that follow them."""

@@ -1,8 +1,19 @@
-"""Errors in the form in which deliveries keep them."""
+"""Errors in the form in which deliveries keep them, and errors of their callbacks."""
 
 from __future__ import annotations
 
-__all__ = ["without_frames"]
+import logging
+
+from kstore.producer._accumulate import ProducerBatch
+
+__all__ = ["log_callback", "without_frames"]
+
+logger = logging.getLogger(__name__)
+
+
+def log_callback(batch: ProducerBatch, failure: BaseException) -> None:
+    """Logs the exception of a callback of a record in ``batch``."""
+    logger.error("%s-%d: a callback failed", batch.topic, batch.partition, exc_info=failure)
 
 
 def without_frames(error: BaseException) -> BaseException:

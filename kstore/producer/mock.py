@@ -34,6 +34,7 @@ from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, calling
 from kstore.producer.accumulator import RecordHeaders, size_upper_bound
 from kstore.producer.config import ProducerConfig, next_client_id
+from kstore.producer.failures import log_callback
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.partitioner import partition_for_key, partitioner_of
 from kstore.producer.records import Callback, GivenHeaders, ProducerRecord, unknown_metadata
@@ -422,10 +423,11 @@ class MockProducer:
             self._transactions.failed(batch, error)
         with calling():
             for delivery, on_delivery in batch.callbacks:
-                try:
-                    delivery.call(on_delivery)
-                except Exception:
-                    logger.exception("%s-%d: a callback failed", batch.topic, batch.partition)
+                failure = delivery.call(on_delivery)
+                if isinstance(failure, Exception):
+                    log_callback(batch, failure)
+                elif failure is not None:
+                    raise failure
         batch.callbacks.clear()
         batch.buffer = None
         awaited = batch.release()

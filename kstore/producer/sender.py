@@ -111,8 +111,11 @@ class Sender:
                     self._on_idle()
             except BaseException:
                 # The thread must not die: batches that cannot be written expire.
-                logger.exception("%s: a round failed", self._name)
-                self._wakeup.wait(FAILED_ROUND_SECONDS)
+                try:
+                    self._wakeup.wait(FAILED_ROUND_SECONDS)
+                    logger.exception("%s: a round failed", self._name)
+                except BaseException:
+                    pass  # a filter of the program's log, or a lack of memory
         self._workers.close()
         self._thread_id = 0
 

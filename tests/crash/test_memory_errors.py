@@ -17,7 +17,7 @@ pytest.importorskip("_testcapi", reason="this interpreter was built without its 
 QUICK = ("append", "append_many", "roll", "open")
 CALLS = (*QUICK, "append_batches", "transaction", "flush", "read")
 QUEUE_CALLS = ("put", "put many", "get", "get one", "get expired", "nack", "extend", "ack", "ack one", "ack noted")
-PRODUCER_CALLS = ("write", "write-many", "result")
+PRODUCER_CALLS = ("write", "write-many", "result", "round")
 
 
 @pytest.mark.promise("whole or absent")

@@ -68,6 +68,21 @@ def test_a_callback_may_be_added_before_and_after_the_delivery(one: Unthreaded) 
     assert told == [0, 10]
 
 
+def test_a_callback_that_is_added_after_the_delivery_and_fails_is_logged(
+    one: Unthreaded, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = one.producer.send("orders", b"v")
+    one.linger()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    delivery.add_callback(lambda metadata, _: fail(KeyError("of a callback")))
+    assert "of a callback" in caplog.text
+    with pytest.raises(KeyboardInterrupt):
+        delivery.add_callback(lambda metadata, _: fail(KeyboardInterrupt()))
+
+
 def test_a_future_of_a_delivery_is_one_of_concurrent_futures(one: Unthreaded) -> None:
     sent = [one.producer.send("orders", b"a", partition=0), one.producer.send("orders", b"b", partition=7)]
     futures = [delivery.future() for delivery in sent]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.log import writer_of
+from kstore.producer import failures, sender, waiting
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store, coordinator_of
@@ -128,6 +130,57 @@ def test_a_callback_that_ends_the_thread_does_not_end_it(tmp_path: Path, caplog:
             assert producer.send("orders", b"c", partition=1).result(SECONDS_MAX).offset == 0
     assert told == [1]
     assert "of a callback" in caplog.text
+
+
+def test_a_log_filter_that_raises_ends_neither_the_thread_nor_the_callbacks(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def fail(*_: object) -> None:
+        told.append(-1)
+        raise KeyError("of a callback")
+
+    def refuse(_: logging.LogRecord) -> bool:
+        raise ValueError("of a filter")
+
+    loggers = [logging.getLogger(module.__name__) for module in (sender, failures)]
+    for logger in loggers:
+        logger.addFilter(refuse)
+    try:
+        with kstore.open(tmp_path / "data", durability="os", background=False) as store:
+            store.create_topic("orders")
+            producer = store.producer()
+            producer.send("orders", b"a", on_delivery=fail)
+            producer.send("orders", b"b", on_delivery=lambda at, _: told.append(at.offset))
+            producer.close(SECONDS_MAX)
+            assert producer.undelivered() == {}
+    finally:
+        for logger in loggers:
+            logger.removeFilter(refuse)
+    assert told == [-1, 1]
+
+
+def test_a_batch_whose_release_failed_is_released_in_the_next_round(
+    one: Unthreaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    delivery = one.producer.send("orders", b"v", partition=0, on_delivery=lambda at, _: told.append(at.offset))
+    accumulator = one.producer._outbox.accumulator
+
+    def refuse(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting, "wake", refuse)
+        delivery._batch().tell("a task")
+        with pytest.raises(MemoryError):
+            one.linger()
+    woken: list[object] = []
+    monkeypatch.setattr(waiting, "wake", woken.extend)
+    one.round()
+    assert woken == ["a task"]
+    assert told == [0]
+    assert one.producer.undelivered() == {}
+    assert not accumulator.incomplete
 
 
 def test_a_recreated_topic_takes_no_records_of_the_old_one_for_repetitions(one: Unthreaded) -> None:
