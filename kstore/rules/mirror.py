@@ -29,8 +29,9 @@ class SegmentFile(NamedTuple):
 class Matching(NamedTuple):
     """What to do for each base offset of the source.
 
-    ``old`` are the target's segments below the source's first, which retention has removed there. ``foreign`` are other
-    segments that the source lacks: it was truncated or compacted, or is another log.
+    ``old`` are the target's segments below the source's first, which retention has removed there; also if only the
+    active segment is left, and it is not copied. ``foreign`` are other segments that the source lacks: it was truncated
+    or compacted, or is another log.
     """
 
     verdicts: dict[int, Verdict]
@@ -38,17 +39,19 @@ class Matching(NamedTuple):
     foreign: list[int]
 
 
-def match_segments(source: Sequence[SegmentFile], target: Sequence[SegmentFile], *, same_times: bool) -> Matching:
+def match_segments(
+    source: Sequence[SegmentFile], target: Sequence[SegmentFile], *, same_times: bool, source_end: int = 0
+) -> Matching:
     """Both in increasing order of base offsets. ``same_times``: a copy has its source's time, otherwise that of its
-    upload."""
+    upload. ``source_end`` is the first offset of what is not copied yet, if nothing else is left of the source."""
     there = {file.base_offset: file for file in target}
     verdicts = {file.base_offset: _verdict(file, there.get(file.base_offset), same_times) for file in source}
-    first = source[0].base_offset if source else None
+    first = source[0].base_offset if source else source_end
     rest = [base for base in there if base not in verdicts]
     return Matching(
         verdicts,
-        old=[base for base in rest if first is not None and base < first],
-        foreign=[base for base in rest if first is None or base > first],
+        old=[base for base in rest if base < first],
+        foreign=[base for base in rest if base >= first],
     )
 
 

@@ -52,6 +52,9 @@ def test_what_only_the_target_has_is_old_below_the_source_and_else_foreign() -> 
     matching = match_segments(source, target, same_times=True)
     assert (matching.old, matching.foreign) == ([0, 5], [15])
     assert match_segments([], target, same_times=True).foreign == [0, 5, 10, 15, 20]
+    # All that is left of the source is an active segment, which is not copied.
+    matching = match_segments([], target, same_times=True, source_end=15)
+    assert (matching.old, matching.foreign) == ([0, 5, 10], [15, 20])
 
 
 def test_the_start_of_the_target_goes_up_only_with_delete() -> None:

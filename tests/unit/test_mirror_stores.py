@@ -12,7 +12,7 @@ import pytest
 from kstore.errors import DivergedError
 from kstore.files.paths import parse_segment_name
 from kstore.files.remote import open_remote
-from kstore.log import Log
+from kstore.log import Log, writer_of
 from kstore.upkeep.mirror import mirror
 from tests.mirror_parts import Tried, fill, run, segment_files, truncate, value, values
 from tests.selection import tries
@@ -79,6 +79,40 @@ def test_a_log_that_only_has_its_active_segment_leaves_a_store_empty(tmp_path: P
     assert result.segments_copied == 0
     assert result.active_left_out
     assert not [name for name in open_remote(memory).fs.list("/dir/a-0") if name.endswith(".log")]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_log_of_which_retention_left_only_the_active_segment_keeps_its_mirror(
+    delete: bool, tmp_path: Path, memory: str
+) -> None:
+    source, target = tmp_path / "a-0", f"{memory}/a-0"
+    fill(source, 0, 100)
+    run(source, target)
+    (*sealed, active) = sorted(int(path.stem) for path in source.glob("*.log"))
+    with Log(source) as log:
+        log.delete_records(active)
+    result = run(source, target, delete=delete)
+    assert (result.end_offset, result.segments_deleted) == (active, len(sealed) if delete else 0)
+    with Log(target, read_only=True) as copy:
+        assert list(copy.read_values()) == [value(number) for number in range(active if delete else 0, active)]
+        assert copy.end_offset == active
+    fill(source, 100, 150)
+    run(source, target, delete=delete)
+    with Log(target, read_only=True) as copy:
+        assert next(iter(copy.read())).offset == (active if delete else 0)
+        assert copy.end_offset > active
+
+
+def test_a_log_that_begins_anew_within_its_mirror_is_refused(tmp_path: Path, memory: str) -> None:
+    source, target = tmp_path / "a-0", f"{memory}/a-0"
+    fill(source, 0, 100)
+    run(source, target)
+    active = max(int(path.stem) for path in source.glob("*.log"))
+    with Log(source) as log:
+        writer_of(log).truncate_fully_and_start_at(active - 1)
+        log.append(b"new")
+    with pytest.raises(DivergedError, match=f"ends at offset {active}, but the source begins at offset {active - 1}"):
+        run(source, target)
 
 
 def test_an_upload_that_fails_goes_on_with_the_next_run(

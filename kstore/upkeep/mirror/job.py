@@ -185,7 +185,7 @@ class _Job:
             for base in names.bases[LOG_SUFFIX]
             for stat in (there[segment_name(base, LOG_SUFFIX)],)
         ]
-        matching = match_segments(source.segments, segments, same_times=target.same_times)
+        matching = match_segments(source.segments, segments, same_times=target.same_times, source_end=source.end_offset)
         steps, diverged = self._steps(source, target, matching, segments)
         before = target.before.log_start_offset if target.before is not None else None
         start = start_of_target(source.start_offset, before=before, old=matching.old, delete=options.delete)
@@ -225,7 +225,8 @@ class _Job:
             reason = f"segment {diverged} is not in the source, which ends at offset {source.end_offset}"
         elif matching.old and matching.old[-1] == there[-1].base_offset:
             # Nothing follows it there, so its end is not known by a name.
-            end, first = self._end_of(target, there[-1]), source.segments[0].base_offset
+            end = self._end_of(target, there[-1])
+            first = source.segments[0].base_offset if source.segments else source.end_offset
             if end > first:
                 diverged = there[-1].base_offset
                 reason = f"segment {diverged} ends at offset {end}, but the source begins at offset {first}"
