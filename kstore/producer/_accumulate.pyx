@@ -326,10 +326,8 @@ cdef class SendPath:
                 batch = accepting_batch(queues, number)
                 if batch is not None:
                     size_before = batch.records.size
-                    if append_to(batch, delivery, <bytes>value, <bytes>key, pairs, now):
+                    if append_with(batch, delivery, <bytes>value, <bytes>key, pairs, now, callback):
                         queues.sticky_bytes += batch.records.size - size_before
-                        if callback is not None:
-                            batch.callbacks.append(callback)
                         return delivery
                 is_sticky = partition is None and (key is None or queues.ignores_keys)
                 if batch is None and self._opener is not None and not pairs:

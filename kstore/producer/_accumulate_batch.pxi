@@ -158,7 +158,7 @@ cdef class ProducerBatch:
     @cython.nonecheck(True)
     def split(self, list children not None):
         """Moves its records, with their callbacks, to ``children``, pairs of the first index and a batch; False if it
-        has a result. In one step, which no interrupt splits."""
+        has a result. In one step, which no interrupt splits; after a lack of memory nothing has changed."""
         cdef list callbacks = self.callbacks
         cdef list none = []
         cdef Delivery delivery
@@ -172,11 +172,18 @@ cdef class ProducerBatch:
         self.children = children
         self.callbacks = none
         self.state = SPLIT
-        for pair in callbacks:
-            delivery = pair[0]
-            index = delivery.index
-            owner = self.owner_of(&index)
-            owner.callbacks.append(pair)
+        try:
+            for pair in callbacks:
+                delivery = pair[0]
+                index = delivery.index
+                owner = self.owner_of(&index)
+                owner.callbacks.append(pair)
+        except MemoryError:
+            for pair in children:
+                owner = pair[1]
+                owner.callbacks.clear()
+            self.children, self.callbacks, self.state = None, callbacks, PENDING
+            raise
         return True
 
     def release(self):
@@ -245,10 +252,8 @@ cdef class ProducerBatch:
         cdef object callback = None if on_delivery is None else (delivery, on_delivery)
         if self.records is None or not self.records.is_open:
             return None
-        if not append_to(self, delivery, checked_value, checked_key, pairs, timestamp):
+        if not append_with(self, delivery, checked_value, checked_key, pairs, timestamp, callback):
             return None
-        if callback is not None:
-            self.callbacks.append(callback)
         return delivery
 
 
@@ -266,6 +271,23 @@ cdef inline bint append_to(
     delivery.key_size = size_of(key)
     delivery.value_size = size_of(value)
     return True
+
+
+cdef inline bint append_with(
+    ProducerBatch batch, Delivery delivery, bytes value, bytes key, tuple headers, int64_t timestamp, object callback
+) except -1:
+    """``append_to`` of a record with the callback, or None. The record is there with it or not at all: a caller to whom
+    an error is raised sends it again."""
+    cdef bint is_appended = False
+    if callback is None:
+        return append_to(batch, delivery, value, key, headers, timestamp)
+    batch.callbacks.append(callback)
+    try:
+        is_appended = append_to(batch, delivery, value, key, headers, timestamp)
+    finally:
+        if not is_appended:
+            batch.callbacks.pop()
+    return is_appended
 
 
 def seal_run(list batches not None, queue not None, int64_t producer_id, int32_t producer_epoch, int64_t size_max):

@@ -6,7 +6,8 @@ import errno
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from tests.selection import tries
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
+needs_refusals = pytest.mark.skipif(find_spec("_testcapi") is None, reason="no allocation is refused")
 SIZE_MAX = 4096
 # Only a hang takes longer, even on a busy machine.
 SECONDS_MAX = 300.0
@@ -132,6 +134,49 @@ def test_failures_count_the_records_without_a_callback() -> None:
     first.add_callback(lambda metadata, error: None)
     batch.fail(ClosedError("closed"))
     assert failures.take() == (2, batch.error)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+# More allocations than a call makes.
+ALLOCATIONS_MAX = 30
+
+
+@needs_refusals
+def test_a_record_whose_callback_finds_no_memory_is_not_sent(tried: Callable[[str, int], None]) -> None:
+    from tests.crash.refusals import refused
+
+    faults = 0
+    # The list of callbacks grows at some of these.
+    for count in range(20):
+        for number in range(ALLOCATIONS_MAX):
+            batch, _ = batch_of(*[b"v"] * count, on_delivery=print)
+            error = refused(lambda batch=batch: batch.append(b"w", on_delivery=print), number)  # type: ignore[misc]
+            assert error is None or isinstance(error, MemoryError)
+            expected = count + (error is None)
+            assert (batch.record_count, len(batch.callbacks)) == (expected, expected)
+            faults += error is not None
+    assert faults > 20
+    tried("faults", faults)
+
+
+@needs_refusals
+def test_a_split_that_finds_no_memory_leaves_the_batch_as_it_was(tried: Callable[[str, int], None]) -> None:
+    from tests.crash.refusals import refused
+
+    faults = 0
+    for number in range(ALLOCATIONS_MAX):
+        batch, deliveries = batch_of(*[b"v"] * 20, on_delivery=print)
+        children = [(first, batch_of(*[b"v"] * 10)[0]) for first in (0, 10)]
+        error = refused(lambda batch=batch, children=children: batch.split(children), number)  # type: ignore[misc]
+        if error is not None:
+            assert isinstance(error, MemoryError)
+            assert (batch.is_done, batch.children, len(batch.callbacks)) == (False, None, 20)
+            assert batch.split(children)
+            faults += 1
+        assert [[pair[0] for pair in child.callbacks] for _, child in children] == [deliveries[:10], deliveries[10:]]
+    assert faults > 4
+    tried("faults", faults)
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
