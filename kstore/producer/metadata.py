@@ -110,17 +110,24 @@ class TopicMetadata:
 
     def _look_up(self, name: str) -> Topic | None:
         with self._lock:
-            self.stale.discard(name)
+            before = self.topics.get(name)
             try:
-                count, config = self._store.partition_count(name), self._store.config(name)
-            except TopicNotFoundError:
-                self.topics.pop(name, None)
-                self._given_up = {place: queue for place, queue in self._given_up.items() if place[0] != name}
-                return None
-            topic = self._topic(name, count, config, self.topics.get(name))
-            self.topics[name] = topic
-            self.version += 1
-            return topic
+                # Before the look: it may find another change, and note it.
+                self.stale.discard(name)
+                try:
+                    count, config = self._store.partition_count(name), self._store.config(name)
+                except TopicNotFoundError:
+                    self.topics.pop(name, None)
+                    self._forget(name)
+                    return None
+                topic = self._topic(name, count, config, before)
+                self.topics[name] = topic
+                self.version += 1
+                return topic
+            except BaseException:
+                if before is not None:
+                    self.stale.add(name)
+                raise
 
     def _topic(self, name: str, count: int, config: LogConfig, before: Topic | None) -> Topic:
         """A topic that keeps the queues of known partitions."""
@@ -152,20 +159,33 @@ class TopicMetadata:
         if now - self._looked_at < IDLE_CHECK_SECONDS:
             return
         self._looked_at = now
-        for name, topic in list(self.topics.items()):
+        for topic in list(self.topics.values()):
             if now - topic.last_used >= self._idle_seconds:
                 with self._lock:
-                    # Hide it from ``send`` first: a later send finds that its queues are not used any more, and looks
-                    # the topic up again.
-                    self.topics.pop(name, None)
-                    if not accumulator.retire(topic):
-                        self.topics[name] = topic
-                    else:
-                        self.stale.discard(name)
-                    if self._is_there(name):
-                        self._given_up.update(
-                            ((name, queue.partition), queue) for queue in topic.queues if queue.is_retired
-                        )
+                    self._drop(topic, accumulator)
+
+    def _drop(self, topic: Topic, accumulator: RecordAccumulator) -> None:
+        """Needs the lock."""
+        name = topic.name
+        # First: no failure loses the sequences of a retired queue. Those of a queue in use are not read.
+        self._given_up.update(((name, queue.partition), queue) for queue in topic.queues)
+        is_retired = False
+        # Hide it from ``send`` before: a later send finds that its queues are not used any more, and looks the topic up
+        # again.
+        self.topics.pop(name, None)
+        try:
+            is_retired = accumulator.retire(topic)
+        finally:
+            if not is_retired:
+                self.topics[name] = topic
+        if is_retired:
+            self.stale.discard(name)
+        if not self._is_there(name):
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Drops the sequences of a deleted topic."""
+        self._given_up = {place: queue for place, queue in self._given_up.items() if place[0] != name}
 
     def _is_there(self, name: str) -> bool:
         try:

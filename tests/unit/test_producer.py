@@ -296,6 +296,31 @@ def test_a_topic_that_was_not_used_for_long_is_looked_up_again(tmp_path: Path) -
         assert one.values() == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("failing", ["retire", "partition_count"])
+def test_a_topic_whose_drop_failed_keeps_its_records_and_its_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    with unthreaded(tmp_path / "data", metadata_max_idle_ms=5000) as one:
+        sent = [one.producer.send("orders", b"a")]
+        one.linger()
+        metadata, accumulator = one.producer._metadata, one.producer._outbox.accumulator
+        if failing == "retire":
+            sent.append(one.producer.send("orders", b"b"))
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        one.clock.advance(6000)
+        with monkeypatch.context() as patch:
+            patch.setattr(accumulator if failing == "retire" else metadata._store, failing, fail)
+            with pytest.raises(MemoryError):
+                metadata.drop_idle(accumulator)
+        sent.append(one.producer.send("orders", b"c"))
+        one.linger()
+        assert [delivery.result(0).offset for delivery in sent] == list(range(len(sent)))
+        assert one.values() == [b"a", b"b", b"c"] if failing == "retire" else [b"a", b"c"]
+
+
 def test_records_for_a_topic_that_is_deleted_fail(one: Unthreaded) -> None:
     delivery = one.producer.send("orders", b"v")
     one.store.delete_topic("orders")

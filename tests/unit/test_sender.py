@@ -246,6 +246,24 @@ def test_a_topic_that_is_altered_is_so_for_its_producers_at_once(one: Unthreaded
     assert stamped.result(0).timestamp > sent_ms
 
 
+def test_a_topic_whose_look_up_failed_is_looked_up_again(one: Unthreaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    one.producer.send("orders", b"v", partition=0)
+    one.linger()
+    one.store.alter_topic("orders", max_message_bytes=2000)
+
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.producer._topics, "config", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            one.producer.send("orders", b"v", partition=0)
+    too_large = one.producer.send("orders", b"v" * 3000, partition=0)
+    for _ in range(4):
+        one.linger()
+    assert isinstance(too_large.exception(0), RecordTooLargeError)
+
+
 def test_a_topic_that_is_gone_leaves_nothing_behind(one: Unthreaded) -> None:
     one.producer.send("orders", b"v")
     one.linger()
