@@ -7,10 +7,12 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError
+from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError, SyncFailedError
+from kstore.files.fs import sync_error
 from kstore.files.lock import DirectoryLock
 from kstore.files.remote import open_remote
 from kstore.log import Log, writer_of
@@ -18,10 +20,13 @@ from kstore.record.walk import Damage
 from kstore.rules.mirror import SegmentFile, match_segments, start_of_target
 from kstore.upkeep.mirror import mirror, size_of
 from kstore.upkeep.mirror.compare import checked_chunks, fit
+from tests.crash_states import Disk, another_boot, nothing
 from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_fs import CHANGES, FailingFs, Fault, RecordingFs
+from tests.fake_fs import CHANGES, FailingFs, Fault, Operation, RecordingFs, WatchedFs
 from tests.golden_data import golden_partitions, golden_root
 from tests.mirror_parts import SEGMENT_BYTES, Tried, fill, run, segment_files, truncate, value, values
+
+Result = TypeVar("Result")
 
 
 @pytest.fixture
@@ -481,6 +486,55 @@ def test_a_power_cut_while_a_segment_grows_leaves_holes_that_are_filled(tmp_path
     grown.write_bytes(whole[:size] + bytes(len(whole) - size - 300) + whole[-300:])
     run(source, target)
     assert segment_files(target) == segment_files(source)
+
+
+def test_what_a_killed_mirror_left_in_memory_is_on_disk_before_the_copy_promises_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 50)
+    run(source, target)
+    fill(source, 50, 53)
+    disk, recording = Disk(target), RecordingFs()
+    killed = FailingFs(recording, Fault(1, kinds=frozenset({"fdatasync"}), suffix=".log", raising=KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run(source, target, fs=killed)
+    assert run(source, target, fs=recording).end_offset == 53
+    for operation in recording.operations:
+        disk.apply(operation)
+    disk.write_to(tmp_path / "after", nothing)
+    with another_boot(tmp_path):
+        assert values(tmp_path / "after", read_only=False) == [value(number) for number in range(53)]
+
+
+class LostPages(WatchedFs):
+    """The first sync of a ``.log`` fails, and what it should have saved is only in memory from then on: once that is
+    dropped, the file has the bytes that it had ``before``."""
+
+    def __init__(self, before: bytes) -> None:
+        super().__init__()
+        self._before = before
+        self._failed = ""
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "fdatasync" and operation.path.endswith(".log") and not self._failed:
+            self._failed = operation.path
+            raise sync_error(OSError(errno.EIO, "lost"), operation.path)
+        if operation.kind == "advise" and operation.path == self._failed:
+            Path(operation.path).write_bytes(self._before)
+        return action()
+
+
+def test_what_a_failed_sync_has_lost_is_copied_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 50)
+    run(source, target)
+    active = max(target.glob("*.log"))
+    fs = LostPages(active.read_bytes())
+    fill(source, 50, 53)
+    with pytest.raises(SyncFailedError):
+        run(source, target, fs=fs)
+    assert active.read_bytes() == (source / active.name).read_bytes()
+    assert run(source, target, fs=fs).segments_extended == 1
+    assert active.read_bytes() == (source / active.name).read_bytes()
 
 
 def test_a_whole_batch_that_the_source_does_not_have_is_never_cut(tmp_path: Path) -> None:

@@ -278,6 +278,8 @@ class _Job:
             ):
                 # As far as the state says that the copy is durable, but no further.
                 return Step(segment, "settle" if size == segment.size else "extend", size, end)
+            if not self._options.dry_run:
+                target.sync(segment)
             found = fit(origin, segment.size, copy, size, segment.base_offset)
         finally:
             origin.close()

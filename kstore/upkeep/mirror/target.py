@@ -4,7 +4,7 @@ The order that makes a kill at any instruction harmless, on a local disk:
 
 1. ``kstore.state`` loses its clean mark, durably, before anything changes.
 2. A new segment's indexes come before its ``.log``; each file is synced under a temporary name, then renamed.
-3. What was appended to the last ``.log`` is synced.
+3. What was appended to the last ``.log`` is synced. What a killed run has left there is synced before it is compared.
 4. The directory is synced; ``kstore.state`` then says how far the log is durable.
 
 So the state never promises missing data, and a file that is longer than the state says is compared again. In an object
@@ -76,8 +76,12 @@ class Target(Protocol):
         """Cuts the ``.log`` at ``position`` and writes what follows."""
         ...
 
+    def sync(self, segment: SegmentFile) -> None:
+        """Called before the bytes of the ``.log`` are compared: those that are read from now on are on disk."""
+        ...
+
     def settle(self, segment: SegmentFile) -> None:
-        """Called when the bytes were found to be the same: makes them durable, with their source's time."""
+        """Called when the bytes were found to be the same: gives the ``.log`` its source's time."""
         ...
 
     def remove(self, names: Iterable[str]) -> None: ...
@@ -169,16 +173,18 @@ class LocalTarget:
         if segment.sealed:
             self._fs.set_mtime(path, segment.mtime_ns)
 
-    def settle(self, segment: SegmentFile) -> None:
-        if not segment.sealed:
-            return
-        path = self._log_path(segment)
-        file = self._fs.open(path, write=True)
+    def sync(self, segment: SegmentFile) -> None:
+        # A mirror that was killed, or whose sync failed, may have left what only the page cache has.
+        file = self._fs.open(self._log_path(segment), write=True)
         try:
             file.fdatasync()
+            file.advise(0, 0, "dontneed")
         finally:
             file.close()
-        self._fs.set_mtime(path, segment.mtime_ns)
+
+    def settle(self, segment: SegmentFile) -> None:
+        if segment.sealed:
+            self._fs.set_mtime(self._log_path(segment), segment.mtime_ns)
 
     def _log_path(self, segment: SegmentFile) -> str:
         return f"{self._directory}/{segment_name(segment.base_offset, LOG_SUFFIX)}"
@@ -255,8 +261,11 @@ class RemoteTarget:
         assert position == 0, "files in an object store are written whole"
         self._put(segment_name(segment.base_offset, LOG_SUFFIX), chunks)
 
+    def sync(self, segment: SegmentFile) -> None:
+        """Does nothing: a file in an object store is whole."""
+
     def settle(self, segment: SegmentFile) -> None:
-        """Does nothing: a file in an object store is whole, and its time is that of its upload."""
+        """Does nothing: the time of a file in an object store is that of its upload."""
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
