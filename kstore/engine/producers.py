@@ -328,11 +328,14 @@ class LogProducers:
                 index.close()
         return repaired
 
-    def remove_snapshot(self, offset: int) -> None:
-        """Removes an impossible snapshot, durably; the next older one and the log replace it."""
+    def remove_snapshot(self, offset: int) -> bool:
+        """Removes an impossible snapshot, durably; the next older one and the log replace it. False if it is gone."""
+        if offset not in self._snapshots:
+            return False
         self._remove([offset])
         self._context.fs.sync_dir(self._context.directory)
         self._state = None
+        return True
 
     def _aborted_in(self, segment: LogSegment) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose end is in ``segment``, according to its batches."""

@@ -174,8 +174,10 @@ def _rebuild_indexes(
             advance(scanned.size)
     for name in sorted(damaged):
         parsed = parse_segment_name(name)
-        if parsed is not None and (parsed.suffix, parsed.state) == (SNAPSHOT_SUFFIX, ""):
-            producers.remove_snapshot(parsed.base_offset)
+        if parsed is None or (parsed.suffix, parsed.state) != (SNAPSHOT_SUFFIX, ""):
+            continue
+        # Recovery has removed those that describe what it has cut.
+        if producers.remove_snapshot(parsed.base_offset):
             report.notes.append(f"{name} was wrong and was removed: the log has its contents")
 
 

@@ -88,11 +88,11 @@ def read_table(file: BinaryIO, form: TableForm) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _only_tables(form: TableForm) -> Iterator[None]:
-    """Raises: InvalidRecordError if Arrow cannot read the data."""
+    """Raises: InvalidRecordError if Arrow cannot read the data, or a column's name is not UTF-8."""
     pa = import_pyarrow()
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         name = "Parquet" if form == "parquet" else "CSV"
         raise InvalidRecordError(f"this is not {name} of records: {error}") from None
 

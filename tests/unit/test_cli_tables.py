@@ -174,6 +174,7 @@ def test_an_unknown_column_names_the_nearest(orders: Path, tmp_path: Path, capsy
         ("in.parquet", b"no parquet at all", "not Parquet"),
         ("in.csv", b"", "not CSV"),
         ("in.csv", b"key\nk\n", "expected value"),
+        ("in.csv", b"value,\xff\nv,w\n", "not CSV"),
         ("in.csv", b"value_base64\n!!!\n", "not base64"),
         ("in.jsonl", b"no json\n", "line 1: no JSON"),
     ],

@@ -105,6 +105,19 @@ def test_a_wrong_transaction_index_and_a_wrong_snapshot_are_repaired(
         assert [record.offset for record in log.read(isolation_level="read_committed")] == [3]
 
 
+@pytest.mark.parametrize("option", [["--dry-run"], []], ids=["dry run", "done"])
+def test_a_wrong_snapshot_of_what_recovery_cuts_is_no_error(option: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Log(path, durability="os") as log:
+        log.append_batches(transaction(7, 0, 2), assign_offsets=False)
+    (path / "kstore.state").unlink()
+    edit(path / f"{0:020d}.log", lambda data: data.__delitem__(slice(-10, None)))
+    (snapshot,) = path.glob("*.snapshot")
+    edit(snapshot, lambda data: data.__setitem__(20, data[20] ^ 1))
+    assert main(["recover", "--rebuild-indexes", *option, str(path)]) == 0
+    assert snapshot.exists() == bool(option)
+
+
 def test_damaged_records_name_the_way_on(closed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(closed / f"{0:020d}.log", lambda data: data.__setitem__(100, data[100] ^ 1))
     assert repairs(closed, capsys) == [f"kstore recover --accept-loss 0-4 {shlex.quote(str(closed))}"]
