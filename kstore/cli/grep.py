@@ -26,6 +26,7 @@ __all__ = ["command"]
 
 # "-" of a range is not part of an offset, so context lines differ from matches as in grep.
 GROUP_BORDER = b"--\n"
+JOBS_MAX = 1024
 
 EXAMPLES = """
 \b
@@ -74,7 +75,7 @@ Exit status:
 @click.option(
     "--jobs",
     "-j",
-    type=click.IntRange(1),
+    type=click.IntRange(1, JOBS_MAX),
     metavar="N",
     help="Processes. Default: one a core, if there is much to search.",
 )

@@ -151,6 +151,7 @@ def test_counts_are_of_each_log(orders: Path, capfd: pytest.CaptureFixture[str])
         ["-E", "(", "orders-0"],
         ["--hex", "x", "orders-0"],
         ["--json-field", "n", "--keys", "1", "orders-0"],
+        ["--jobs", "1000000", "1", "orders-0"],
         ["--count", "-C", "1", "n", "orders-0"],
         ["n"],
     ],
