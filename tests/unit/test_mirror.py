@@ -12,8 +12,11 @@ from typing import TypeVar
 import pytest
 
 from kstore.errors import ConfigError, DivergedError, KstoreError, LockedError, NotALogError, SyncFailedError
+from kstore.files.checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
 from kstore.files.fs import sync_error
+from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
+from kstore.files.paths import LEADER_EPOCHS
 from kstore.files.remote import open_remote
 from kstore.log import Log, writer_of
 from kstore.record.walk import Damage
@@ -203,6 +206,26 @@ def test_a_broker_log_is_mirrored_and_reads_equal(tree: str, tmp_path: Path, tri
                 assert (Path(result.target) / name).read_bytes() == (Path(result.source) / name).read_bytes()
     if tree == "damaged":
         assert any(result.damage for result in results)
+
+
+class GrowingEpochs(WatchedFs):
+    """Whenever the checkpoint of epochs is opened, its writer has just added one."""
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "open" and operation.path.endswith(LEADER_EPOCHS):
+            epochs = read_leader_epochs(SYSTEM_FS, operation.path)
+            write_leader_epochs(SYSTEM_FS, operation.path, [*epochs, EpochEntry(len(epochs), 10 * len(epochs))])
+        return action()
+
+
+def test_a_checkpoint_that_is_replaced_after_it_was_listed_is_copied_whole(tmp_path: Path) -> None:
+    source, target = tmp_path / "a-0", tmp_path / "b-0"
+    fill(source, 0, 30)
+    write_leader_epochs(SYSTEM_FS, source / LEADER_EPOCHS, [EpochEntry(0, 0)])
+    run(source, target, fs=GrowingEpochs())
+    assert read_leader_epochs(SYSTEM_FS, target / LEADER_EPOCHS) == [EpochEntry(0, 0), EpochEntry(1, 10)]
+    run(source, target)
+    assert run(source, target).bytes_copied == 0
 
 
 # --- start, deletion --------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX, loss
 from kstore.types import CorruptRange
 from kstore.upkeep.mirror.compare import checked_chunks, end_offset, ends_equal, fit, plain_chunks
 from kstore.upkeep.mirror.report import MirroredLog
-from kstore.upkeep.mirror.source import NamedFile, SourceLog
+from kstore.upkeep.mirror.source import INDEXES, NamedFile, SourceLog
 from kstore.upkeep.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
 
 __all__ = ["mirror", "size_of"]
@@ -354,8 +354,10 @@ class _Job:
         if not self._options.dry_run:
             opened = source.open(file.name)
             try:
-                # An index is trimmed just after its segment was sealed: then the next run finds another size.
-                chunks = plain_chunks(opened, 0, file.size, all_of_them=False)
+                # An index is trimmed just after its segment was sealed, and an epochs' checkpoint is replaced by one of
+                # another size: then the next run finds another size.
+                size = file.size if file.name.endswith(INDEXES) else opened.size()
+                chunks = plain_chunks(opened, 0, size, all_of_them=False)
                 target.put_file(file.name, chunks, file.mtime_ns)
             finally:
                 opened.close()

@@ -31,7 +31,7 @@ from kstore.segment import SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.types import OFFSET_MAX
 
-__all__ = ["SMALL_FILES", "SourceLog"]
+__all__ = ["INDEXES", "SMALL_FILES", "NamedFile", "SourceLog"]
 
 # In the order in which they are copied, before the ``.log``.
 INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
