@@ -264,8 +264,9 @@ class Replicator:
                 self._named.add(manifest)
                 self._doubtful.add(manifest.time_ms)
                 self._target.finish(manifest, replica=True)
-                self._doubtful.discard(manifest.time_ms)
+                # First: until then the newest one in the target may say something else than this.
                 self._last = manifest
+                self._doubtful.discard(manifest.time_ms)
             if self._holds_retention:
                 for writer, offset in self._copier.copied().items():
                     writer.retention.hold(self._task, offset)
@@ -356,14 +357,19 @@ class Replicator:
         if self._topics.life.forked:  # it is the parent's
             return
         self._is_closing = True
-        with self._lock:
-            if self._is_ended:
-                return
-            try:
-                if not self._closed:
-                    self._replicate()
-            finally:
-                self._end()
+        try:
+            with self._lock:
+                if self._is_ended:
+                    return
+                try:
+                    if not self._closed:
+                        self._replicate()
+                finally:
+                    self._end()
+        except BaseException:
+            # An interrupt while it waited for a round: the replicator goes on.
+            self._is_closing = self._closed
+            raise
 
     def close_with_store(self) -> None:
         """``close`` for the store: it is in order even if the target cannot be reached."""
@@ -409,11 +415,16 @@ class _Ear:
     def listen(self) -> None:
         if not self._is_listening:
             self._is_listening = True
-            self._growth.watch(self._hear)
+            try:
+                self._growth.watch(self._hear)
+            except BaseException:
+                self.stop()
+                raise
 
     def stop(self) -> None:
-        self._growth.unwatch(self._hear)
+        # In this order: an interrupt may leave an append that is reported twice, but none that is not reported.
         self._is_listening = False
+        self._growth.unwatch(self._hear)
 
     def _hear(self) -> None:
         # An append that comes before the next round listens again is found by that round, which this orders.

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -133,3 +134,81 @@ def test_a_round_after_an_interrupted_one_has_all_of_the_segments_that_were_seal
             break
     assert number > 2
     tried("faults", number - 1)
+
+
+def test_each_log_reports_its_appends_after_an_interrupted_round_or_append(tmp_path: Path, tried: Tried) -> None:
+    clock = ManualClock()
+    with Store(tmp_path / "store", clock=clock, **SETTINGS) as store:
+        store.create_topic("orders")
+        log = store.log("orders")
+        with store.replicator(tmp_path / "target") as replicator:
+            for call in (replicator.flush, lambda: log.append(b"interrupted")):
+                for number in count(1):
+                    assert number < PLACES_MAX
+                    clock.advance(1000)
+                    log.append(b"heard once")
+                    if call != replicator.flush:
+                        replicator.flush()
+                    with InterruptWithin(number, "backup/replicate.py", "engine/growth.py") as interrupted:
+                        try:
+                            call()
+                        except KeyboardInterrupt:
+                            pass
+                    replicator.flush()
+                    clock.advance(1000)
+                    store.run_due_tasks()  # what was reported before
+                    clock.advance(1000)
+                    log.append(b"must be heard")
+                    store.run_due_tasks()
+                    assert replicator.lag_seconds == 0
+                    assert replicator._copier.copied()[writer_of(log)] == log.end_offset, interrupted.place
+                    if not interrupted.struck:
+                        break
+                assert number > 10
+                tried("faults", number - 1)
+
+
+def test_a_store_as_before_an_interrupted_round_gets_a_manifest(tmp_path: Path, tried: Tried) -> None:
+    for number in count(1):
+        assert number < PLACES_MAX
+        path = tmp_path / str(number)
+        with Store(path / "store", clock=ManualClock(), **SETTINGS) as store:
+            store.create_topic("orders")
+            store.log("orders").append(b"x")
+            with store.replicator(path / "target") as replicator:
+                replicator.flush()
+                store.create_topic("passing")
+                with InterruptWithin(number, "backup/replicate.py") as interrupted:
+                    try:
+                        replicator.flush()
+                    except KeyboardInterrupt:
+                        pass
+                store.delete_topic("passing")
+                replicator.flush()
+            before = contents(store)
+        with restored(path / "target", path / "new") as new:
+            assert contents(new) == before, interrupted.place
+        if not interrupted.struck:
+            break
+    assert number > 10
+    tried("faults", number - 1)
+
+
+class InterruptedLock:
+    """A lock for which somebody waits until Ctrl-C."""
+
+    def __enter__(self) -> None:
+        raise KeyboardInterrupt
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_a_replicator_keeps_its_rate_after_a_close_that_was_interrupted_while_it_waited(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", clock=ManualClock(), **SETTINGS) as store:
+        store.create_topic("orders")
+        with store.replicator(tmp_path / "target", bytes_per_second=1e9) as replicator:
+            has_ended = replicator._copier._throttle._has_ended
+            with mock.patch.object(replicator, "_lock", InterruptedLock()), pytest.raises(KeyboardInterrupt):
+                replicator.close()
+            assert (replicator.closed, has_ended()) == (False, False)
+        assert (replicator.closed, has_ended()) == (True, True)
