@@ -352,30 +352,40 @@ class Flusher:
 
 
 def _run(log: weakref.ref[Flushable], wake: Bell, stop: Bell, owner: weakref.ref[Flusher]) -> None:
-    while not stop.is_set():
-        flusher = owner()
-        if flusher is None:
-            return
-        seconds = flusher._seconds_left()
-        del flusher
-        if seconds is None or seconds > 0:
-            wake.wait(seconds)
-            wake.clear()
-            continue
-        flusher, target = owner(), log()
-        if flusher is None or target is None:
-            return
+    while True:
         try:
-            flusher._work(target)
-        except (ClosedError, PoisonedError, SyncFailedError) as error:
-            # A failed sync has poisoned the log, so every later append raises it; a closed log needs no flush.
-            logger.warning("the background flush ended: %s", error)
-            return
-        except KstoreError as error:
-            logger.warning("a background flush failed, and is tried again: %s", error)
-            flusher._try_again()
-        except Exception:
-            # Out of memory, or a defect. Without this thread nothing would be flushed until the next append.
-            logger.exception("a background flush failed in a way that was not expected, and is tried again")
-            flusher._try_again()
-        del flusher, target
+            if stop.is_set() or not _work_when_due(log, wake, owner):
+                return
+        except MemoryError:
+            # Between the flushes, for instance in the wait. What is due is still noted, and no append notes it again.
+            continue
+
+
+def _work_when_due(log: weakref.ref[Flushable], wake: Bell, owner: weakref.ref[Flusher]) -> bool:
+    """Waits, or flushes if that is due; False if nothing is to be flushed any more."""
+    flusher = owner()
+    if flusher is None:
+        return False
+    seconds = flusher._seconds_left()
+    if seconds is None or seconds > 0:
+        del flusher
+        wake.wait(seconds)
+        wake.clear()
+        return True
+    target = log()
+    if target is None:
+        return False
+    try:
+        flusher._work(target)
+    except (ClosedError, PoisonedError, SyncFailedError) as error:
+        # A failed sync has poisoned the log, so every later append raises it; a closed log needs no flush.
+        logger.warning("the background flush ended: %s", error)
+        return False
+    except KstoreError as error:
+        flusher._try_again()
+        logger.warning("a background flush failed, and is tried again: %s", error)
+    except Exception:
+        # Out of memory, or a defect. Without this thread nothing would be flushed until the next append.
+        flusher._try_again()
+        logger.exception("a background flush failed in a way that was not expected, and is tried again")
+    return True

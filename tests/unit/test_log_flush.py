@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -426,6 +427,33 @@ def test_a_flush_that_fails_in_any_way_is_tried_again_without_another_append(
     assert log.flushes.get(timeout=LONG) == "note"
     flusher.stop()
     assert caplog.text.count("is tried again") == 2
+
+
+@pytest.mark.parametrize("step", ["wait", "clear", "_seconds_left"])
+def test_a_lack_of_memory_between_flushes_does_not_end_them(step: str) -> None:
+    log = Flushed()
+    flusher = Flusher(log, LONG)
+    failures = SimpleQueue[None]()
+    # Only this one's: another log's may be collected meanwhile.
+    owner = flusher if step == "_seconds_left" else flusher._wake
+    real = getattr(owner, step)
+
+    def fail(*arguments: object) -> object:
+        if failures.qsize() == 3:
+            return real(*arguments)
+        failures.put(None)
+        raise MemoryError
+
+    with mock.patch.object(owner, step, fail):
+        flusher.note()
+        deadline = time.monotonic() + LONG
+        while failures.qsize() < 3 and time.monotonic() < deadline:
+            flusher._wake.set()
+    # It is due now; an append would not note that again.
+    flusher._due = 0.0
+    flusher._wake.set()
+    assert log.flushes.get(timeout=LONG) == "note"
+    flusher.stop()
 
 
 def test_a_log_that_cannot_be_flushed_keeps_no_other_from_it_and_is_tried_again(tmp_path: Path) -> None:
