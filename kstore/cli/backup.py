@@ -10,6 +10,7 @@ import click
 from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
+from kstore.cli.number_type import RATE
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -40,7 +41,7 @@ Exit status:
 @click.command("backup", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store, or check its backups.")
 @click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
 @click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@click.option("--rate", type=RATE, metavar="MIB", help="Copy at most MIB a second.")
 @SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: one line. json: one object.")

@@ -13,6 +13,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
 from kstore.cli.interrupts import Interrupts, held_interrupts
 from kstore.cli.line_sending import LineSender
+from kstore.cli.number_type import RATE
 from kstore.cli.pace import Pace
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.record_json import InputError, JsonRecord
@@ -60,7 +61,7 @@ Exit status:
 @click.argument("file", type=click.File("rb", lazy=False), default="-")
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, with key, value and headers.")
 @click.option("--key-separator", metavar="TEXT", help="The text that separates key and value in a line of text.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Send at most N records a second.")
+@click.option("--rate", type=RATE, metavar="N", help="Send at most N records a second.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction of this producer.")
 @click.option(
     "--config",

@@ -12,6 +12,7 @@ from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.counted import counted
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.names import complete_topics
+from kstore.cli.number_type import NumberType
 from kstore.cli.options import RAW, SHARED_OPTION, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
@@ -21,6 +22,7 @@ from kstore.cli.time_type import timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.files.paths import validate_topic
 from kstore.log import Log
+from kstore.queue.config import SECONDS_MAX
 from kstore.queue.items import Shown
 from kstore.queue.view import QueueView
 from kstore.rules.internal_topics import journal_of
@@ -141,7 +143,9 @@ def _fields(shown: Shown) -> dict[str, Any]:
 
 
 @_sub("put", "Put lines of standard input.")
-@click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Deliver this much later.")
+@click.option(
+    "--delay", type=NumberType(0, SECONDS_MAX), default=0.0, metavar="SECONDS", help="Deliver this much later."
+)
 @SHARED_OPTION
 def _put(directory: str, name: str, delay: float, shared: bool) -> int:
     """Put each line of standard input into QUEUE, which is created if it does not exist.

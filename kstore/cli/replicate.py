@@ -10,6 +10,7 @@ import click
 from kstore.backup.replicate import Replicator
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import held_interrupts
+from kstore.cli.number_type import RATE
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.status import OK
 from kstore.cli.time_type import timestamp_text
@@ -47,7 +48,7 @@ Exit status:
 )
 @click.option("--once", is_flag=True, help="Make one backup, and stop.")
 @click.option("--hold-retention", is_flag=True, help="Let retention delete only what was copied.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="Copy at most MIB a second.")
+@click.option("--rate", type=RATE, metavar="MIB", help="Copy at most MIB a second.")
 @SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: a line at the start and at the end. json: objects.")

@@ -79,8 +79,10 @@ def test_a_queue_that_there_is_not_is_an_error(tmp_path: Path) -> None:
         assert isinstance(result.exception, kstore.TopicNotFoundError)
 
 
-def test_a_delay_below_zero_is_bad_usage(tmp_path: Path) -> None:
-    run("put", "--delay", "-1", tmp_path / "s", "jobs", status=2)
+@pytest.mark.parametrize("delay", ["-1", "nan", "inf", "31622401", "a minute"])
+def test_a_delay_below_zero_or_beyond_a_year_is_bad_usage(delay: str, tmp_path: Path) -> None:
+    run("put", "--delay", delay, tmp_path / "s", "jobs", status=2)
+    assert not (tmp_path / "s").exists()
 
 
 def test_peek_shows_bytes_that_are_no_text_and_headers(tmp_path: Path) -> None:

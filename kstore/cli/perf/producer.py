@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.number_type import RATE_MIN, NumberType
 from kstore.cli.options import format_option
 from kstore.cli.perf.consumer import command as consumer
 from kstore.cli.perf.producer_run import (
@@ -80,7 +81,7 @@ command.add_command(consumer)
 )
 @click.option(
     "--throughput",
-    type=float,
+    type=NumberType(),
     default=-1.0,
     metavar="N",
     help="Send about N records a second; -1, the default, as fast as possible.",
@@ -122,8 +123,8 @@ def producer(
     While it runs, a line on standard error shows the progress every 5 seconds; on a terminal every second, in place.
     """
     payloads = _payloads(record_size, payload_file, payload_delimiter)
-    if throughput != -1 and not throughput > 0:
-        raise click.UsageError(f"--throughput {throughput:g}: expected more than 0, or -1")
+    if throughput != -1 and throughput < RATE_MIN:
+        raise click.UsageError(f"--throughput {throughput:g}: expected {RATE_MIN} or more, or -1")
     if transactional_id is not None:
         configs += (f"transactional_id={transactional_id}",)
     settings = parse_producer_settings(configs, "--producer-config")
