@@ -4,6 +4,7 @@ object store."""
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,12 +80,11 @@ def open_place(place: LogPlace) -> Log:
 
 
 def log_bytes(place: LogPlace) -> int:
-    """Bytes of the log's segments; one that disappears meanwhile counts as 0."""
+    """Bytes of the log's segments; one that disappears meanwhile counts as 0, and so does the log."""
     size = 0
-    for name in place.fs.list(place.path):
-        if name.endswith(LOG_SUFFIX):
-            try:
-                size += place.fs.stat(place.path / name).size
-            except FileNotFoundError:
-                pass
+    with suppress(FileNotFoundError):
+        for name in place.fs.list(place.path):
+            if name.endswith(LOG_SUFFIX):
+                with suppress(FileNotFoundError):
+                    size += place.fs.stat(place.path / name).size
     return size

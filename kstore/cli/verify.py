@@ -21,7 +21,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.files.remote import is_remote
 from kstore.types import NO_OFFSET
-from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
+from kstore.upkeep.verify import Finding, LogVerification, verify_present, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 
 __all__ = ["command", "finding_line"]
@@ -83,12 +83,13 @@ def _verifications(
         store = verify_store_files(Path(directory))
         if store.findings:
             yield store
-    yield from each_log(_verified, logs, sizes, advance)
+    # Without those that have been deleted since they were found.
+    yield from filter(None, each_log(_verified, logs, sizes, advance))
 
 
-def _verified(log: LogPlace, advance: Advance) -> LogVerification:
-    found = verify_log(log.path, fs=log.fs, advance=advance)
-    if log.is_stray:
+def _verified(log: LogPlace, advance: Advance) -> LogVerification | None:
+    found = verify_present(log.path, fs=log.fs, advance=advance)
+    if log.is_stray and found is not None:
         # Files that a copied file came without do not count as damage.
         found.findings[:] = [each for each in found.findings if each.path.endswith(LOG_SUFFIX)]
     return found

@@ -17,7 +17,7 @@ from kstore.engine.directory import is_log
 from kstore.errors import NotALogError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import classify, topic_partition
-from kstore.upkeep.verify import find_logs
+from kstore.upkeep.verify import find_logs, is_log_in
 
 __all__ = ["Place", "Places", "ensure_logs", "find_places"]
 
@@ -83,12 +83,8 @@ def ensure_logs(paths: Sequence[Path], fs: FileSystem) -> None:
     """Raises: NotALogError for a path that neither is nor holds a log; StorageError. It stops at the first log."""
     for path in paths:
         names = fs.list(path)
-        if not is_log(classify(names)) and not any(_is_inner_log(path / name, fs) for name in names):
+        if not is_log(classify(names)) and not any(is_log_in(path, name, fs=fs) for name in names):
             find_logs(path, fs=fs)
-
-
-def _is_inner_log(path: Path, fs: FileSystem) -> bool:
-    return fs.stat(path).is_dir and is_log(classify(fs.list(path)))
 
 
 def find_places(paths: Sequence[Path], fs: FileSystem, roots: Sequence[Path] = ()) -> Places:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from kstore.cli import verify as verify_command
 from kstore.cli.main import main
+from kstore.cli.places import LogPlace, log_bytes
 from kstore.log import Log
 from tests.golden_data import copy_partition, golden_root
 
@@ -25,6 +28,20 @@ def test_verify_tells_sound_from_damaged(damaged: Path, capsys: pytest.CaptureFi
     assert "damage: 1" in out
     assert "offsets 81 to 121: bad crc" in out
     assert "\x1b" not in out
+
+
+def test_verify_leaves_out_a_log_that_is_deleted_meanwhile(
+    damaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def delete(log: LogPlace) -> int:
+        shutil.rmtree(log.path)
+        return log_bytes(log)
+
+    monkeypatch.setattr(verify_command, "log_bytes", delete)
+    assert main(["verify", str(damaged)]) == 0
+    out, err = capsys.readouterr()
+    assert ("sound" in out, err) == (True, "")
 
 
 def test_verify_as_json_gives_an_object_a_line(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:

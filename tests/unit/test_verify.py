@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from kstore.errors import NotALogError
+from kstore.errors import NotALogError, StorageError
 from kstore.files.checkpoint import write_leader_epochs
+from kstore.files.fs import storage_error
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
 from kstore.log import Log, writer_of
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
 from kstore.upkeep.verify.partition import is_live
+from tests.fake_fs import Operation, WatchedFs
 from tests.log_cases import data, marker, transaction
+
+Result = TypeVar("Result")
 
 T = 1_700_000_000_000
 
@@ -147,6 +155,56 @@ def test_a_directory_of_logs_and_its_checkpoints(tmp_path: Path) -> None:
     assert second.is_sound
     with pytest.raises(NotALogError):
         find_logs(tmp_path / "lost+found")
+
+
+class Changing(WatchedFs):
+    """Calls ``before`` with the path of each directory that is about to be listed or looked at."""
+
+    def __init__(self, before: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._before = before
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        self._before(operation.kind, operation.path)
+        return action()
+
+
+@pytest.mark.parametrize("kind", ["stat", "list"])
+def test_a_log_that_is_deleted_while_its_store_is_listed_is_left_out(kind: str, tmp_path: Path) -> None:
+    for name in ("a-0", "b-0", "c-0"):
+        filled(tmp_path / name)
+
+    def delete(found: str, path: str) -> None:
+        if found == kind and path.endswith("b-0"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    assert [log.name for log in find_logs(tmp_path, fs=Changing(delete))] == ["a-0", "c-0"]
+
+
+def test_a_log_that_is_deleted_before_it_is_verified_is_left_out(tmp_path: Path) -> None:
+    for name in ("a-0", "b-0", "c-0"):
+        filled(tmp_path / name)
+    logs = verify(tmp_path)
+    assert Path(next(logs).path).name == "a-0"
+    shutil.rmtree(tmp_path / "b-0")
+    assert [Path(log.path).name for log in logs] == ["c-0"]
+
+
+def test_a_directory_beside_the_logs_need_not_be_readable(tmp_path: Path) -> None:
+    filled(tmp_path / "a-0")
+    (tmp_path / "lost+found").mkdir()
+    filled(tmp_path / "b-0")
+
+    def refused(name: str) -> Changing:
+        def refuse(kind: str, path: str) -> None:
+            if kind == "list" and path.endswith(name):
+                raise storage_error(OSError(errno.EACCES, "Permission denied"), path)
+
+        return Changing(refuse)
+
+    assert len(find_logs(tmp_path, fs=refused("lost+found"))) == 2
+    with pytest.raises(StorageError, match="Permission denied"):
+        find_logs(tmp_path, fs=refused("b-0"))
 
 
 def test_progress_adds_up_to_the_bytes_of_the_log(tmp_path: Path) -> None:

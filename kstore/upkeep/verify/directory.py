@@ -8,18 +8,17 @@ from pathlib import Path
 
 from kstore.config import LogConfig
 from kstore.engine.directory import is_log
-from kstore.errors import CorruptDataError, NotALogError, StorageError
+from kstore.errors import CorruptDataError, FileMissingError, NotALogError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import (
-    CHECKPOINTS,
-    classify,
-)
+from kstore.files.paths import CHECKPOINTS, classify, topic_partition
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.partition import no_advance, verify_log
 
-__all__ = ["find_logs", "verify", "verify_store_files"]
+__all__ = ["find_logs", "is_log_in", "verify", "verify_present", "verify_store_files"]
+
+REFUSALS = frozenset({errno.EACCES, errno.EPERM})
 
 
 def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
@@ -30,14 +29,27 @@ def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
     names = fs.list(path)
     if is_log(classify(names)):
         return [path]
-    found = []
-    for name in sorted(names):
-        inner = path / name
-        if fs.stat(inner).is_dir and is_log(classify(fs.list(inner))):
-            found.append(inner)
+    found = [path / name for name in sorted(names) if is_log_in(path, name, fs=fs)]
     if not found:
         raise NotALogError(errno.ENOTDIR, "neither a log nor a directory of logs", str(path))
     return found
+
+
+def is_log_in(path: Path, name: str, *, fs: FileSystem = SYSTEM_FS) -> bool:
+    """Whether ``name`` in the directory ``path`` is a log; not if it has been deleted since it was listed.
+
+    Raises: StorageError.
+    """
+    inner = path / name
+    try:
+        return fs.stat(inner).is_dir and is_log(classify(fs.list(inner)))
+    except FileMissingError:
+        return False
+    except StorageError as error:
+        # Of a directory that is no partition's, such as the lost+found of a disk, the contents do not matter.
+        if error.errno in REFUSALS and topic_partition(name) is None:
+            return False
+        raise
 
 
 def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
@@ -54,7 +66,8 @@ def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerifica
 def verify(
     path: Path, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None, advance: Advance = no_advance
 ) -> Iterator[LogVerification]:
-    """Verifies the log in ``path``, or all logs in it, one after another (``verify_log``).
+    """Verifies the log in ``path``, or all logs in it, one after another (``verify_log``). A log that is deleted
+    meanwhile is left out.
 
     Problems of a store's checkpoints come first, as findings about ``path`` itself.
 
@@ -65,4 +78,18 @@ def verify(
     if store.findings:
         yield store
     for log in logs:
-        yield verify_log(log, fs=fs, config=config, advance=advance)
+        found = verify_present(log, fs=fs, config=config, advance=advance)
+        if found is not None:
+            yield found
+
+
+def verify_present(
+    log: Path, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None, advance: Advance = no_advance
+) -> LogVerification | None:
+    """``verify_log``; None if the log has been deleted since it was found. Raises: StorageError."""
+    try:
+        return verify_log(log, fs=fs, config=config, advance=advance)
+    except FileMissingError:
+        if fs.exists(log):
+            raise
+        return None
