@@ -240,7 +240,8 @@ class Producer:
     async def transaction(self) -> AsyncIterator[Self]:
         """``async with producer.transaction():`` commits at its end; aborts if the block raises, or is cancelled.
 
-        If cancelled while it commits, it has committed.
+        If cancelled while it commits, it has committed. If the commit itself fails, ``commit_transaction`` may be
+        called again.
         """
         is_begun = False
 
@@ -256,7 +257,7 @@ class Producer:
             yield self
             await self.commit_transaction()
         except BaseException:
-            if is_begun and self.in_transaction and not self.closed:
+            if is_begun and self._loop_producer.is_abortable and not self.closed:
                 await self.abort_transaction()
             raise
 

@@ -227,6 +227,11 @@ class LoopProducer:
         """Whether a transaction was started and not ended."""
         return self._parts.transactions.is_open
 
+    @property
+    def is_abortable(self) -> bool:
+        """Whether a transaction was started, and no call has begun to commit it."""
+        return self._parts.transactions.is_abortable
+
     def begin_commit(self) -> None:
         """The first half of ``commit_transaction``, before the sent records are ``drained``. Raises: as that."""
         self._path.check_open()

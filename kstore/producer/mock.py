@@ -321,13 +321,13 @@ class MockProducer:
         try:
             yield self
         except BaseException:
-            if self._transactions.is_open and not self.closed:
+            if self._transactions.is_abortable and not self.closed:
                 self.abort_transaction()
             raise
         try:
             self.commit_transaction()
         except Exception:
-            if self._transactions.is_open:
+            if self._transactions.is_abortable:
                 self.abort_transaction()
             raise
 

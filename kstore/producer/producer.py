@@ -268,19 +268,20 @@ class Producer(SendPath):
 
     @block
     def transaction(self) -> Iterator[Self]:
-        """``with producer.transaction():`` commits at the end of the block; aborts if the block raises."""
+        """``with producer.transaction():`` commits at the end of the block; aborts if the block raises.
+
+        If the commit itself fails, as on a full disk, ``commit_transaction`` may be called again.
+        """
         self.init_transactions()
-        self.begin_transaction()
+        is_begun = False
         try:
+            self.begin_transaction()
+            is_begun = True
             yield self
-        except BaseException:
-            if self._transactions.is_open and not self.closed:
-                self.abort_transaction()
-            raise
-        try:
             self.commit_transaction()
-        except Exception:
-            if self._transactions.is_open:
+        except BaseException as error:
+            # Ctrl-C may come just after the begin.
+            if (is_begun or not isinstance(error, Exception)) and self._transactions.is_abortable and not self.closed:
                 self.abort_transaction()
             raise
 

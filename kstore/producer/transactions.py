@@ -37,6 +37,8 @@ class TransactionState(Enum):
 
 
 State = TransactionState
+# In these a transaction may be aborted. In COMMITTING the decision may be on disk.
+ABORTABLE = (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
 
 class Coordinator(Protocol):
@@ -177,8 +179,7 @@ class TransactionManager:
                 self._expect("commit_transaction", State.IN_TRANSACTION, State.COMMITTING)
                 self.state = State.COMMITTING
             else:
-                allowed = (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
-                self._expect("abort_transaction", *allowed, raises_error=False)
+                self._expect("abort_transaction", *ABORTABLE, raises_error=False)
                 self.state = State.ABORTING
 
     def end(self, *, commit: bool) -> None:
@@ -221,7 +222,12 @@ class TransactionManager:
     @property
     def is_open(self) -> bool:
         """Whether a transaction was begun and not ended."""
-        return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.COMMITTING, State.ABORTING)
+        return self.state is State.COMMITTING or self.is_abortable
+
+    @property
+    def is_abortable(self) -> bool:
+        """Whether a transaction was begun, and no call has begun to commit it."""
+        return self.state in ABORTABLE
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

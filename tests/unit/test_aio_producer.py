@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,14 @@ from kstore.errors import (
     BufferExhaustedError,
     ClosedError,
     DeliveryError,
+    DiskFullError,
     RecordTooLargeError,
     TopicWaitTimeoutError,
 )
 from kstore.files.paths import TopicPartition
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.records import ProducerRecord, RecordMetadata
+from kstore.store import coordinator_of
 from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, values_in
 from tests.loop_fs import LoopFs
 
@@ -304,6 +307,30 @@ def test_a_transaction_is_committed_or_aborted_as_a_whole(tmp_path: Path) -> Non
             return [value async for value in log.read_values(isolation_level="read_committed")]
 
     assert run(main()) == [b"a", b"b", b"c"]
+
+
+def test_a_commit_at_the_end_of_a_block_that_fails_says_why_and_can_be_continued(tmp_path: Path) -> None:
+    async def main() -> list[bytes | None]:
+        async with opened(tmp_path) as store, store.producer(transactional_id="t") as producer:
+            coordinator = coordinator_of(store.sync)
+            end = coordinator.end
+
+            def fail(*_: object, **__: object) -> tuple[int, int]:
+                raise DiskFullError(errno.ENOSPC, "for the test", "file")
+
+            async def send() -> None:
+                async with producer.transaction():
+                    await producer.send("orders", b"v")
+                    coordinator.end = fail  # type: ignore[method-assign]
+
+            with pytest.raises(DiskFullError):
+                await send()
+            coordinator.end = end  # type: ignore[method-assign]
+            await producer.commit_transaction()
+            log = await store.log("orders")
+            return [value async for value in log.read_values(isolation_level="read_committed")]
+
+    assert run(main()) == [b"v"]
 
 
 # --- cancelled --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from kstore.errors import (
 from kstore.files.paths import TopicPartition
 from kstore.log import writer_of
 from kstore.producer.producer import Producer
+from kstore.producer.transactions import TransactionState
 from kstore.store import coordinator_of
+from tests.crash.interrupted_life import InterruptWithin
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, unthreaded
+from tests.unit.test_interrupted_counts import Tried
 
 
 @pytest.fixture
@@ -188,6 +192,48 @@ def test_a_marker_that_cannot_be_written_is_written_by_the_same_call_again(one: 
     one.fs.faults.clear()
     one.producer.commit_transaction()
     assert committed(one) == [b"v"] * 3
+
+
+@pytest.mark.parametrize("suffix", ["orders-2/00000000000000000000.log", ".log"], ids=["marker", "decision"])
+def test_a_commit_at_the_end_of_a_block_that_fails_says_why_and_can_be_continued(one: Unthreaded, suffix: str) -> None:
+    def send() -> None:
+        with one.producer.transaction() as producer:
+            send_to_all(producer, b"v")
+            producer._outbox.drain(None)
+            one.fs.faults.append(Fault(1, errno.ENOSPC, sticky=True, kinds=WRITES, suffix=suffix))
+
+    with pytest.raises(DiskFullError):
+        send()
+    one.fs.faults.clear()
+    one.producer.commit_transaction()
+    assert committed(one) == [b"v"] * 3
+    with one.producer.transaction() as producer:
+        send_to_all(producer, b"w")
+    assert sorted(committed(one)) == [b"v"] * 3 + [b"w"] * 3  # type: ignore[type-var]
+
+
+def test_a_block_whose_begin_or_end_is_interrupted_is_aborted_or_in_its_commit(one: Unthreaded, tried: Tried) -> None:
+    producer, expected = one.producer, [b"v"]
+    with producer.transaction():
+        producer.send("orders", b"v", partition=0)
+    for number in count(1):
+        # Not in the writes of records and of the coordinator, which have tests of their own.
+        with InterruptWithin(number, "producer/producer.py", "producer/transactions.py") as interrupted:
+            try:
+                with producer.transaction():
+                    producer.send("orders", b"%d" % number, partition=0)
+            except KeyboardInterrupt:
+                pass
+        state = producer._transactions.state
+        assert state in (TransactionState.READY, TransactionState.COMMITTING), interrupted.place
+        if state is TransactionState.COMMITTING:
+            producer.commit_transaction()
+        expected += [value for value in [b"%d" % number] if value in committed(one)]
+        if not interrupted.struck:
+            break
+    assert number > 20
+    assert committed(one) == expected
+    tried("faults", number - 1)
 
 
 def test_a_newer_producer_with_the_same_id_fences_the_older_one_and_aborts_what_it_left(one: Unthreaded) -> None:
