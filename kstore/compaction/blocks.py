@@ -32,12 +32,12 @@ from kstore.record.parse import parse_batch
 from kstore.rules.compact import BatchVerdict, CleanedTransactions, LastRecord, batch_verdict, keeps_empty
 from kstore.segment import LogSegment
 from kstore.types import LOG_APPEND_TIME as TYPE_LOG_APPEND_TIME
-from kstore.types import TIMESTAMP_MAX, AbortedTransaction, CorruptRange
+from kstore.types import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, TIMESTAMP_MAX, AbortedTransaction, CorruptRange
 
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "block_batch"]
+__all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "NotRewritableError", "block_batch"]
 
 # The flags of a batch for ``OffsetMap.filter_block``.
 KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
@@ -48,7 +48,8 @@ class CompactionReport:
     """The results of a compaction. Offsets, counts, bytes of ``.log`` files.
 
     The pass cleaned the offsets from ``first_dirty`` to ``stop_offset``. ``stopped`` says why it ended early, "" if it
-    did not; what it had swapped in by then counts. ``left`` are segments that were not rewritten because of damage.
+    did not; what it had swapped in by then counts. ``left`` are segments that were not rewritten: they are damaged, or
+    have messages of versions 0 and 1 that no batch of version 2 can hold.
     """
 
     first_dirty: int = 0
@@ -67,6 +68,13 @@ class CompactionReport:
     left: list[int] = field(default_factory=list)
     stopped: str = ""
     seconds: float = 0.0
+
+
+class NotRewritableError(Exception):
+    """A segment must stay as it is."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        self.segment = segment
 
 
 class Item(NamedTuple):
@@ -133,7 +141,10 @@ class BlockCleaner:
         transactions: CleanedTransactions,
         output: CleanedSegment,
     ) -> int:
-        """Decides about a block, and writes the part that stays; returns the number of bytes."""
+        """Decides about a block, and writes the part that stays; returns the number of bytes.
+
+        Raises: NotRewritableError.
+        """
         batches: list[BlockBatch] = []
         # For each batch: its number among ``batches``, or None; and what to do with it.
         plans: list[tuple[Batch, int | None, BatchVerdict | bytes]] = []
@@ -157,7 +168,7 @@ class BlockCleaner:
                     flags = self._flags(batch, verdict, discardable)
                     batches.append(block_batch(batch, payload, flags))
                 else:
-                    plans.append((batch, None, self._filter_legacy(batch)))
+                    plans.append((batch, None, self._filter_legacy(segment, batch)))
             except CorruptDataError as error:
                 plans.append((batch, None, BatchVerdict.KEEP))
                 self.note_unreadable(batch, position, segment, error.reason)
@@ -224,10 +235,10 @@ class BlockCleaner:
         report.tombstones_kept += result.tombstone_count
         report.keyless_dropped += result.keyless_count
 
-    def _filter_legacy(self, batch: Batch) -> bytes:
+    def _filter_legacy(self, segment: LogSegment, batch: Batch) -> bytes:
         """The remaining part of messages of version 0 or 1: the messages unchanged, a batch of version 2, or nothing.
 
-        Raises: CorruptDataError.
+        Raises: CorruptDataError; NotRewritableError if a batch cannot hold what remains.
         """
         report = self._report
         expire = self.deletes_expire and self.legacy_deletes_expire
@@ -247,6 +258,11 @@ class BlockCleaner:
             return bytes(batch.data)
         if not kept:
             return b""
+        is_far = kept[-1].offset - kept[0].offset > RELATIVE_OFFSET_MAX
+        if is_far or any(record.timestamp < NO_TIMESTAMP for record in kept):
+            # To keep the messages here is no way out: a tombstone that hides one of them may expire. After a segment
+            # that stays as it is, none does.
+            raise NotRewritableError(segment)
         append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
         return build_batch(kept, codec=batch.codec, log_append_time=append_time)
 

@@ -22,7 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kstore.compaction.blocks import BlockCleaner, CleanedSegment, CompactionReport, Item, block_batch
+from kstore.compaction.blocks import (
+    BlockCleaner,
+    CleanedSegment,
+    CompactionReport,
+    Item,
+    NotRewritableError,
+    block_batch,
+)
 from kstore.compaction.dirt import LogDirt, look
 from kstore.compaction.throttle import Throttle
 from kstore.config import MAP_BYTES
@@ -66,13 +73,6 @@ class _GoneError(Exception):
 
 class _ProducersError(Exception):
     """The log seemed to have no producers, but a producer's batch was found."""
-
-
-class _DamagedError(Exception):
-    """A segment cannot be rewritten."""
-
-    def __init__(self, segment: LogSegment) -> None:
-        self.segment = segment
 
 
 def compact(
@@ -215,7 +215,7 @@ class _Pass:
         """The batches of a segment from offset ``start``, about 1 MiB of records at a time: runs of plain batches that
         have no producers, and blocks of all others.
 
-        Raises: _DamagedError; _GoneError or FileNotFoundError if it was deleted since; _StoppedError.
+        Raises: NotRewritableError; _GoneError or FileNotFoundError if it was deleted since; _StoppedError.
         """
         size = segment.size
         located = segment.locate(start, size) if start > segment.base_offset else START
@@ -230,7 +230,7 @@ class _Pass:
                 lost = CorruptRange(item.first_offset, last, item.position, item.reason, path)
                 if lost not in self.report.corrupt:
                     self.report.corrupt.append(lost)
-                raise _DamagedError(segment)
+                raise NotRewritableError(segment)
             if isinstance(item, Run) and not item.has_producers:
                 if block:
                     yield block
@@ -296,7 +296,7 @@ class _Pass:
             try:
                 try:
                     refused = self._read_segment(segment, facts, transactions)
-                except _DamagedError:
+                except NotRewritableError:
                     self._leave(facts.base_offset)
                     transactions = before  # all its batches come again
                     refused = self._read_around(segment, facts, transactions)
@@ -314,7 +314,7 @@ class _Pass:
     def _read_segment(self, segment: LogSegment, facts: SegmentFacts, transactions: CleanedTransactions) -> int:
         """Adds the keys of a segment to the map; returns the offset at which it was full, -1 if it is not.
 
-        Raises: _DamagedError, after some of its batches.
+        Raises: NotRewritableError, after some of its batches.
         """
         for piece in self._pieces(segment, max(self.first_dirty, facts.base_offset), facts.stop_offset):
             if isinstance(piece, Run):
@@ -376,7 +376,9 @@ class _Pass:
         if base_offset not in self.left:
             self.left.add(base_offset)
             self.blocks.deletes_expire = False
-            logger.warning("%s: segment %d is damaged and left unchanged", self.context.directory, base_offset)
+            logger.warning(
+                "%s: segment %d cannot be rewritten and is left unchanged", self.context.directory, base_offset
+            )
 
     def _write_groups(self, stop_offset: int) -> None:
         """Rewrites every segment that starts below ``stop_offset``."""
@@ -412,7 +414,7 @@ class _Pass:
             before = transactions.copy()
             try:
                 self._write_group(group, transactions)
-            except _DamagedError as damaged:
+            except NotRewritableError as damaged:
                 # The segments before it are grouped again, and what the pass has noted of it is dropped.
                 self._leave(damaged.segment.base_offset)
                 transactions = before
@@ -485,7 +487,7 @@ class _Pass:
                 del self.segments[facts.base_offset]
         except BaseException as error:
             output.abandon()
-            if isinstance(error, _DamagedError | _GoneError | FileNotFoundError):
+            if isinstance(error, NotRewritableError | _GoneError | FileNotFoundError):
                 report = self.report
                 report.records_read, report.records_kept, report.tombstones_kept, report.keyless_dropped = counts
             with suppress(StorageError):

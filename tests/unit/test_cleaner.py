@@ -16,7 +16,8 @@ from kstore.files.fs import FileSystem
 from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.types import CorruptRange
+from kstore.types import RELATIVE_OFFSET_MAX, CorruptRange
+from tests import oracle_legacy
 from tests.compaction_model import CODECS, Oracle, batches_in, random_batches
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
@@ -384,6 +385,40 @@ def test_no_tombstone_goes_after_a_segment_with_damage(tmp_path: Path) -> None:
             log.compact(whole=True)
             clock.advance(10)
         assert pairs(log, on_corrupt="skip") == [(0, "a", "hidden"), (2, "a", None)]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(
+    ("last_offset", "timestamp"),
+    [pytest.param(RELATIVE_OFFSET_MAX + 1, TIME, id="far apart"), pytest.param(2, -7, id="before 1970")],
+)
+def test_messages_that_no_batch_of_version_2_can_hold_stay_with_all_that_hides_them(
+    last_offset: int, timestamp: int, magic: int, tmp_path: Path
+) -> None:
+    kept = last_offset > 2 or (magic == 1 and timestamp < 0)
+    messages = [
+        oracle_legacy.message(offset, b"old", key, magic=magic, timestamp=timestamp)
+        for offset, key in ((0, b"first"), (1, b"hidden"), (last_offset, b"last"))
+    ]
+    data = oracle_legacy.wrapper(messages, offset=last_offset, codec="gzip", magic=magic, timestamp=timestamp)
+    path = tmp_path / "log"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(data)
+    clock = ManualClock(TIME + DAY_MS)
+    with opened(path, clock=clock, delete_retention_ms=0) as log:
+        log.roll()
+        put(log, ("hidden", None))
+        put(log, ("hidden too", "1"), ("hidden too", "2"))
+        log.roll()
+        for _ in range(3):
+            report = log.compact(whole=True)
+            assert report.left == ([0] if kept else [])
+            clock.advance(10)
+        assert ((path / f"{0:020d}.log").read_bytes() == data) == kept
+        found = {(key, value) for _, key, value in pairs(log)}
+        assert found >= {("first", "old"), ("last", "old"), ("hidden too", "2")}
+        assert (("hidden", None) in found) == (("hidden", "old") in found) == kept
+        assert ("hidden too", "1") not in found
 
 
 # --- beside it --------------------------------------------------------------------------------------------------------
