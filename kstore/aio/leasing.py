@@ -170,6 +170,6 @@ def deadline_of(timeout: float | None) -> float | None:
     """By the loop's clock. Raises: ValueError."""
     if timeout is None:
         return None
-    if timeout < 0:
+    if not timeout >= 0:
         raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
     return asyncio.get_running_loop().time() + timeout

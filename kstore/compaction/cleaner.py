@@ -17,6 +17,7 @@ version 2, the only one that kstore writes.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -284,7 +285,7 @@ class _Pass:
 
     def _read_keys(self, map_bytes: int) -> int:
         """Fills the map; returns the offset up to which it has every key."""
-        self.map = self.blocks.map = OffsetMap(map_bytes, self.uncleanable - self.first_dirty)
+        self.map = self.blocks.map = OffsetMap(min(map_bytes, sys.maxsize), self.uncleanable - self.first_dirty)
         transactions = self._transactions(self.first_dirty, self.uncleanable)
         for facts in self.facts:
             if facts.stop_offset <= self.first_dirty:

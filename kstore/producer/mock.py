@@ -266,7 +266,7 @@ class MockProducer:
     def close(self, timeout: float | None = None) -> None:
         """Aborts an open transaction, and lets all other waiting records arrive. Raises: DeliveryError like
         ``Producer.close``."""
-        if timeout is not None and timeout < 0:
+        if timeout is not None and not timeout >= 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
         if self.closed:
             return

@@ -316,7 +316,7 @@ class Producer(SendPath):
         the first: it continues.
         Raises: DeliveryError as ``flush``; ValueError for a negative ``timeout``.
         """
-        if timeout is not None and timeout < 0:
+        if timeout is not None and not timeout >= 0:
             raise ValueError(f"a timeout of {timeout} s, expected at least 0")
         if self._life.forked:
             self._life.closed = True

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from kstore.clock import Clock
-from kstore.errors import InvalidTransactionStateError, ProducerFencedError
+from kstore.errors import ConfigError, InvalidTransactionStateError, ProducerFencedError
 from kstore.files.paths import TopicPartition
 from kstore.messages.primitives import check_string
 from kstore.producer._accumulate import ProducerBatch
@@ -207,6 +207,8 @@ class TransactionManager:
             transactional_id = self._required()
             self._expect("send_offsets", State.IN_TRANSACTION)
             check_string("group", group)
+            if not isinstance(offsets, Mapping):
+                raise ConfigError(f"offsets are {offsets!r:.80}, expected a mapping of partitions to offsets")
             if not offsets:
                 return
             self._has_offsets = True

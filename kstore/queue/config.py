@@ -73,7 +73,7 @@ def check_timeout(timeout: float | None) -> None:
         return
     if not isinstance(timeout, int | float):
         raise TypeError(f"timeout is {timeout!r:.80}, expected seconds, or None")
-    if timeout < 0:
+    if not timeout >= 0:
         raise ValueError(f"timeout is {timeout}, expected a number that is not negative")
 
 

@@ -307,6 +307,9 @@ def test_offsets_are_committed_with_their_transaction_or_not_at_all(one: Unthrea
         producer.send_offsets({}, "billing")
         with pytest.raises(ValueError, match="group"):
             producer.send_offsets({orders: 9}, "")
+        with pytest.raises(ValueError, match="expected a mapping of partitions to offsets"):
+            producer.send_offsets([orders], "billing")  # type: ignore[arg-type]
+        producer.send("orders", b"v")  # neither has spoiled the transaction
 
 
 # --- idempotence ------------------------------------------------------------------------------------------------------

@@ -453,12 +453,13 @@ def test_a_loss_that_was_accepted_in_the_log_is_no_item_at_the_next_open(opened:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def test_a_negative_timeout_is_refused_though_an_item_waits(opened: Opened) -> None:
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_a_timeout_that_no_clock_has_is_refused_though_an_item_waits(timeout: float, opened: Opened) -> None:
     queue = opened()
     queue.put(b"a")
     for get in (queue.get, lambda timeout: queue.get_many(1, timeout=timeout)):
-        with pytest.raises(ValueError, match="timeout is -1, expected a number that is not negative"):
-            get(timeout=-1)
+        with pytest.raises(ValueError, match=f"timeout is {timeout}, expected a number that is not negative"):
+            get(timeout=timeout)
     assert queue.get(False, -1).value == b"a"
 
 
