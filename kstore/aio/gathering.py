@@ -135,11 +135,11 @@ def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> N
 def all_or_one_by_one(
     do_all: Callable[[Sequence[Item]], Sequence[Result]], do: Callable[[Item], Result], items: Sequence[Item]
 ) -> list[Result | Exception]:
-    """The outcome of each item, if ``do_all`` does all of them or, with an error, none."""
+    """The outcome of each item, if ``do_all`` does all of them or, with an error about one of them, none."""
     try:
         return list(do_all(items))
-    except (StorageError, ClosedError):
-        raise
+    except (StorageError, ClosedError, MemoryError):
+        raise  # perhaps it has done them: a lack of memory may come after a write
     except Exception:
         if len(items) == 1:
             raise

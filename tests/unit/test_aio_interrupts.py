@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -77,6 +78,24 @@ def test_a_lack_of_memory_fails_the_appends_that_it_met(tmp_path: Path) -> None:
             with mock.patch.object(Gathering, "_next", side_effect=MemoryError), pytest.raises(MemoryError):
                 await asyncio.wait_for(log.append(b"one"), 30)
             assert await asyncio.wait_for(log.append(b"two"), 30) == 0
+
+    asyncio.run(run())
+
+
+def test_a_lack_of_memory_after_a_write_repeats_no_append(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, log = await opened(tmp_path)
+        async with store:
+            append_many = log.sync.append_many
+
+            def append_without_memory(*values: Any, **columns: Any) -> None:
+                append_many(*values, **columns)
+                raise MemoryError
+
+            with mock.patch.object(log.sync, "append_many", append_without_memory):
+                found = await asyncio.gather(log.append(b"one"), log.append(b"two"), return_exceptions=True)
+            assert [type(error) for error in found] == [MemoryError, MemoryError]
+            assert [value async for value in log.read_values()] == [b"one", b"two"]
 
     asyncio.run(run())
 
