@@ -15,8 +15,10 @@ from kstore.record._compact import FilteredBatch, OffsetMap
 from kstore.record._runs import Run
 from kstore.record.batch import (
     ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
     BATCH_HEADER,
     BATCH_HEADER_BYTES,
     CRC_START,
@@ -41,6 +43,8 @@ __all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "NotRew
 
 # The flags of a batch for ``OffsetMap.filter_block``.
 KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
+# The attributes that a batch keeps when it loses its last record.
+EMPTY_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
 
 
 @dataclass(slots=True)
@@ -274,21 +278,7 @@ class BlockCleaner:
         if isinstance(batch, RecordBatch) and batch.record_count == 0:
             output.add(batch.data, batch)
             return
-        append_time = batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None
-        empty = build_batch(
-            (),
-            base_offset=batch.base_offset,
-            last_offset=batch.last_offset,
-            log_append_time=append_time,
-            max_timestamp=batch.max_timestamp,
-            leader_epoch=batch.leader_epoch,
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            base_sequence=batch.base_sequence,
-            is_transactional=batch.is_transactional,
-            is_control=batch.is_control,
-        )
-        output.add(empty, batch)
+        output.add(_emptied(batch), batch)
 
 
 class CleanedSegment:
@@ -366,6 +356,28 @@ def block_batch(batch: RecordBatch, payload: memoryview | bytes, flags: int) -> 
         header.max_timestamp,
         flags,
     )
+
+
+def _emptied(batch: Batch) -> bytes:
+    """The header of a batch, without records."""
+    if not isinstance(batch, RecordBatch):
+        return build_batch(
+            (),
+            # Only the last offset matters. The first one may be further away than a batch can say.
+            base_offset=max(batch.base_offset, batch.last_offset - RELATIVE_OFFSET_MAX),
+            last_offset=batch.last_offset,
+            log_append_time=batch.max_timestamp if batch.timestamp_type == TYPE_LOG_APPEND_TIME else None,
+            max_timestamp=batch.max_timestamp,
+        )
+    # Its other fields stay, whatever they are: ``build_batch`` refuses those that no writer produces.
+    header = batch.header._replace(
+        batch_length=BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES,
+        attributes=batch.header.attributes & EMPTY_ATTRIBUTES,
+        base_timestamp=NO_TIMESTAMP,
+        record_count=0,
+    )
+    data = BATCH_HEADER.pack(*header)
+    return BATCH_HEADER.pack(*header._replace(crc=batch_crc(memoryview(data)[CRC_START:])))
 
 
 def _rebuilt(batch: RecordBatch, result: FilteredBatch, rewritten: bytearray) -> bytes | tuple[int, int]:

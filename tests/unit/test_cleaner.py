@@ -15,6 +15,7 @@ from kstore.errors import ClosedError, ReadOnlyError
 from kstore.files.fs import FileSystem
 from kstore.log import Log, writer_of
 from kstore.record._codec import Record
+from kstore.record.batch import ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER, BatchHeader
 from kstore.record.builder import build_batch
 from kstore.types import RELATIVE_OFFSET_MAX, CorruptRange
 from tests import oracle_legacy
@@ -22,6 +23,7 @@ from tests.compaction_model import CODECS, Oracle, batches_in, random_batches
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
 from tests.fake_fs import Operation, WatchedFs
+from tests.foreign_batches import tampered
 from tests.log_cases import edit, marker, segment_bases, transaction
 from tests.log_helpers import TIME
 from tests.selection import tries
@@ -420,6 +422,34 @@ def test_messages_that_no_batch_of_version_2_can_hold_stay_with_all_that_hides_t
         assert found >= {("first", "old"), ("last", "old"), ("hidden too", "2")}
         assert (("hidden", None) in found) == (("hidden", "old") in found) == kept
         assert ("hidden too", "1") not in found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"producer_id": 5}, id="no epoch"),
+        pytest.param({"producer_id": 5, "producer_epoch": 3}, id="no sequence"),
+        pytest.param({"attributes": ATTRIBUTE_TRANSACTIONAL}, id="no producer"),
+    ],
+)
+def test_a_batch_with_fields_that_no_writer_sets_can_lose_all_of_its_records(
+    fields: dict[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    data = tampered(build_batch([Record(0, TIME, value=b"without a key")]), **fields)
+    (path / f"{0:020d}.log").write_bytes(data)
+    with opened(path) as log:
+        log.roll()
+        put(log, ("a", "1"))
+        report = log.compact(whole=True, keep_keyless=False)
+        assert (report.stopped, report.left, report.corrupt, report.keyless_dropped) == ("", [], [], 1)
+        assert pairs(log) == [(1, "a", "1")]
+    first = (path / f"{0:020d}.log").read_bytes()
+    # All but the size, the CRC and the times.
+    kept = BatchHeader._make(BATCH_HEADER.unpack(first))._replace(batch_length=0, crc=0, base_timestamp=0)
+    before = BatchHeader._make(BATCH_HEADER.unpack_from(data))._replace(batch_length=0, crc=0, base_timestamp=0)
+    assert kept == before._replace(record_count=0)
 
 
 # --- beside it --------------------------------------------------------------------------------------------------------
