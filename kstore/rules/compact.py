@@ -233,12 +233,20 @@ class CleanedTransactions:
     _next: int = 0
     _open_aborted: dict[int, _Aborted] = field(default_factory=dict)
     _open_committed: set[int] = field(default_factory=set)
+    # Those of ``open_before`` whose marker has come.
+    _ended_since: set[int] = field(default_factory=set)
 
     def copy(self) -> CleanedTransactions:
         """A copy of the present state, for going back."""
         opened = {producer: replace(aborted) for producer, aborted in self._open_aborted.items()}
         return CleanedTransactions(
-            self.aborted, self.open_before, list(self.kept), self._next, opened, set(self._open_committed)
+            self.aborted,
+            self.open_before,
+            list(self.kept),
+            self._next,
+            opened,
+            set(self._open_committed),
+            set(self._ended_since),
         )
 
     def take_kept(self) -> list[AbortedTransaction]:
@@ -272,8 +280,9 @@ class CleanedTransactions:
         kind = parse_control_type(record.key)
         if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
             return False
-        was_open_before = batch.producer_id in self.open_before
-        self.open_before -= {batch.producer_id}
+        was_open_before = batch.producer_id in self.open_before and batch.producer_id not in self._ended_since
+        if was_open_before:
+            self._ended_since.add(batch.producer_id)
         if kind == ControlRecordType.ABORT:
             aborted = self._open_aborted.pop(batch.producer_id, None)
             if aborted is None or not aborted.has_data:

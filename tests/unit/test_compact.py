@@ -29,6 +29,7 @@ from kstore.rules.compact import (
     start_of_dirt,
 )
 from kstore.types import OFFSET_MAX, AbortedTransaction
+from tests.cpu_limit import cpu_limit
 from tests.log_cases import marker, transaction
 from tests.log_helpers import TIME
 from tests.run_helpers import small_batch
@@ -209,6 +210,24 @@ def test_a_copy_goes_its_own_way() -> None:
     assert transactions.is_discardable(parsed(transaction(7, 2)))
     assert not transactions.is_discardable(parsed(marker(7, 6, commit=False)))
     assert before.is_discardable(parsed(marker(7, 6, commit=False))), "it has met no data"
+
+
+def test_the_next_marker_of_a_transaction_that_was_open_before_stays_and_no_later_one() -> None:
+    transactions = CleanedTransactions([], frozenset({7, 8}))
+    before = transactions.copy()
+    ends = [parsed(marker(7, offset, commit=offset == 2)) for offset in (1, 2)]
+    assert [transactions.is_discardable(each) for each in ends] == [False, True]
+    assert [transactions.copy().is_discardable(each) for each in ends] == [True, True]
+    assert [before.is_discardable(each) for each in ends] == [False, True]
+    assert not transactions.is_discardable(parsed(marker(8, 3, commit=True)))
+
+
+def test_many_transactions_that_were_open_before_do_not_make_a_pass_slow() -> None:
+    count = 40_000
+    transactions = CleanedTransactions([], frozenset(range(count)))
+    ends = [parsed(marker(one, one, commit=False)) for one in range(count)]
+    with cpu_limit(3):
+        assert not any(transactions.is_discardable(each) for each in ends)
 
 
 # --- the map ----------------------------------------------------------------------------------------------------------
