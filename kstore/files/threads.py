@@ -54,7 +54,7 @@ class _Thread(threading.Thread):
 
     def join(self, timeout: float | None = None) -> None:
         if self._ended.wait(timeout):
-            super().join(timeout)
+            super().join()
 
 
 def start_thread(work: Callable[..., object], *arguments: object, name: str) -> threading.Thread:

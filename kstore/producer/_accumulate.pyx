@@ -16,7 +16,7 @@ future, event or lock per record, and no work per record when its batch is done.
 
 import threading
 import time
-from _thread import allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock
 from collections import deque
 from weakref import ref
 

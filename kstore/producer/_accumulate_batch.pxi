@@ -223,7 +223,7 @@ cdef class ProducerBatch:
                     self.gate = gate
             # It may have been released while the lock was made.
             if not self.is_released:
-                if not self.gate.acquire(True, -1 if timeout is None else timeout):
+                if not self.gate.acquire(True, -1 if timeout is None else min(timeout, TIMEOUT_MAX)):
                     return False
                 # For the next thread; no signal is served in between.
                 self.gate.release()

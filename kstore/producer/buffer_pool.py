@@ -146,7 +146,8 @@ class BufferPool:
                 self._tell_freed()
 
     def when_freed(self, freed: Callable[[], object]) -> None:
-        """Calls ``freed`` once, when memory is returned or the pool closes. It must be short and not raise.
+        """Calls ``freed`` when memory is returned or the pool closes: once, but for an interrupt. It must be short and
+        not raise.
 
         For callers that cannot wait in ``allocate``, such as the thread of an event loop.
         """
@@ -208,9 +209,10 @@ class BufferPool:
     # --- under the lock -----------------------------------------------------------------------------------------------
 
     def _tell_freed(self) -> None:
-        told, self.account.freed = self.account.freed, []
-        for freed in told:
-            freed()
+        while self.account.freed:
+            self.account.freed[0]()
+            # Afterwards: after an interrupt it is called again.
+            del self.account.freed[0]
 
     def _refuse_closed(self) -> None:
         if self.account.is_closed:

@@ -109,6 +109,7 @@ class TopicMetadata:
         return topic
 
     def _look_up(self, name: str) -> Topic | None:
+        name = str.__str__(name)  # of an enum, perhaps
         with self._lock:
             before = self.topics.get(name)
             try:

@@ -109,6 +109,7 @@ class ProducerRecord:
             raise TypeError(f"a topic of type {type(self.topic).__name__}, expected a str")
         if not self.topic:
             raise ValueError("an empty topic, expected a name")
+        object.__setattr__(self, "topic", str.__str__(self.topic))  # of an enum, perhaps
         headers = self.headers or ()
         object.__setattr__(self, "headers", tuple(headers.items() if isinstance(headers, Mapping) else headers))
         if self.timestamp is not None:

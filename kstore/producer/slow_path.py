@@ -223,6 +223,7 @@ class SlowPath:
 
     def refused(self, topic: str, partition: int | None, error: Exception, on_delivery: Callback | None) -> Delivery:
         """The delivery of a record that failed before it was in a batch."""
+        topic = str.__str__(topic)  # of an enum, perhaps
         metadata = unknown_metadata(topic, partition)
         has_callback = on_delivery is not None and not getattr(on_delivery, "is_bystander", False)
         delivery = Delivery.failed(topic, metadata.partition, error, None if has_callback else self._outbox.failures)

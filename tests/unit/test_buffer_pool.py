@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import pytest
@@ -438,6 +439,28 @@ def test_an_interrupt_of_a_thread_that_returns_memory_leaves_no_thread_waiting(
         if not interrupted.struck:
             break
     assert number > 10
+    tried("faults", number - 1)
+
+
+def test_an_interrupt_leaves_no_call_for_freed_memory_out(
+    tried: Callable[[str, int], None],
+) -> None:
+    for number in count(1):
+        pool = small_pool(2)
+        held = [pool.allocate(KIB, 0) for _ in range(2)]
+        told: set[int] = set()
+        for one in range(3):
+            pool.when_freed(partial(told.add, one))
+        with InterruptAfterCode(number) as interrupted:
+            try:
+                pool.deallocate(held[0])
+            except KeyboardInterrupt:
+                pass
+        pool.deallocate(held[1])
+        assert told == {0, 1, 2}, interrupted.place
+        if not interrupted.struck:
+            break
+    assert number > 3
     tried("faults", number - 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import sys
@@ -247,7 +248,7 @@ def test_a_thread_runs_although_the_wait_for_its_end_was_interrupted() -> None:
     thread.join(0)
     assert thread.is_alive()
     may_end.set()
-    thread.join()
+    thread.join(math.inf)
     assert not thread.is_alive()
 
 

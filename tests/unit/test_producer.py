@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,22 @@ def test_negative_numbers_are_refused(one: Unthreaded, wrong: dict[str, int]) ->
 def test_what_is_no_topic_is_refused(one: Unthreaded, topic: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         one.producer.send(topic, b"v")
+
+
+def test_a_topic_may_be_named_by_a_member_of_an_enum(one: Unthreaded) -> None:
+    class Name(StrEnum):
+        ORDERS = "orders"
+        OTHERS = "others"
+
+    assert one.producer.partitions_for(Name.ORDERS) == [0]
+    delivery = one.producer.send(Name.ORDERS, b"a")
+    with one.another() as other:
+        other.send_many(Name.ORDERS, [b"b"])
+    one.linger()
+    assert delivery.result(0).topic == "orders"
+    assert one.values() == [b"b", b"a"]
+    lost = one.producer.send(Name.OTHERS, b"c")
+    assert isinstance(lost.exception(0), TopicWaitTimeoutError)
 
 
 def test_a_name_that_no_topic_can_have_fails_the_delivery(one: Unthreaded) -> None:

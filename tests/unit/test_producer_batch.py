@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from kstore.producer.records import RecordMetadata
 from kstore.record._codec import BatchBuffer
 from kstore.record.parse import parse_batch
 from kstore.types import NO_TIMESTAMP
+from tests.alarm import alarm
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import TIME_MS, Unthreaded, records_of, unthreaded
 from tests.selection import tries
@@ -428,6 +431,17 @@ def test_the_offsets_of_many_records_are_those_of_each() -> None:
         batch.release()
     deliveries = Deliveries.of(made)
     assert deliveries.result() == [delivery.offset for delivery in made] == [10, 11, 12, -1]
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals go to the main thread")
+@pytest.mark.parametrize("timeout", [math.inf, 1e12])
+def test_a_wait_may_be_longer_than_the_system_can_wait(timeout: float) -> None:
+    batch, _ = batch_of(b"a")
+    batch.close()
+    batch.succeed(0)
+    with alarm(batch.release):
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        assert batch.wait(timeout)
 
 
 def test_an_interrupted_wait_leaves_no_lock_held() -> None:
