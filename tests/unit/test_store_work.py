@@ -183,6 +183,8 @@ def test_any_damage_to_the_settings_is_damage_and_costs_no_record(tmp_path: Path
     path = tmp_path / "s" / TOPICS
     sound = path.read_bytes()
     hostile = [b"", b"\0" * 4096, sound[:-1], sound[:20], sound + b" ", b"[" * 100_000, b"\xff" * 99]
+    # With a right CRC: of a topic in creation without the id that its directories would get.
+    hostile.append(encode_topics({"orders": TopicEntry(4, 1)}))
     hostile += [bytes([*sound[:at], sound[at] ^ 1, *sound[at + 1 :]]) for at in range(16, len(sound), 7)]
     for content in hostile:
         path.write_bytes(content)
