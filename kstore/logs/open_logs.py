@@ -193,6 +193,9 @@ class OpenLogs:
         config, durability = self._settings.of(owner)
         if entry.log is None or entry.log.closed:
             entry.is_kept = False  # its user has closed it
+            if entry.log is not None:
+                # Another thread may still be doing so: a second writer must not meet the files of the first.
+                entry.log.close()
             entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else writer_of(entry.log)
             for name in self._held_for:

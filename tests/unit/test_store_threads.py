@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
@@ -25,12 +25,14 @@ from tests.fake_fs import FailingFs, Fault, Operation, WatchedFs
 SMALL: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "durability": "os"}
 MAY_BE = (ClosedError, TopicNotFoundError)
 
+Returned = TypeVar("Returned")
+
 
 def opened(path: Path, **settings: Any) -> Store:
     return Store(path, background=False, **{**SMALL, **settings})
 
 
-def together(*works: Callable[[], object]) -> list[object]:
+def together(*works: Callable[[], Returned]) -> list[Returned]:
     """Runs all calls at the same time; returns the results in order. Raises: what one of them raises."""
     with ThreadPoolExecutor(len(works)) as pool:
         return [future.result(300) for future in [pool.submit(work) for work in works]]
@@ -107,6 +109,33 @@ def test_a_reader_in_the_middle_gets_an_error_if_the_topic_is_gone(tmp_path: Pat
         with suppress(KstoreError):
             assert len(list(theirs)) == 19
         assert beside.topics() == []
+
+
+def test_a_log_that_is_being_closed_has_no_second_writer(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        store.create_topic("orders")
+        stop = threading.Event()
+
+        def append(number: int) -> list[tuple[int, bytes]]:
+            appended: list[tuple[int, bytes]] = []
+            while not stop.is_set():
+                value = b"%d-%d" % (number, len(appended))
+                with suppress(ClosedError):
+                    appended.append((store.log("orders").append(value), value))
+            return appended
+
+        def close() -> list[tuple[int, bytes]]:
+            try:
+                for _ in range(60):
+                    store.log("orders").close()
+            finally:
+                stop.set()
+            return []
+
+        appended = dict(row for rows in together(close, *[lambda n=n: append(n) for n in range(3)]) for row in rows)
+        log = store.log("orders")
+        assert log.recovery.clean
+        assert {record.offset: record.value for record in log.read()} == appended
 
 
 def test_a_close_waits_for_what_is_under_way_and_all_say_that_it_is_closed(tmp_path: Path) -> None:
