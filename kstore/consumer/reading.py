@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,8 +38,11 @@ class Reading:
         self._groups = groups
         self._config = config
         self._group = group
-        # In the order of their turns.
-        self.readers: dict[TopicPartition, PartitionReader] = {}
+        # In the order of their turns. Ordered by itself, so that one becomes the last in a single call: no interrupt
+        # comes between its removal and its return.
+        self.readers: OrderedDict[TopicPartition, PartitionReader] = OrderedDict()
+        # Whether readers came or went since the last ``count``.
+        self.has_changed: bool = False
         self.counters: ReadingCounters = ReadingCounters()
         # Where readers were before the call in progress, or interrupted, that has not returned what it took from them.
         # A call clears it with its last step, as an assignment: CPython serves a signal after a call, not after that.
@@ -62,15 +65,16 @@ class Reading:
             for owner in owners
             if owner not in self.readers
         }
+        self.has_changed = True
         self.readers.update(added)
-        self._count()
 
     def drop(self, owners: Iterable[TopicPartition]) -> None:
+        self.has_changed = True
         for owner in list(owners):
             self.readers.pop(owner, None)
-        self._count()
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Tells each reader how many others there are."""
         for reader in self.readers.values():
             reader.sibling_count = len(self.readers) - 1
 
@@ -161,7 +165,7 @@ class Reading:
         for reader in [reader for reader in self.readers.values() if reader.has_turn_ended]:
             # Set by an iteration, which did not look further.
             reader.has_turn_ended = False
-            self.readers[reader.owner] = self.readers.pop(reader.owner)
+            self.readers.move_to_end(reader.owner)
         queue = deque(self.ready())
         while queue:
             reader = queue.popleft()
@@ -170,7 +174,7 @@ class Reading:
                 queue.append(reader)
             if reader.has_turn_ended or not reader.is_ahead:
                 reader.has_turn_ended = False
-                self.readers[reader.owner] = self.readers.pop(reader.owner)
+                self.readers.move_to_end(reader.owner)
 
     def _from(self, reader: PartitionReader, take: Callable[[PartitionReader, int], Found], count: int) -> Found:
         """The result of ``take``, also if the position is out of range."""

@@ -109,7 +109,7 @@ class Sharing:
         self._reading.add(owners)
         self._reading.drop(self._reading.readers.keys() - set(owners))
         self._assigned = owners or None
-        self._listen()
+        self._settle()
 
     def unsubscribe(self) -> None:
         """See ``Consumer.unsubscribe``."""
@@ -121,7 +121,7 @@ class Sharing:
             self._place.membership = None
             self._assigned, self._wanted, self._listener = None, Wanted(), None
             self._reading.drop(self._reading.readers.keys())
-            self._listen()
+            self._settle()
 
     def subscription(self) -> set[str]:
         """See ``Consumer.subscription``."""
@@ -149,9 +149,13 @@ class Sharing:
         return seconds if membership is None else min(membership.wait_seconds, seconds)
 
     def share(self) -> None:
-        """Applies changes of the topics, and of the group; does nothing if partitions were assigned."""
-        if self._assigned is not None:
-            return
+        """Applies changes of the topics, and of the group, unless partitions were assigned."""
+        if self._assigned is None:
+            self._share_topics()
+        if self._reading.has_changed:  # also by a call that was interrupted
+            self._settle()
+
+    def _share_topics(self) -> None:
         has_changed = self._news.has_changed
         if not self._topics.tells_changes:
             now = self._clock.monotonic()
@@ -201,21 +205,21 @@ class Sharing:
             membership.release(change.surplus)
         if not membership.is_settled:
             self._gain(membership.take())
-        elif lost or change.surplus:
-            self._listen()
         if has_changed and (unread := membership.owned - self._reading.readers.keys()):
             self._gain(unread)
         if membership.owned != before or lost:
             self._counters.rebalances += 1
 
     def _gain(self, owners: Collection[TopicPartition]) -> None:
-        self._reading.add(sorted(owners))
-        self._listen()
         if owners:
+            self._reading.add(sorted(owners))
             self._tell("on_partitions_assigned", owners)
 
-    def _listen(self) -> None:
+    def _settle(self) -> None:
+        """Counts the present partitions, and listens to exactly these."""
+        self._reading.count()
         self._waiter.listen(reader.log for reader in self._reading.readers.values())
+        self._reading.has_changed = False
 
     def _tell(self, what: str, owners: Collection[TopicPartition]) -> None:
         listener = getattr(self._listener, what, None)

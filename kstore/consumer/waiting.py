@@ -28,6 +28,8 @@ class LogWaiter:
         self._is_woken = False
         # What signals growth of each log: its writer in this process, or the system.
         self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
+        # Whether each of them signals its growth: False after ``listen`` was interrupted.
+        self._is_whole = True
         # The logs that had no records at the last look; until ``_quiet_until``, or a signal, none are expected.
         self._quiet: list[PartitionReader] | None = None
         self._quiet_until = 0.0
@@ -42,18 +44,22 @@ class LogWaiter:
         """Listens to exactly these logs from now on."""
         self._quiet = None
         wanted = set(logs)
-        for log in self._heard.keys() - wanted:
-            writer, watch = self._heard.pop(log)
+        kept = wanted if self._is_whole else set()
+        self._is_whole = False
+        for log in self._heard.keys() - kept:
+            writer, watch = self._heard[log]
             if watch is not None:
                 watch.close()
             if writer is not None:
                 writer.unwatch_growth(self.wake)
+            self._heard.pop(log)
         for log in wanted - self._heard.keys():
             writer = None if log.read_only else writer_of(log)
             is_foreign = writer is None or writer.is_shared
             self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_foreign else None
             if writer is not None:
                 writer.watch_growth(self.wake)
+        self._is_whole = True
 
     def wait(self, readers: Iterable[PartitionReader], seconds: float) -> bool:
         """Returns when one of ``readers`` has something to read, at a call of ``wake``, or after ``seconds``; whether

@@ -1,4 +1,5 @@
-"""A consumer whose call fails half-way: records that the call took but did not return come again, uncommitted."""
+"""A consumer whose call fails half-way: records that the call took but did not return come again, uncommitted; it keeps
+its partitions."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import pytest
 
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.fetching import PartitionReader
+from kstore.log import writer_of
 from kstore.store import Store
-from tests.consumer_helpers import T0, T1, consumer, fill, offsets, opened
+from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
 from tests.unit.test_interrupted_counts import Tried, at_every_place
 
 COUNT = 200
@@ -127,3 +129,68 @@ def test_memory_that_runs_out_within_a_piece_loses_no_record(store: Store, monke
         with pytest.raises(MemoryError):
             reading.poll(max_records=10)
         assert offsets(reading.poll(max_records=10)) == {T0: list(range(10))}
+
+
+# --- its partitions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_at_any_place_loses_no_partition(store: Store, tried: Tried) -> None:
+    fill(store, T1, 3)
+    fill(store, T2, 3)
+    with consumer(store) as reading:
+        reading.assign([T0, T1, T2])
+
+        def check() -> None:
+            assert reading.assignment() == {T0, T1, T2}
+            reading.seek_to_beginning()
+            reading.seek(T0, COUNT - 3)
+
+        check()
+        at_every_place(reading.poll, check, tried)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_after_an_interrupt_at_any_place_of_a_rebalance_appends_wake_the_consumer(store: Store, tried: Tried) -> None:
+    """Each round one more partition is another member's, or is back."""
+    with consumer(store, "t", group="g") as reading:
+        others: list[Consumer] = []
+
+        def change() -> None:
+            if others:
+                others.pop().close()
+            else:
+                others.append(consumer(store, "t", group="g"))
+
+        def check() -> None:
+            for _ in range(3):
+                for member in (reading, *others):
+                    member.poll()
+            found = reading.assignment()
+            assert found == ({T0, T1} if others else {T0, T1, T2})
+            assert {reader.sibling_count for reader in reading._reading.readers.values()} == {len(found) - 1}
+            watchers = {owner: writer_of(store.log(*owner)).growth._watchers for owner in (T0, T1, T2)}
+            assert {owner: each.count(reading._waiter.wake) for owner, each in watchers.items()} == {
+                owner: int(owner in found) for owner in watchers
+            }
+            change()
+
+        check()
+        at_every_place(reading.poll, check, tried)
+        for other in others:
+            other.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_after_an_interrupted_assignment_appends_wake_the_consumer(store: Store, tried: Tried) -> None:
+    with consumer(store) as reading:
+        wanted = [T0, T1]
+
+        def check() -> None:
+            reading.poll(max_records=1)
+            heard = {owner for owner in (T0, T1, T2) if writer_of(store.log(*owner)).growth._watchers}
+            assert heard == reading.assignment()
+            wanted[1] = T2 if wanted[1] == T1 else T1
+
+        reading.assign([T0])
+        at_every_place(lambda: reading.assign(wanted), check, tried)
