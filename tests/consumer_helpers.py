@@ -13,8 +13,8 @@ from kstore.store import Store
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
-def opened(path: Path) -> Store:
-    store = kstore.open(path, durability="os")
+def opened(path: Path, *, shared: bool = False) -> Store:
+    store = kstore.open(path, durability="os", shared=shared)
     store.create_topic("t", partitions=3)
     return store
 

@@ -421,6 +421,8 @@ class Consumer:
                     self._commits.auto_commit()
                 self._place.leave()
             finally:
+                # After an interrupt: else the others would wait for this member until it has been silent for too long.
+                self._place.abandon()
                 self._end()
                 self._deserializers.close()
 

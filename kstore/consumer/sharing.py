@@ -118,6 +118,7 @@ class Sharing:
         try:
             self._place.leave()
         finally:
+            self._place.abandon()  # if an interrupt came first
             self._place.membership = None
             self._assigned, self._wanted, self._listener = None, Wanted(), None
             self._reading.drop(self._reading.readers.keys())

@@ -1,5 +1,5 @@
 """A consumer whose call fails half-way: records that the call took but did not return come again, uncommitted; it keeps
-its partitions."""
+its partitions, and its group learns that it has left."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from kstore.consumer.commits import Commits
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.groups import Membership
 from kstore.log import writer_of
 from kstore.store import Store
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
@@ -194,3 +196,45 @@ def test_after_an_interrupted_assignment_appends_wake_the_consumer(store: Store,
 
         reading.assign([T0])
         at_every_place(lambda: reading.assign(wanted), check, tried)
+
+
+# --- its place in the group -------------------------------------------------------------------------------------------
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("end", [Consumer.close, Consumer.unsubscribe])
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+def test_a_member_whose_end_is_interrupted_has_left_its_group(
+    tmp_path: Path, end: Callable[[Consumer], None], shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start of a call, where CPython serves signals too."""
+    with opened(tmp_path / "own", shared=shared) as store, consumer(store, "t", group="g") as other:
+        leaving = consumer(store, "t", group="g")
+        for member in (other, leaving, other, leaving):
+            member.poll()
+        assert len(leaving.assignment()) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(Membership, "leave", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                end(leaving)
+        other.poll()
+        assert other.assignment() == {T0, T1, T2}
+        leaving.close()
+
+
+def test_a_close_that_is_interrupted_while_it_commits_has_left_the_group(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with consumer(store, "t", group="g") as other:
+        leaving = consumer(store, "t", group="g", enable_auto_commit=True)
+        for member in (other, leaving, other, leaving):
+            member.poll()
+        monkeypatch.setattr(Commits, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            leaving.close()
+        assert leaving.closed
+        other.poll()
+        assert other.assignment() == {T0, T1, T2}
