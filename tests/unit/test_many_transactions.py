@@ -17,7 +17,7 @@ from tests.run_helpers import marker, small_batch
 
 pytestmark = pytest.mark.promise("hostile file")
 
-COUNT = 15_000
+COUNT = 10_000
 SECONDS_MAX = 5
 ABORT, COMMIT = EndTransactionMarker(ControlRecordType.ABORT, 0), EndTransactionMarker(ControlRecordType.COMMIT, 0)
 
@@ -59,7 +59,7 @@ def test_many_open_transactions_before_a_gap_do_not_make_a_verification_slow(tmp
 
 
 def test_many_aborted_transactions_around_an_old_one_do_not_make_a_committed_read_slow(tmp_path: Path) -> None:
-    count = 2 * COUNT
+    count = 3 * COUNT
     old, stop = batches(0, 1, producer_id=10**6), 2 * count + 1
     others = [batches(1, count), ends(1 + count, range(1, count + 1))]
     path = written(tmp_path / "log", old, *others, [marker(stop, 10**6, 0, COMMIT)])
