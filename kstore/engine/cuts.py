@@ -195,7 +195,6 @@ class Cuts:
                 discard(fs, directory, base_offset, SWAP_SUFFIX)
                 discard(fs, directory, base_offset, CLEANED_SUFFIX)
             raise
-        state = ""
         # The swap is committed: reads now see the new segment.
         try:
             for segment in replaced:
@@ -211,16 +210,21 @@ class Cuts:
             # describes the old segments or the new one.
             files.store(files.ends)
             complete_swap(fs, directory, base_offset, bases)
+            self._show_swapped(bases, "")
             files.counters.segments_compacted += len(bases)
         except BaseException as error:
+            # First: a deletion of an old segment would remove the new one, which has its name and more records.
             files.poison(error)
-            if fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX)):
-                state = SWAP_SUFFIX
+            is_half_done = fs.exists(directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX))
+            self._show_swapped(bases, SWAP_SUFFIX if is_half_done else "")
             raise
-        finally:
-            gone = set(bases)
-            kept = [segment for segment in files.segments if segment.base_offset not in gone]
-            files.segments.replace([*kept, LogSegment(files.context, base_offset, state=state)])
+
+    def _show_swapped(self, bases: Sequence[int], state: str) -> None:
+        """Puts the new segment, whose files have ``state``, in the place of those at ``bases``."""
+        files = self._files
+        gone = set(bases)
+        kept = [segment for segment in files.segments if segment.base_offset not in gone]
+        files.segments.replace([*kept, LogSegment(files.context, bases[0], state=state)])
 
     def remember_dirt(self, first_dirty: int, swap: Sequence[int] = ()) -> None:
         """Records, durably, that everything below ``first_dirty`` is clean; ``swap`` names what is being replaced."""
