@@ -263,11 +263,10 @@ def follow_producers(
                         oldest = next(open_transactions, NONE_OPEN)
                     while begun_at < PyList_GET_SIZE(begun) and has_ended(changed, begun[begun_at]):
                         begun_at += 1
-                    stable = head.last_offset + 1
-                    if oldest is not NONE_OPEN:
-                        stable = min(stable, oldest[0])
-                    if begun_at < PyList_GET_SIZE(begun):
-                        stable = min(stable, begun[begun_at][0])
+                    still_open = oldest
+                    if begun_at < PyList_GET_SIZE(begun) and (oldest is NONE_OPEN or begun[begun_at] < oldest):
+                        still_open = begun[begun_at]
+                    stable = head.last_offset + 1 if still_open is NONE_OPEN else still_open[0]
                     aborted.append((producer_id, first_offset, head.last_offset, stable))
         at = following
     for each in changed.values():

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 import kstore
+from kstore.record._runs import walk_run
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.state.open_transactions import OpenTransactions
+from kstore.state.producer_snapshot import ProducerEntry
+from kstore.state.producer_state import ProducerState
+from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.directory import verify
 from tests.cpu_limit import cpu_limit
 from tests.run_helpers import marker, small_batch
@@ -93,3 +97,31 @@ def test_the_oldest_open_transaction_is_known_whatever_begins_and_ends(seed: int
         assert list(found) == sorted(expected)
         assert len(found) == len(expected)
         assert all(each in found for each in expected)
+
+
+def test_a_run_ends_the_transactions_that_its_batches_end_whatever_a_snapshot_says(seed: int) -> None:
+    chance = random.Random(seed)
+    fields: dict[str, Any] = {"producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    ended_count = 0
+    for _ in range(100):
+        # Also transactions that begin after everything here, or before the first offset.
+        entries = [
+            ProducerEntry(one, 0, -1, -1, 0, 0, -1, chance.choice([-1, -7, chance.randrange(60), 10**9]))
+            for one in range(4)
+        ]
+        parts = [
+            small_batch(offset, 1, producer_id=chance.randrange(6), **fields)
+            if chance.random() < 0.6
+            else marker(offset, chance.randrange(6), 0, chance.choice([ABORT, COMMIT]))
+            for offset in range(20, 60)
+        ]
+        data = b"".join(parts)
+        run = walk_run(data, 0, len(data), 0, 20, len(data), OFFSET_MAX, 0, OFFSET_MAX)
+        assert run.batch_count == 40
+        one_by_one, together = ProducerState(entries), ProducerState(entries)
+        ended = [aborted for _, batch in run.batches() if (aborted := one_by_one.update(batch)) is not None]
+        assert together.update_run(run) == (ended, [])
+        assert together.producers == one_by_one.producers
+        assert list(together.open_transactions) == list(one_by_one.open_transactions)
+        ended_count += len(ended)
+    assert ended_count > 100
