@@ -79,7 +79,8 @@ def abort_transaction(writer: LogWriter, producer_id: int, hanging_ms: int) -> i
     return end_transaction(
         writer,
         producer_id,
-        found.producer_epoch,
+        # A batch may have one below 0, which no writer uses: a marker of any later one ends its transaction.
+        max(found.producer_epoch, 0),
         commit=False,
         # As its coordinator would: no later epoch than the last one is known.
         coordinator_epoch=max(found.coordinator_epoch, 0),

@@ -16,6 +16,7 @@ from kstore.record.scan import parse_batches
 from kstore.types import AbortedTransaction
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
+from tests.foreign_batches import tampered
 from tests.golden_data import copy_partition, golden_root
 from tests.log_cases import data, edit, files, killed, marker, transaction
 from tests.log_helpers import TIME
@@ -167,6 +168,20 @@ def test_a_transaction_goes_on_hanging_until_it_ends_or_is_truncated(how: str, t
         assert again.transactions() == []
         writer_of(again).truncate_fully_and_start_at(0)
         assert (again.transactions(), again.producers()) == ([], [])
+
+
+@pytest.mark.parametrize("epoch", [-1, -(1 << 15)])
+def test_a_transaction_of_an_epoch_that_no_writer_uses_can_be_aborted(epoch: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(tampered(transaction(1, 0), producer_epoch=epoch))
+    with Log(path, durability="os") as log:
+        append(log, data(1))
+        assert [one.producer_epoch for one in log.transactions()] == [epoch]
+        assert log.abort_transaction(1) == 2
+        assert (log.transactions(), log.last_stable_offset, committed(log)) == ([], 3, [1])
+    with Log(path, read_only=True) as view:
+        assert committed(view) == [1]
 
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["same-segment", "rolled"])
