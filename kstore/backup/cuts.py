@@ -12,7 +12,7 @@ A transaction is cut if an offset removes a record or the end marker of it from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,7 @@ from kstore.errors import (
 from kstore.files.fs import FileSystem
 from kstore.files.paths import LOG_SUFFIX, TopicPartition, segment_name
 from kstore.logs.topics import Topics
+from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.control import ControlRecordType, as_abort_marker, parse_end_transaction_marker
 from kstore.record.walk import Damage, walk
@@ -201,7 +202,7 @@ def _decided_commits(fs: FileSystem, root: Path, manifest: Manifest) -> list[Tra
         if log.owner.topic != TRANSACTION_STATE.name:
             continue
         for _, _, batch in _batches(fs, root, log):
-            for record in () if batch.is_control else batch.records():
+            for record in _readable_records(batch):
                 try:
                     name = decode_transaction_key(record.key or b"")
                     if name is not None and record.value is None:
@@ -211,6 +212,14 @@ def _decided_commits(fs: FileSystem, root: Path, manifest: Manifest) -> list[Tra
                 except CorruptDataError:
                     continue  # the coordinator skips it too, and says so
     return [one for one in known.values() if one.state == TransactionState.PREPARE_COMMIT]
+
+
+def _readable_records(batch: Batch) -> Iterable[Record]:
+    """The records of a batch; none of a control batch, or of one that cannot be read: the coordinator skips it too."""
+    try:
+        return () if batch.is_control else batch.records()
+    except CorruptDataError:
+        return ()
 
 
 def _abort_in(fs: FileSystem, root: Path, log: LogEntry, cut: set[tuple[int, int]]) -> int | None:

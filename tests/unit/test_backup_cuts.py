@@ -34,6 +34,7 @@ from kstore.store import Store
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.upkeep.verify import verify
 from tests.evidence import Lost, Wrong
+from tests.foreign_batches import tampered
 from tests.selection import tries
 
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "segment_bytes": 1024}
@@ -354,6 +355,26 @@ def test_the_next_backup_copies_a_changed_file_though_its_inode_is_used_again(
         new.backup(tmp_path / "backups")
     with restored(tmp_path / "backups", tmp_path / "newer", {}) as newer:
         assert not values(newer, SECOND)
+
+
+def test_a_batch_of_transaction_states_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        store.create_topic("orders", 2)
+        with transactional(store) as producer:
+            producer.begin_transaction()
+            for owner in (FIRST, SECOND):
+                producer.send("orders", b"cut", partition=owner.partition)
+            producer.commit_transaction()
+        log = store.log("__transaction_state")
+        path, end = max(log.path.glob("*.log")), log.end_offset
+    batch = build_batch([Record(end, 1, key=b"key", value=b"value")])
+    path.write_bytes(path.read_bytes() + tampered(batch, attributes=1))  # gzip, which it is not
+    with Store(tmp_path / "store", **SETTINGS) as store:
+        assert store.log("__transaction_state").end_offset == end + 1
+        store.backup(tmp_path / "backups")
+    restore(tmp_path / "backups", tmp_path / "new", at_offsets={FIRST: 0})
+    with Store(tmp_path / "new", **SETTINGS) as new:
+        assert not values(new, SECOND)
 
 
 # --- refusals, and the command line -----------------------------------------------------------------------------------
