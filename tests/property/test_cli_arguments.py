@@ -19,7 +19,8 @@ from tests.selection import tries
 
 # These run until they are stopped, or start a Spark.
 ENDLESS = ("ui", "replicate", "spark")
-TEXTS = ["", "orders", "jobs", "g", "..", "/", "é", "a b", "x" * 300, "1h", "2026-01-31", "s@5", "{}", "%s%q", "TRUE"]
+# None leads out of the test's directory: a store made in / would hold every backup of the machine.
+TEXTS = ["", "orders", "jobs", "g", "a/b", "é", "a b", "x" * 300, "1h", "2026-01-31", "s@5", "{}", "%s%q", "TRUE"]
 NUMBERS = ["0", "1", "-1", "3", "4294967296", "9223372036854775807", "9223372036854775808", "nan", "inf", "1e-300"]
 INPUT = b'k:v\n{"value": 1}\n\xff\n'
 RUNS = tries(1500, quick=40)
