@@ -211,16 +211,20 @@ def _explain_in_segment(
 
 
 def _add_batch(explanation: Explanation, position: int, batch: Batch, offset: int, stop_offset: int) -> bool:
+    try:
+        codec = batch.codec
+    except CorruptDataError:
+        codec = "unknown codec"
     explanation.add(
         "batch",
         f"offsets {batch.base_offset} to {batch.last_offset} at position {position:,}: {batch.size:,} bytes,"
-        f" magic {batch.magic}, {batch.codec}, {batch.record_count:,} records, its CRC holds",
+        f" magic {batch.magic}, {codec}, {batch.record_count:,} records, its CRC holds",
         position=position,
         size=batch.size,
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
         magic=batch.magic,
-        codec=batch.codec,
+        codec=codec,
         record_count=batch.record_count,
     )
     try:

@@ -9,7 +9,10 @@ import pytest
 
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
+from kstore.record._codec import Record
+from kstore.record.builder import build_batch
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
+from tests.foreign_batches import message, tampered
 from tests.golden_data import golden_partitions, golden_root
 
 T = 1_700_000_000_000
@@ -81,3 +84,21 @@ def test_what_a_broker_wrote_is_explained_as_it_is_read(name: str) -> None:
                 # The search by time may answer with a transaction's marker; a reader gets the record after it.
                 found_offset = log.offset_for_time(record.timestamp)
                 assert explain_time(log, record.timestamp).record == next(iter(log.read(found_offset)))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(tampered(build_batch([Record(1, T, value=b"value")]), attributes=6), id="version 2"),
+        pytest.param(message(1, 1, b"value", attributes=6), id="version 1"),
+    ],
+)
+def test_the_steps_lead_to_a_batch_of_a_codec_that_does_not_exist(batch: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.mkdir()
+    (path / f"{0:020d}.log").write_bytes(build_batch([Record(0, T, value=b"first")]) + batch)
+    with Log(path, read_only=True) as log:
+        found = explain_offset(log, 1)
+    assert found.record is None
+    assert [step.what for step in found.steps][-1] == "damage"
+    assert "codec" in found.steps[-1].text
