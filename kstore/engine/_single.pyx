@@ -184,6 +184,7 @@ cdef class WrittenAppends(SingleAppends):
     cdef object counted(self, object value, object key, bint timed):
         if not self.is_plain(value, key):
             return None
+        result = None
         try:
             self.take()
             try:
@@ -192,9 +193,11 @@ cdef class WrittenAppends(SingleAppends):
                 self.give_back()
         except BaseException as error:
             self.wake()
-            if isinstance(error, Exception):
-                self.counters.append_failed(error)
-            raise
+            if result is None or not isinstance(error, MemoryError) or self.files.poisoned is not None:
+                if isinstance(error, Exception):
+                    self.counters.append_failed(error)
+                raise
+            return result  # it is in the log: an error would let its caller write it again
         if result is not None:
             self.wake()
         return result
@@ -255,7 +258,13 @@ cdef class WrittenAppends(SingleAppends):
         except BaseException as error:
             files.note_failure(error)
             self.rolls.undo(before)
-            raise
+            if (
+                not isinstance(error, MemoryError)
+                or files.poisoned is not None
+                or files.ends.extent == before.extent
+            ):
+                raise
+            # Only for the work after the publication, which the next append or flush makes up for.
         self.count(1, 1, 1, size)
         return result
 

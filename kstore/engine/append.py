@@ -221,10 +221,15 @@ class Appends:
         return None if self.single is None else self.single.append(value, key)
 
     def _commit_built(self, append: PendingAppend) -> AppendInfo:
-        if self._group is not None or not self._commit_placed(append):
-            self.commit(append)
-        # Only now: after an exception a leader may still be writing from the buffer.
-        keep_buffer(append.buffer)
+        try:
+            if self._group is not None or not self._commit_placed(append):
+                self.commit(append)
+            # Only now: after an exception a leader may still be writing from the buffer.
+            keep_buffer(append.buffer)
+        except MemoryError:
+            if append.result is None or self._files.poisoned is not None:
+                raise
+            # It is in the log: an error would let the caller write it again.
         assert append.result is not None
         return append.result
 
@@ -246,7 +251,12 @@ class Appends:
         if self._group is not None:
             self._group.submit(append)
         else:
-            self._commit((append,))
+            try:
+                self._commit((append,))
+            except MemoryError:
+                if append.result is None or self._files.poisoned is not None:
+                    raise
+                # As in a group: what has a result is in the log.
             if append.error is not None:
                 raise append.error
 

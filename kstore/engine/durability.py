@@ -120,12 +120,13 @@ class WriteBehind:
                 self._flush.soon()
         except SyncFailedError:
             raise
-        except StorageError as error:
+        except (StorageError, MemoryError) as error:
             # The append is in the log: an error would let its caller write it again. The next one flushes, too.
-            logger.warning("%s: a flush failed, and is tried again: %s", files.context.directory, error)
             if self.is_prompt:
                 with suppress(ThreadStartError):
                     self._flush.flusher.note()
+            reason = str(error) or repr(error)
+            logger.warning("%s: a flush failed, and is tried again: %s", files.context.directory, reason)
 
     def note_written(self) -> None:
         """Does nothing: an append does not wait for the disk."""

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from kstore import Log
 from kstore.config import LogConfig
+from kstore.engine import append as append_module
 from kstore.engine._single import SINGLE_BYTES_MAX
 from kstore.engine.append import Appends
 from kstore.engine.durability import WriteBehind
@@ -33,6 +35,7 @@ from kstore.errors import (
 from kstore.files import platform
 from kstore.files.local import OsFile
 from kstore.log import writer_of
+from kstore.metrics import LogCounters
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segments._numbers import TailNumbers
@@ -481,3 +484,36 @@ def test_an_interrupt_between_the_write_and_its_index_entry_leaves_nothing(
         assert log.append(b"d") == 2
         log.check()
         assert [record.value for record in log.read()] == [b"a", b"b", b"d"]
+
+
+# --- memory that runs out after the write -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["interval", "os"])
+@pytest.mark.parametrize("how", ["append", "append with headers", "append_many", "append_batches"])
+@pytest.mark.parametrize("step", ["flush", "count", "keep"])
+def test_what_is_in_the_log_is_no_error_if_memory_runs_out_after_that(
+    step: str, how: str, durability: Durability, tmp_path: Path
+) -> None:
+    """Its caller would write it again."""
+    with Log(tmp_path / "log", durability=durability, flush_messages=1) as log:
+        log.append(b"first")
+        patched: Any = {
+            "flush": (writer_of(log)._flush, "flush_in_turn"),
+            "count": (LogCounters, "count_appends"),
+            "keep": (append_module, "keep_buffer"),
+        }[step]
+        with mock.patch.object(*patched, side_effect=MemoryError):
+            if how == "append":
+                assert log.append(b"x") == 1
+            elif how == "append with headers":
+                assert log.append(b"x", headers=[("h", b"1")]) == 1
+            elif how == "append_many":
+                assert log.append_many([b"x"]).first_offset == 1
+            else:
+                assert log.append_batches(build_batch([Record(0, 0, value=b"x")])).first_offset == 1
+        assert log.append(b"last") == 2
+        assert list(log.read_values()) == [b"first", b"x", b"last"]
+        log.flush()
+        assert writer_of(log).ends.recovery_point == 3
+        log.check()
