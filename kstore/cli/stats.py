@@ -24,7 +24,7 @@ from kstore.reports.observations import Observations
 from kstore.reports.timeline import Timeline, clusters_of
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
-from kstore.upkeep.stats import Distribution, Stats, log_stats
+from kstore.upkeep.stats import Distribution, Stats, is_deleted, log_stats
 from kstore.upkeep.verify.findings import Advance
 
 __all__ = ["command"]
@@ -78,6 +78,8 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
     with progress("stats", sum(sizes)) as advance:
         # Headers alone are counted before other processes have started.
         for log, times in each_log(look, logs, sizes if deep else [0] * len(sizes), advance):
+            if log is None:
+                continue  # it has been deleted since it was found
             every.merge(log)
             printer.log(log)
             if times is not None:
@@ -88,11 +90,11 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
 
 def _counted(
     deep: bool, segments: bool, with_times: bool, place: LogPlace, advance: Advance
-) -> tuple[Stats, Timeline | None]:
+) -> tuple[Stats | None, Timeline | None]:
     seen = Observations(with_keys=False) if with_times else None
     observer = None if seen is None else seen.observer()
     log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance, observer=observer)
-    return log, None if seen is None else seen.timeline
+    return None if is_deleted(log, place.fs) else log, None if seen is None else seen.timeline
 
 
 # --- json -------------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Found:
 class GatheredLog:
     """One log. Only if all bytes were read: ``verification``, ``keys``, and ``recovery``, what an open would do about
     damage. ``savings`` only if a sample was measured. ``is_compacted``: it was, or its topic's policy says so; ``dirt``
-    is measured in any case.
+    is measured in any case. ``is_deleted``: since it was found; what is known of it is no damage.
     """
 
     path: Path
@@ -71,6 +71,7 @@ class GatheredLog:
     savings: Savings | None = None
     dirt: Dirt | None = None
     is_compacted: bool = False
+    is_deleted: bool = False
 
     @property
     def end_offset(self) -> int:
@@ -141,12 +142,15 @@ def largest(logs: Sequence[Path], sizes: Sequence[int]) -> set[Path]:
 def gathered_from(
     logs: Iterable[GatheredLog], paths: Sequence[Path], *, deep: bool, with_payload: bool, fs: FileSystem = SYSTEM_FS
 ) -> Gathered:
-    """``gather`` for logs that were ``examined``, in other processes perhaps. Raises: NotALogError, StorageError."""
+    """``gather`` for logs that were ``examined``, in other processes perhaps; deleted ones are left out.
+
+    Raises: NotALogError, StorageError.
+    """
     gathered = Gathered(list(paths), [], deep=deep, with_payload=with_payload)
     for path in paths:
         if not is_log(classify(fs.list(path))):
             gathered.found += [(path, Found(finding)) for finding in verify_store_files(path, fs=fs).findings]
-    gathered.logs.extend(logs)
+    gathered.logs.extend(log for log in logs if not log.is_deleted)
     _mark_compacted(gathered.logs, fs)
     for path in dict.fromkeys(paths):
         # A path to one partition does not include its neighbours.
@@ -204,6 +208,7 @@ def examined(
         findings = findings or [Finding("damage", "name", str(log), f"cannot be read: {error}")]
     view_of = _Views(fs, with_payload)
     gathered.found = [Found(finding, view_of(finding)) for finding in findings]
+    gathered.is_deleted = bool(gathered.damage_count) and not fs.exists(log)
     if deep and gathered.damage_count:
         try:
             gathered.recovery = plan_recovery(log, fs=fs)

@@ -42,6 +42,7 @@ __all__ = [
     "RecordStats",
     "Stats",
     "find_logs",
+    "is_deleted",
     "log_stats",
     "segment_stats",
     "stats",
@@ -581,9 +582,17 @@ def _note_records(records: RecordStats, batch: RecordBatch, observer: Observer |
 def stats(
     path: Path, *, deep: bool = False, with_segments: bool = False, fs: FileSystem = SYSTEM_FS
 ) -> Iterator[Stats]:
-    """Statistics of the log in ``path``, or of all logs in it, one after the other (``log_stats``).
+    """Statistics of the log in ``path``, or of all logs in it, one after the other (``log_stats``). A log that is
+    deleted meanwhile is left out.
 
     Raises: NotALogError, StorageError.
     """
     for log in find_logs(path, fs=fs):
-        yield log_stats(log, deep=deep, with_segments=with_segments, fs=fs)
+        found = log_stats(log, deep=deep, with_segments=with_segments, fs=fs)
+        if not is_deleted(found, fs):
+            yield found
+
+
+def is_deleted(log: Stats, fs: FileSystem = SYSTEM_FS) -> bool:
+    """Whether what seems to be damage of ``log`` comes from its deletion, after it was found. Raises: StorageError."""
+    return not log.is_sound and not fs.exists(log.path)

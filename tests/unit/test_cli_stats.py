@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 import kstore
 from kstore.cli.main import main
+from kstore.cli.places import LogPlace, log_bytes
 from kstore.record.batch import BATCH_HEADER
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 
@@ -100,3 +102,29 @@ def test_a_terminal_sees_a_bar(log: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TERM", "xterm")
     assert main(["stats", str(log)]) == 0
     assert "stats" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["stats"], id="stats"),
+        pytest.param(["stats", "--deep"], id="stats --deep"),
+        pytest.param(["report"], id="report"),
+        pytest.param(["report", "--deep"], id="report --deep"),
+    ],
+)
+def test_a_log_that_is_deleted_after_it_was_found_is_no_damage(
+    arguments: list[str], log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(log, log.parent / "passing-0")
+
+    def delete(place: LogPlace) -> int:
+        if place.path.name == "passing-0":
+            shutil.rmtree(place.path)
+        return log_bytes(place)
+
+    for command in ("stats", "report"):
+        monkeypatch.setattr(f"kstore.cli.{command}.log_bytes", delete)
+    assert main([*arguments, "--format", "json", str(log.parent)]) == 0
+    out, err = capsys.readouterr()
+    assert ("passing-0" in out, err) == (False, "")
