@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kstore.engine.view import LogView
+from kstore.files import threads
 from kstore.files import watch as watches
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
@@ -281,15 +282,15 @@ def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads
     read_from: list[int] = []
 
     class Started:
-        def __init__(self, target: object, **_: object) -> None:
-            read_from.append(target.__self__.fd)  # type: ignore[attr-defined]
+        def __init__(self, work: object, *_: object) -> None:
+            read_from.append(work.__self__.fd)  # type: ignore[attr-defined]
 
         def start(self) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(watches, "_the_hub", None)
     with monkeypatch.context() as patched:
-        patched.setattr(threading, "Thread", Started)
+        patched.setattr(threads, "_Thread", Started)
         with pytest.raises(KeyboardInterrupt):
             DirectoryWatch(tmp_path).arm()
     os.fstat(read_from[0])
