@@ -163,6 +163,9 @@ class LogDirectory:
                     self.finish_delete(name)
                 elif not entry.is_made:
                     with self._changing():
+                        if entry.topic_id is None:  # kstore gives one before anything is made
+                            entry = replace(entry, topic_id=random_id())
+                            self.store_topic(name, entry)
                         self._make(name, entry, range(entry.made, entry.partitions))
             except KstoreError as error:
                 # The next open continues it; until then its state is unchanged.

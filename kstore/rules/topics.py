@@ -173,7 +173,4 @@ def _entry(row: Mapping[str, Any]) -> TopicEntry:
         parsed = None if topic_id is None else UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
     except binascii.Error as error:
         raise ValueError("a topic id that is not base64") from error
-    if parsed is None and made < partitions and not marks[0]:
-        # It is written with the first partition; the others get the same.
-        raise ValueError("a topic in creation that has no id")
     return TopicEntry(partitions, made, parsed, settings, *marks)

@@ -183,8 +183,6 @@ def test_any_damage_to_the_settings_is_damage_and_costs_no_record(tmp_path: Path
     path = tmp_path / "s" / TOPICS
     sound = path.read_bytes()
     hostile = [b"", b"\0" * 4096, sound[:-1], sound[:20], sound + b" ", b"[" * 100_000, b"\xff" * 99]
-    # With a right CRC: of a topic in creation without the id that its directories would get.
-    hostile.append(encode_topics({"orders": TopicEntry(4, 1)}))
     hostile += [bytes([*sound[:at], sound[at] ^ 1, *sound[at + 1 :]]) for at in range(16, len(sound), 7)]
     for content in hostile:
         path.write_bytes(content)
@@ -192,6 +190,19 @@ def test_any_damage_to_the_settings_is_damage_and_costs_no_record(tmp_path: Path
             assert store.apply_retention().segment_count == 0
             assert len(list(store.log("orders").read())) == 30
             assert store.notes
+
+
+def test_a_topic_in_creation_that_has_no_id_gets_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        store.create_topic("orders")
+        fill(store, "orders")
+    (tmp_path / "s" / TOPICS).write_bytes(encode_topics({"orders": TopicEntry(3, 1)}))
+    with opened(tmp_path / "s") as store:
+        assert len(list(store.log("orders").read())) == 30
+        assert store.log("orders", 2).append(b"x") == 0
+    entry = decode_topics((tmp_path / "s" / TOPICS).read_bytes(), "x")["orders"]
+    assert (entry.made, entry.partitions) == (3, 3)
+    assert entry.topic_id is not None
 
 
 def test_a_thread_that_cannot_be_started_is_shown_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
