@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import fsspec
 import pytest
@@ -85,7 +86,7 @@ MARKS = ("delete", "stray", "future")
 
 def test_topics_that_are_deleted_or_half_made_are_not_there(tmp_path: Path) -> None:
     make(*(tmp_path / f"{topic}-{number}" for topic in ("gone", "new", "whole") for number in range(3)))
-    entries = {"gone": TopicEntry(3, 3, deleting=True), "new": TopicEntry(3, 1), "whole": TopicEntry(3, 3)}
+    entries = {"gone": TopicEntry(3, 3, deleting=True), "new": TopicEntry(3, 1, UUID(int=1)), "whole": TopicEntry(3, 3)}
     (tmp_path / KSTORE_TOPICS).write_bytes(encode_topics(entries))
     assert owners(tmp_path) == ["new-0", "whole-0", "whole-1", "whole-2"]
     # A damaged file counts as absent, but one of a later version must not be ignored.
