@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 class Log:
     """An open log. Thread-safe: any thread may append and read; an iterator is for one thread.
 
-    ``with Log(path) as log:`` closes it. If it is not, nothing acknowledged is lost; the next open recovers it.
+    ``with Log(path) as log:`` closes it, but not a store's. Without a close nothing acknowledged is lost.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Log:
         Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
         Damage does not raise here: ``recovery`` reports it.
         """
-        self._closed = True  # until it is open
+        self._closed, self._is_of_store = True, _config is not None  # closed until it is open
         self._guard = ForkGuard()
         self._single: SingleAppends | None = None
         self._writer: LogWriter | None = None
@@ -572,7 +572,8 @@ class Log:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.close()
+        if not self._is_of_store:
+            self.close()
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and self._writer is not None and not self._guard.forked:

@@ -309,7 +309,7 @@ class Store:
     # --- logs -------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int = 0) -> Log:
-        """The log of a partition: one object for all callers, closed with the store.
+        """The log of a partition: one object for all callers, closed with the store, and not by a ``with`` block.
 
         Raises: TopicNotFoundError, and as ``Log``.
         """

@@ -218,8 +218,8 @@ def test_a_log_that_its_user_closes_and_reopens_is_still_followed(
         store.run_due_tasks()
         for number in range(2):
             clock.advance(1000)
-            with store.log("orders") as log:
-                log.append(b"%d" % number)
+            store.log("orders").append(b"%d" % number)
+            store.log("orders").close()
             store.run_due_tasks()
         assert replicator.lag_seconds == 0
         with restored(tmp_path / "target", tmp_path / "new") as new:

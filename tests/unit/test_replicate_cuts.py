@@ -81,8 +81,8 @@ def test_a_log_that_is_opened_again_and_again_is_in_use_once(tmp_path: Path) -> 
             replicator.flush()
             entry = store._topics.logs._entries[owner]
             for _ in range(5):
-                with store.log("orders") as log:
-                    log.append(b"x")
+                store.log("orders").append(b"x")
+                store.log("orders").close()
                 replicator.flush()
                 assert entry.user_count == 1
             store.delete_topic("orders")

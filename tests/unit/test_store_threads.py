@@ -111,6 +111,23 @@ def test_a_reader_in_the_middle_gets_an_error_if_the_topic_is_gone(tmp_path: Pat
         assert beside.topics() == []
 
 
+def test_a_with_block_leaves_a_store_s_log_open_for_its_other_users(tmp_path: Path) -> None:
+    with opened(tmp_path / "s") as store:
+        queue = store.queue("jobs")
+        queue.put(b"a")
+        with store.consumer("jobs") as consumer:
+            with store.log("jobs") as log:
+                assert log.end_offset == 1
+            assert [record.value for records in consumer.poll(1).values() for record in records] == [b"a"]
+            assert queue.get_nowait().value == b"a"
+    with Store(tmp_path / "s", read_only=True) as store:
+        with store.log("jobs") as log:
+            pass
+        assert store.log("jobs") is log
+        assert not log.closed
+    assert log.closed
+
+
 def test_a_log_that_is_being_closed_has_no_second_writer(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as store:
         store.create_topic("orders")
