@@ -43,8 +43,8 @@ COMPILED_BUGS = (
     Mutant(
         "a single record is not taken back when its index entry fails",
         "kstore/engine/_single.pyx",
-        "            self.rolls.undo(before)\n            raise",
-        "            raise",
+        "            self.rolls.undo(before)\n            if (",
+        "            if (",
         SINGLE + " tests/crash/test_log_faults.py tests/crash/test_interrupts.py",
     ),
     Mutant(
