@@ -103,6 +103,26 @@ def test_a_log_of_which_retention_left_only_the_active_segment_keeps_its_mirror(
         assert copy.end_offset > active
 
 
+def test_a_mirror_ends_where_retention_was_faster_and_left_only_the_active_segment(tmp_path: Path, memory: str) -> None:
+    source, target = tmp_path / "a-0", f"{memory}/a-0"
+    fill(source, 0, 30)
+    end = run(source, target).end_offset
+    fill(source, 30, 100)
+    active = max(int(path.stem) for path in source.glob("*.log"))
+    with Log(source) as log:
+        log.delete_records(active)
+    assert run(source, target).end_offset == end < active
+    with Log(target, read_only=True) as copy:
+        assert list(copy.read_values()) == [value(number) for number in range(end)]
+        assert copy.end_offset == end
+    fill(source, 100, 150)
+    run(source, target)
+    with Log(target, read_only=True) as copy:
+        offsets = [record.offset for record in copy.read()]
+    assert offsets == [*range(end), *range(active, offsets[-1] + 1)]
+    assert offsets[-1] > active
+
+
 def test_a_log_that_begins_anew_within_its_mirror_is_refused(tmp_path: Path, memory: str) -> None:
     source, target = tmp_path / "a-0", f"{memory}/a-0"
     fill(source, 0, 100)

@@ -189,9 +189,14 @@ class _Job:
         steps, diverged = self._steps(source, target, matching, segments)
         before = target.before.log_start_offset if target.before is not None else None
         start = start_of_target(source.start_offset, before=before, old=matching.old, delete=options.delete)
-        result.start_offset, result.end_offset = start, source.end_offset
         result.active_left_out = source.active_left_out
         gone = [base for base in names.bases[LOG_SUFFIX] if diverged is not None and base >= diverged]
+        end = source.end_offset
+        kept = [segment for segment in segments if segment.base_offset not in gone]
+        if kept and not source.segments and not options.delete:
+            # What retention removed before it was copied is not in the copy, and no segment follows to say so.
+            end = min(end, self._end_of(target, kept[-1]))
+        result.start_offset, result.end_offset = start, end
         if not options.dry_run:
             target.remove(leftovers(there))
             if diverged is not None:
@@ -205,7 +210,7 @@ class _Job:
         result.segments_deleted += len(gone)
         for step in steps:
             self._do(step, source, target, left, start)
-        self._finish(source, target, left, matching, start)
+        self._finish(source, target, left, matching, start, end)
 
     # --- compare ----------------------------------------------------------------------------------------------------
 
@@ -377,6 +382,7 @@ class _Job:
         there: Mapping[str, FileStat],
         matching: Matching,
         start_offset: int,
+        end_offset: int,
     ) -> None:
         options, result = self._options, self._result
         snapshots = source.snapshots()
@@ -399,7 +405,7 @@ class _Job:
             accepted_max=ACCEPTED_MAX,
             unconfirmed_max=UNCONFIRMED_MAX,
         )
-        target.finish(source.segments, start_offset, source.end_offset, losses)
+        target.finish(source.segments, start_offset, end_offset, losses)
         if options.delete:
             for base in matching.old:
                 target.remove(files_of(base))
