@@ -55,7 +55,8 @@ class Queue:
         self._of_process = core
         self._space = QueueSpace(core)
         self._dead_letters = dead_letters
-        self._reserved = 0  # space reserved by puts in progress; under the core's lock
+        # The space that each put in progress has reserved, by its token; under the core's lock.
+        self._reserved: dict[object, int] = {}
         self.name: str = core.name
         self.config: QueueConfig = core.config
 
@@ -146,17 +147,21 @@ class Queue:
         if is_handed:
             # Copies: another thread may change the lists while they are appended.
             items, keys = tuple(items), None if keys is None else tuple(keys)
-        if core.config.maxsize:
-            self._reserve(count, block, timeout)
-        elif core.is_closed:
-            core.check_open()
+        token = object()
         try:
+            if core.config.maxsize:
+                self._reserve(token, count, block, timeout)
+            elif core.is_closed:
+                core.check_open()
             stamps = [now_ms] * count
             first = core.items.append_many(items, keys=keys, timestamps=stamps, headers=headers).first_offset
         finally:
             if core.config.maxsize:
-                with core.lock:
-                    self._reserved -= count
+                try:
+                    self._release(token)
+                except BaseException:
+                    self._release(token)  # an interrupt came before the end of the first call
+                    raise
         with core.lock:
             if is_handed:
                 core.hand_over(first, now_ms, keys, items)
@@ -177,7 +182,12 @@ class Queue:
         with core.lock:
             core.wake_getters()
 
-    def _reserve(self, count: int, block: bool, timeout: float | None) -> None:
+    def _release(self, token: object) -> None:
+        """Ends a reservation, if it was made: its items are in the log, or were not put."""
+        with self._core.lock:
+            self._reserved.pop(token, None)
+
+    def _reserve(self, token: object, count: int, block: bool, timeout: float | None) -> None:
         core = self._core
         maxsize = core.config.maxsize
         if count > maxsize:
@@ -185,7 +195,7 @@ class Queue:
         deadline = deadline_of(timeout if block else None, core.clock)
         core.count_all()
         with core.lock, core.counted("putter_count"):
-            while (waiting_count := core.waiting_count()) + self._reserved + count > maxsize:
+            while (waiting_count := core.waiting_count()) + sum(self._reserved.values()) + count > maxsize:
                 core.check_open()
                 rest = None if deadline is None else deadline - core.clock.monotonic()
                 if not block or (rest is not None and rest <= 0):
@@ -193,7 +203,7 @@ class Queue:
                 # Other processes that share the queue may make space without notifying this one.
                 core.room.wait(LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
             core.check_open()
-            self._reserved += count
+            self._reserved[token] = count
 
     # --- get --------------------------------------------------------------------------------------------------------
 
