@@ -37,6 +37,7 @@ from kstore.files.file_lock import file_locked
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
+from kstore.types import INT64_MAX
 
 __all__ = ["FileGroup", "decode_state", "encode_state", "group_directory"]
 
@@ -46,6 +47,7 @@ MEMBERS = "members"
 GROUP_LOCK = "lock"
 GATE = "gate"
 STATE_SIZE_MAX = 16 << 20
+GENERATION_MAX = INT64_MAX
 FORM = CheckedText("kstore.group", 1)
 # The end of a member's id: its directory's name.
 UUID_LENGTH = 36
@@ -283,7 +285,9 @@ def decode_state(data: bytes, path: Path) -> GroupState:
         rows = json.loads(body)
         members = {_member_id(row["id"]): _member(row) for row in rows["members"]}
         target = {str(row["id"]): tuple(sorted(_owners(row["target"]))) for row in rows["members"]}
-        return GroupState(int(rows["generation"]), members, target)
+        # Not above the limit, which only a hostile file has: a number of very many digits could not be written again.
+        generation = min(int(rows["generation"]), GENERATION_MAX)
+        return GroupState(generation, members, target)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise CorruptFileError(f"not the members of a group: {error}", path=path) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -422,6 +423,10 @@ def test_a_damaged_state_is_detected_and_the_group_is_shared_again(tmp_path: Pat
         assert sound in body
         with pytest.raises(CorruptFileError, match="not the members of a group"):
             decode_state(FORM.encode(body.replace(sound, hostile)), Path("members"))
+    # A number that can be read, while the next one has more digits than Python writes.
+    endless = FORM.encode(body.replace(b'"generation": 3', b'"generation": ' + b"9" * sys.get_int_max_str_digits()))
+    after = decode_state(endless, Path("members")).without(STATE.members.keys(), {})
+    assert decode_state(encode_state("g", after), Path("members")).members == {}
     box = FileGroup(SYSTEM_FS, tmp_path / "a", "g", SYSTEM_CLOCK)
     with box.changing() as draft:
         draft.state = STATE
