@@ -220,8 +220,8 @@ class Sender:
                 if self._accumulator.ready_in(queue, now) <= 0:
                     self._queue_writer.write_ready(queue, now, self._completions.complete_here)
         finally:
-            # After the lock is released: the sender skips queues that other threads hold.
-            if is_mine and (queue.batch_count or self._completions.waiting):
+            # After the lock is released: the sender skips queues that other threads hold, and ends with the last batch.
+            if is_mine and (queue.batch_count or self._completions.waiting or self._accumulator.is_closed):
                 self._wakeup.set()
 
     def _expire(self, queue: Queue, now: float) -> None:

@@ -21,6 +21,7 @@ import kstore
 from kstore.errors import BufferExhaustedError, ClosedError, DeliveryError, DeliveryTimeoutError, DiskFullError
 from kstore.log import writer_of
 from kstore.producer.producer import Producer
+from kstore.producer.sender import ROUND_SECONDS_MAX
 from kstore.record._codec import BatchBuffer
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
@@ -111,6 +112,32 @@ def test_a_close_wakes_a_thread_that_waits_for_memory(store: kstore.Store) -> No
     closer.join(SECONDS_MAX)
     assert values(store, 0) == [b"x" * 16000], "what was sent before the close is delivered"
     assert values(store, 1) == []
+
+
+def test_a_close_ends_when_the_last_batch_was_written_by_another_thread(store: kstore.Store) -> None:
+    producer = store.producer(linger_ms=60_000)
+    producer.send("orders", b"first", partition=0).result(SECONDS_MAX)
+    outbox, queue = producer._outbox, producer._metadata.topics["orders"].queue(0)
+    writer = writer_of(store.log("orders", 0))
+    paused = Paused(writer.commit_many)
+    writer.commit_many = paused  # type: ignore[method-assign, assignment]
+    producer.send("orders", b"second", partition=0)
+    # The producer's thread sleeps, so the other one writes.
+    until(lambda: outbox.accumulator.sleeps_until > time.monotonic() + 1)
+    queue.is_urgent = True
+    other = threading.Thread(target=outbox.sender.write_here, args=(queue,))
+    other.start()
+    assert paused.reached.wait(SECONDS_MAX)
+    begun = time.monotonic()
+    closer = threading.Thread(target=producer.close)
+    closer.start()
+    # The producer's thread has seen that it must end, and that this batch has no result, and sleeps again.
+    until(lambda: outbox.accumulator.sleeps_until > begun + ROUND_SECONDS_MAX)
+    paused.go_on.set()
+    other.join(SECONDS_MAX)
+    closer.join(ROUND_SECONDS_MAX / 2)
+    assert not closer.is_alive()
+    assert values(store, 0) == [b"first", b"second"]
 
 
 def test_memory_comes_back_from_every_kind_of_end(tmp_path: Path) -> None:
