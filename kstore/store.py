@@ -284,14 +284,13 @@ class Store:
         next open finishes it), ReadOnlyError, StorageError.
         """
         self._topics.check_alone("deleting a topic")
-        with self._queues.ended(name) as journal:
+        with self._topics.telling(name), self._queues.ended(name) as journal:
             if journal:
                 self.delete_topic(journal)  # first: its events must not be applied to a later topic's items
             with self._topics.changing():
                 self._groups.forget(name)  # before the deletion is decided, for the same reason
                 delay_seconds = self._topics.delete(name)
         self._tasks.remove_after(delay_seconds)
-        self._topics.tell(name)
 
     def summary(self, name: str) -> TopicSummary:
         """A topic's description, as far as known without opening its logs. Raises: TopicNotFoundError."""

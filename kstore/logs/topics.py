@@ -258,7 +258,7 @@ class Topics:
         self.check_writable()
         directory = self.directory
         entry = self._requested(name, partitions, settings)
-        with self.turn():
+        with self.telling(name), self.turn():
             if directory.shared:
                 directory.look()  # another process may have created it since
             found = directory.topics.get(name)
@@ -272,7 +272,6 @@ class Topics:
             if (other := collision(name, directory.topics)) is not None:
                 raise TopicExistsError(f"topic {name} differs from {other} only in '.' and '_', which Kafka refuses")
             directory.create(name, entry)
-        self.tell(name)
 
     def _requested(self, name: str, partitions: int, settings: Mapping[str, Any]) -> TopicEntry:
         """A topic that is to be created. Raises: ConfigError."""
@@ -308,20 +307,19 @@ class Topics:
         """See ``Store.add_partitions``."""
         self.check_writable()
         check_partition_count(total)
-        with self._lock:
+        with self.telling(name), self._lock:
             entry, numbers = self.directory.topic(name)
             count = max(entry.made, numbers[-1] + 1)
             if total <= count:
                 raise ConfigError(f"topic {name} has {count} partitions, expected more than that, not {total}")
             self.directory.create(name, replace(entry, partitions=total, made=count))
-        self.tell(name)
 
     def alter(self, name: str, *, reset: Iterable[str] = (), **settings: Any) -> None:
         """See ``Store.alter_topic``."""
         self.check_alone("altering a topic")
         if isinstance(reset, str) or not isinstance(reset, Iterable):
             raise ConfigError(f"reset is {reset!r:.80}, expected names of settings")
-        with self._lock:
+        with self.telling(name), self._lock:
             entry, numbers = self.directory.topic(name)
             gone = {snake_case(one, RULES) for one in reset}
             if unknown := sorted(gone - LOG_SETTINGS):
@@ -334,7 +332,6 @@ class Topics:
             self.directory.store_topic(name, replace(entry, settings=own, settings_lost=False))
             for number in numbers:
                 self.logs.reconfigure(TopicPartition(name, number), config)
-        self.tell(name)
 
     def _has_open(self, name: str) -> bool:
         return any(owner.topic == name for owner, _ in self.logs.open_now())
@@ -342,7 +339,7 @@ class Topics:
     def delete(self, name: str) -> float:
         """Deletes a topic, durably, and closes its logs; returns after how many seconds its files are due for removal.
 
-        It does not ``tell``. Raises: TopicNotFoundError, LockedError, ReadOnlyError, StorageError.
+        For a block of ``telling``. Raises: TopicNotFoundError, LockedError, ReadOnlyError, StorageError.
         """
         self.check_alone("deleting a topic")
         directory = self.directory
@@ -400,8 +397,21 @@ class Topics:
             if changed in self._watchers:
                 self._watchers.remove(changed)
 
+    @block
+    def telling(self, topic: str) -> Iterator[None]:
+        """A block that may create, delete, grow or alter a topic: reported at its end, also if that is an error or an
+        interrupt, which may come after the change."""
+        try:
+            yield
+        finally:
+            try:
+                self.tell(topic)
+            except BaseException:
+                self.tell(topic)  # an interrupt came before the end of the first call
+                raise
+
     def tell(self, topic: str) -> None:
-        """Reports that a topic was created, deleted, grown or altered."""
+        """Reports that a topic was created, deleted, grown or altered; a second report of a change does no harm."""
         with self._watching:
             watchers = list(self._watchers)
         for changed in watchers:

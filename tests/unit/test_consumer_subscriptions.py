@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kstore import (
     TopicNotFoundError,
     TopicPartition,
 )
+from kstore.logs.directory import LogDirectory
 from kstore.store import Store
 from tests.consumer_helpers import T0, T1, T2, consumer, fill, offsets, opened
 
@@ -170,3 +171,54 @@ def test_a_partition_that_could_not_be_opened_is_read_when_it_can(tmp_path: Path
         there.unlink()
         aside.rename(there)
         assert offsets(reading.poll()) == {T0: [0], T1: [0], T2: [0]}
+
+
+# --- a change of topics that fails ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_topic_whose_deletion_was_interrupted_ends_no_poll(
+    store: Store, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its logs are closed, and the store's background work continues the deletion."""
+    store.create_topic("other")
+    store.log("other").append(b"x")
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise error
+
+    with consumer(store, "t", "other") as reading:
+        reading.poll()
+        with monkeypatch.context() as patch:
+            patch.setattr(LogDirectory, "finish_delete", interrupted)
+            with pytest.raises(error):
+                store.delete_topic("t")
+        store.log("other").append(b"y")
+        assert offsets(reading.poll()) == {TopicPartition("other", 0): [1]}
+        assert reading.assignment() == {TopicPartition("other", 0)}
+
+
+@pytest.mark.parametrize(
+    ("make", "new"),
+    [
+        pytest.param(lambda store: store.create_topic("new"), TopicPartition("new", 0), id="create"),
+        pytest.param(lambda store: store.add_partitions("t", 4), TopicPartition("t", 3), id="grow"),
+    ],
+)
+def test_new_partitions_are_read_if_the_call_that_made_them_was_interrupted(
+    store: Store, make: Callable[[Store], None], new: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LogDirectory.create
+
+    def interrupted(self: LogDirectory, *arguments: Any, **options: Any) -> None:
+        real(self, *arguments, **options)
+        raise KeyboardInterrupt
+
+    with consumer(store, pattern=".*") as reading:
+        before = reading.assignment()
+        with monkeypatch.context() as patch:
+            patch.setattr(LogDirectory, "create", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                make(store)
+        reading.poll()
+        assert reading.assignment() - before == {new}
