@@ -99,6 +99,10 @@ cdef class BatchOpener:
         self.opened_count += 1
         return 2 if self.sleeps_until > now + self.patience else 1
 
+    def end_hurry(self, who):
+        """See ``RecordAccumulator.begin_hurry``. Compiled, since a signal may be served at the start of a function."""
+        self.hurries.discard(who)
+
     def ready_in(self, PartitionQueue queue not None, double now):
         """Seconds until the queue's first batch is due; 0 or less means now. Needs no lock."""
         if queue.retry_at > now:

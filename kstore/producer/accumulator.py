@@ -369,9 +369,6 @@ class RecordAccumulator(BatchOpener):
         self.hurries.add(who)
         return list(self.incomplete)
 
-    def end_hurry(self, who: object) -> None:
-        self.hurries.discard(who)
-
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def retire(self, topic: Topic) -> bool:

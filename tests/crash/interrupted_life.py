@@ -126,6 +126,17 @@ class InterruptAfterCode(InterruptAt):
         return code
 
 
+class InterruptAtStart(InterruptAt):
+    """Like ``InterruptAt``, as a function of the package begins: a place that the other classes do not reach."""
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename.startswith(PACKAGE) and not in_finalizer(frame):
+            if self._left == 1:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, at its start"
+            self._count_line()
+        return None
+
+
 class InterruptWithin(InterruptAfterCode):
     """``InterruptAfterCode``, only in files whose paths contain one of ``parts``: others have their own tests."""
 

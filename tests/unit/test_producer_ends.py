@@ -6,6 +6,7 @@ import errno
 import threading
 from concurrent.futures import Future, wait
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kstore.producer._accumulate import Delivery
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.producer import Producer
 from kstore.producer.records import RecordMetadata
+from tests.crash.interrupted_life import InterruptAtStart
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, full_disk, producer_of, unthreaded
 
@@ -302,6 +304,22 @@ def test_flush_waits_for_all_that_was_sent_and_does_not_linger(tmp_path: Path) -
         producer.flush(20)
         assert all(delivery.done() for delivery in deliveries)
         assert producer.metrics()["flush_seconds"] > 0
+
+
+def test_records_linger_after_an_interrupted_flush(one: Unthreaded) -> None:
+    one.producer.send("orders", b"v")
+    one.linger()
+    for number in count(1):
+        one.producer.send("orders", b"v")
+        with InterruptAtStart(number) as interrupted:
+            try:
+                one.producer.flush()
+            except KeyboardInterrupt:
+                pass
+        assert not one.producer._outbox.accumulator.hurries, interrupted.place
+        if not interrupted.struck:
+            break
+    assert number > 10
 
 
 def test_a_waiter_makes_its_batch_go_at_once(tmp_path: Path) -> None:
