@@ -70,7 +70,7 @@ class Cuts:
             if last.offset < offset:
                 # A whole batch was removed, so the offsets of its first part are not assigned again; the name of the
                 # next segment records that.
-                self._rolls.roll_now()
+                self._rolls.roll_now(follows_gap=True)
                 if not position:
                     self._remove_emptied(keep)
         except BaseException as error:

@@ -86,21 +86,22 @@ class Rolls:
         files.tail = tail
         return tail
 
-    def roll_now(self) -> int:
-        """Rolls, outside an append; returns the active segment's base offset."""
+    def roll_now(self, *, follows_gap: bool = False) -> int:
+        """Rolls, outside an append; returns the active segment's base offset. ``follows_gap``: see ``roll``."""
         files = self._files
-        tail = self.roll(files.ends.end_offset)
+        tail = self.roll(files.ends.end_offset, follows_gap=follows_gap)
         ends = files.ends
         # With synced appends, a roll has synced everything below the new segment, including its indexes.
         recovery_point = max(ends.recovery_point, tail.base_offset) if files.is_sync else ends.recovery_point
         files.ends = ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
         return tail.base_offset
 
-    def roll(self, base_offset: int) -> SegmentTail:
+    def roll(self, base_offset: int, *, follows_gap: bool = False) -> SegmentTail:
         """Seals the active segment and begins one at ``base_offset``, which is above everything in the log.
 
         The new file comes first: if there is no space for it, the old segment continues. So it does at the greatest
-        offset, after which no record can come.
+        offset, after which no record can come. ``follows_gap``: only the new name tells that the offsets before it were
+        cut. It stays after a failure, which poisons the log: the record that says so may have reached the disk.
         """
         files = self._files
         files.announce_change()
@@ -113,7 +114,7 @@ class Rolls:
         try:
             return self._replace_active(old, new)
         except BaseException as error:
-            if isinstance(error, SyncFailedError) or replaced_failed_sync(error, outer):
+            if follows_gap or isinstance(error, SyncFailedError) or replaced_failed_sync(error, outer):
                 files.poison(error)
             else:
                 self._go_on_with(old, new)

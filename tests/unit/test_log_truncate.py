@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from kstore.errors import InvalidOffsetError, OffsetOutOfRangeError, TruncatedFileError
+from kstore.errors import InvalidOffsetError, OffsetOutOfRangeError, StorageError, TruncatedFileError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
+from tests.fake_fs import WRITES, FailingFs, Fault
 from tests.log_cases import data, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
 
@@ -169,6 +171,36 @@ def test_what_was_truncated_is_not_missed_after_a_kill(durability: Durability, t
     assert (state.durable_end, state.recovery_point <= 12) == (12, True)
     with Log(copy) as log:
         assert (log.recovery.corrupt, log.recovery.cut, log.end_offset) == ([], [], 12)
+
+
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["", "flushed"])
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_cut_batch_is_no_loss_whatever_write_fails_although_it_reached_the_disk(
+    durability: Durability, is_flushed: bool, tmp_path: Path
+) -> None:
+    """Only the next segment's name tells that the offsets before it were cut."""
+    failed = set()
+    for at in range(1, 40):
+        path, fs = tmp_path / f"{at}", FailingFs()
+        log = Log(path, durability=durability, fs=fs)
+        for _ in range(3):
+            log.append_many([b"v"] * 10)
+        if is_flushed:
+            log.flush()
+        log.truncate_to(25)
+        fs.faults.append(Fault(at, kinds=WRITES, written=None))
+        with suppress(StorageError):
+            log.truncate_to(13)
+        fs.faults.clear()
+        with suppress(StorageError):
+            log.close()
+        with Log(path, durability=durability) as log:
+            assert [record.offset for record in log.read()][:10] == list(range(10))
+            assert log.verify().clean
+        failed |= {Path(operation.path).name for operation in fs.failures}
+        if not fs.failures:
+            break
+    assert "kstore.state" in failed
 
 
 def test_a_reader_during_a_truncation_reaches_the_new_end(log: Log) -> None:
