@@ -390,6 +390,10 @@ class LogDirectory:
                     self.fs.unlink(path / inner)
             with suppress(FileNotFoundError):
                 self.fs.rmdir(path)
+        # After an interrupt the partitions may count already.
+        gone = range(entry.made, entry.partitions)
+        kept = tuple(number for number in self.partitions.get(name, ()) if number not in gone)
+        self.partitions = {**self.partitions, name: kept}
         self.fs.sync_dir(self.path)
         left = replace(entry, partitions=entry.made) if entry.made else None
         self.store_topic(name, left)

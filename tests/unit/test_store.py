@@ -32,6 +32,7 @@ from kstore.files.paths import (
     TopicPartition,
 )
 from kstore.log import reads_of, writer_of
+from kstore.logs.directory import LogDirectory
 from kstore.logs.disk_usage import size_of_files
 from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store
@@ -82,6 +83,35 @@ def test_all_callers_share_one_log(tmp_path: Path) -> None:
         assert store.log("orders") is store.log("orders", 0)
     with pytest.raises(ClosedError):
         store.log("orders")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_partitions_whose_creation_was_undone_do_not_exist(
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the error came just after they counted."""
+    real = LogDirectory._make
+
+    def interrupted(self: LogDirectory, *arguments: Any) -> None:
+        real(self, *arguments)
+        raise error
+
+    with kstore.open(tmp_path, durability="os") as store:
+        store.create_topic("t", partitions=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogDirectory, "_make", interrupted)
+            with pytest.raises(error):
+                store.add_partitions("t", 3)
+            with pytest.raises(error):
+                store.create_topic("new")
+        assert store.partitions("t") == [0, 1]
+        assert store.topics() == ["t"]
+        assert sorted(path.name for path in tmp_path.glob("*-[0-9]")) == ["t-0", "t-1"]
+        store.add_partitions("t", 3)
+        store.create_topic("new")
+    with kstore.open(tmp_path, durability="os") as store:
+        assert store.partitions("t") == [0, 1, 2]
+        assert store.partitions("new") == [0]
 
 
 def test_more_partitions_come_later(tmp_path: Path) -> None:
