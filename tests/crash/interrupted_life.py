@@ -127,10 +127,16 @@ class InterruptAfterCode(InterruptAt):
 
 
 class InterruptAtStart(InterruptAt):
-    """Like ``InterruptAt``, as a function of the package begins: a place that the other classes do not reach."""
+    """Like ``InterruptAt``, as a function begins in a file of the package whose path contains ``part``: a place that
+    the other classes do not reach."""
+
+    def __init__(self, number: int, part: str) -> None:
+        super().__init__(number)
+        self._part = part
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        if frame.f_code.co_filename.startswith(PACKAGE) and not in_finalizer(frame):
+        file = frame.f_code.co_filename
+        if file.startswith(PACKAGE) and self._part in file and not in_finalizer(frame):
             if self._left == 1:
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, at its start"
             self._count_line()

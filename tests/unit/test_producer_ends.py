@@ -311,11 +311,12 @@ def test_records_linger_after_an_interrupted_flush(one: Unthreaded) -> None:
     one.linger()
     for number in count(1):
         one.producer.send("orders", b"v")
-        with InterruptAtStart(number) as interrupted:
+        with InterruptAtStart(number, "/producer/") as interrupted:
             try:
                 one.producer.flush()
             except KeyboardInterrupt:
                 pass
+        one.linger()
         assert not one.producer._outbox.accumulator.hurries, interrupted.place
         if not interrupted.struck:
             break
