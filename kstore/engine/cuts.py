@@ -75,6 +75,7 @@ class Cuts:
                     self._remove_emptied(keep)
         except BaseException as error:
             files.poison(error)
+            files.truncation_count += 1
             raise
         if files.is_sync:
             files.ends = files.ends._replace(durable_end=offset)

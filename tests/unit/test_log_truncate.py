@@ -11,12 +11,14 @@ import pytest
 from kstore.errors import InvalidOffsetError, OffsetOutOfRangeError, StorageError, TruncatedFileError
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
+from kstore.record._codec import Record
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
-from tests.fake_fs import WRITES, FailingFs, Fault
+from tests.fake_fs import CHANGES, WRITES, FailingFs, Fault
 from tests.log_cases import data, files, killed, offsets, segment_bases
 from tests.log_helpers import TIME
+from tests.meddling_fs import MeddlingFs
 
 DURABILITIES: list[Durability] = ["sync", "interval", "os"]
 INDEXES = (".log", ".index", ".timeindex")
@@ -208,6 +210,33 @@ def test_a_reader_during_a_truncation_reaches_the_new_end(log: Log) -> None:
     assert [next(reader).offset for _ in range(3)] == [0, 1, 2]
     log.truncate_to(15)
     assert [record.offset for record in reader] == list(range(3, 15))
+
+
+def test_a_reader_that_began_in_a_truncation_that_failed_sees_no_damage(tmp_path: Path) -> None:
+    for number in range(10):
+        meddling = MeddlingFs(CHANGES)
+        fs = FailingFs(meddling)
+        log = Log(tmp_path / str(number), durability="os", fs=fs)
+        for _ in range(12):
+            log.append_many([bytes(200_000)] * 2)
+        fs.faults.append(Fault(1, kinds=frozenset({"create"})))
+        readers: list[Iterator[Record]] = []
+        read: list[int] = []
+
+        def begin(log: Log = log, readers: list[Iterator[Record]] = readers, read: list[int] = read) -> None:
+            readers.append(log.read())
+            read.extend(next(readers[0]).offset for _ in range(3))
+
+        meddling.before(number, begin)
+        with suppress(StorageError):
+            log.truncate_to(9)
+        if meddling.is_past():
+            assert read + [record.offset for record in readers[0]] == list(range(8))
+        with suppress(StorageError):
+            log.close()
+        if not readers:
+            break
+    assert number
 
 
 def test_a_slice_of_what_was_truncated_says_so(log: Log) -> None:
