@@ -279,6 +279,7 @@ class Store:
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, durably; its logs are closed, its files removed after ``file_delete_delay_ms``.
+        After an error a second call continues.
 
         Raises: TopicNotFoundError, LockedError (another process writes to one of its logs; the deletion stands, and the
         next open finishes it), ReadOnlyError, StorageError.

@@ -344,13 +344,17 @@ class Topics:
         self.check_alone("deleting a topic")
         directory = self.directory
         with self._lock:
-            _, numbers = directory.topic(name)
+            entry = directory.topics.get(name)
+            is_decided = entry is not None and entry.deleting  # by a call that an interrupt, or an error, ended
+            if entry is None or not is_decided:
+                entry, _ = directory.topic(name)
             try:
-                config, _ = self.settings.of(TopicPartition(name, numbers[0]))
+                config, _ = self.settings.effective(name, entry.settings)
             except ConfigError:
                 config = self.settings.defaults
             delay = config.file_delete_delay_ms / 1000
-            directory.begin_delete(name)
+            if not is_decided:
+                directory.begin_delete(name)
             self._finish_delete(name, delay_seconds=delay)
             return delay
 

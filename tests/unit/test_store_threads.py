@@ -249,6 +249,21 @@ def test_an_interrupted_deletion_leaves_no_directory_that_nothing_removes(tmp_pa
         assert not list((tmp_path / "s").glob("orders-*"))
 
 
+@pytest.mark.parametrize("at", ["kstore.topics", "orders-0"], ids=["decided", "renamed"])
+def test_a_second_call_ends_an_interrupted_deletion(tmp_path: Path, at: str) -> None:
+    fs = InterruptingFs()
+    with opened(tmp_path / "s", fs=fs, clock=ManualClock(), file_delete_delay_ms=0) as store:
+        store.create_topic("orders", 2)
+        store.log("orders").append(b"x")
+        fs.name = at
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_topic("orders")
+        store.delete_topic("orders")
+        assert not list((tmp_path / "s").glob("orders-[01]"))
+        with pytest.raises(TopicNotFoundError):
+            store.delete_topic("orders")
+
+
 @pytest.mark.parametrize("with_removal", [True, False], ids=["removal", "create"])
 def test_a_topic_that_is_made_anew_after_an_interrupted_deletion_keeps_its_records(
     with_removal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
