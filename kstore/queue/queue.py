@@ -55,8 +55,7 @@ class Queue:
         self._of_process = core
         self._space = QueueSpace(core)
         self._dead_letters = dead_letters
-        # The space that each put in progress has reserved, by its token; under the core's lock.
-        self._reserved: dict[object, int] = {}
+        self._reserved: dict[object, int] = {}  # space of the puts in progress, by token; under the core's lock
         self.name: str = core.name
         self.config: QueueConfig = core.config
 

@@ -3,58 +3,28 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from kstore.compaction.cleaner import compact, dirt_of
 from kstore.errors import ClosedError, ReadOnlyError
-from kstore.files.fs import FileSystem
 from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.batch import ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER, BatchHeader
 from kstore.record.builder import build_batch
 from kstore.types import RELATIVE_OFFSET_MAX, CorruptRange
 from tests import oracle_legacy
+from tests.cleaner_parts import DAY_MS, filled, latest, opened, pairs, put
 from tests.compaction_model import CODECS, Oracle, batches_in, random_batches
 from tests.evidence import Lost, Wrong
 from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation, WatchedFs
 from tests.foreign_batches import tampered
 from tests.log_cases import edit, marker, segment_bases, transaction
 from tests.log_helpers import TIME
 from tests.selection import tries
-
-DAY_MS = 86_400_000
-Result = TypeVar("Result")
-
-
-def opened(path: Path, **settings: Any) -> Log:
-    settings = {"clock": ManualClock(TIME + DAY_MS), "durability": "os", "index_interval_bytes": 64, **settings}
-    return Log(path, **settings)
-
-
-def put(log: Log, *pairs: tuple[str, str | None]) -> None:
-    """One batch of keys and values."""
-    keys = [key.encode() for key, _ in pairs]
-    values = [None if value is None else value.encode() for _, value in pairs]
-    log.append_many(values, keys=keys, timestamps=[TIME] * len(pairs))
-
-
-def pairs(log: Log, **options: Any) -> list[tuple[int, str, str | None]]:
-    return [
-        (one.offset, (one.key or b"").decode(), None if one.value is None else one.value.decode())
-        for one in log.read(**options)
-    ]
-
-
-def latest(log: Log) -> dict[bytes | None, bytes]:
-    values = {one.key: one.value for one in log.read(isolation_level="read_committed") if one.key is not None}
-    return {key: value for key, value in values.items() if value is not None}
-
 
 # --- against the oracle -----------------------------------------------------------------------------------------------
 
@@ -468,14 +438,6 @@ def between(log: Log, action: Callable[[], object]) -> None:
     writer.swap = swapping  # type: ignore[assignment, method-assign]
 
 
-def filled(path: Path, **settings: Any) -> Log:
-    log = opened(path, segment_bytes=1024, **settings)
-    for number in range(60):
-        put(log, (f"key-{number % 7}", "v" * 20), (f"other-{number % 3}", "w"))
-    log.roll()
-    return log
-
-
 def test_appends_go_on_meanwhile(tmp_path: Path) -> None:
     with filled(tmp_path / "log") as log:
         between(log, lambda: put(log, ("key-1", "new")))
@@ -573,72 +535,3 @@ def test_a_read_only_or_closed_log_cannot_compact(tmp_path: Path) -> None:
         log.compact()
     with Log(tmp_path / "log", read_only=True) as view, pytest.raises(ReadOnlyError):
         view.compact()
-
-
-# --- seen from another process ----------------------------------------------------------------------------------------
-
-
-def at_each_change(log: Log, look: Callable[[], object]) -> int:
-    """Compacts; calls ``look`` after each change of a name, and returns how many times."""
-    context = writer_of(log).context
-    fs = WatchingFs(context.fs, look)
-    writer_of(log).files.context = context._replace(fs=fs)
-    log.compact()
-    return fs.count
-
-
-class WatchingFs(WatchedFs):
-    """Calls ``look`` after every change of a name."""
-
-    def __init__(self, inner: FileSystem, look: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self._look = look
-        self.count = 0
-
-    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
-        result = action()
-        if operation.kind in ("rename", "unlink"):
-            self.count += 1
-            self._look()
-        return result
-
-
-@pytest.mark.promise("one writer")
-def test_a_view_sees_the_log_whole_at_every_moment_of_a_swap(tmp_path: Path, tried: Callable[[str, int], None]) -> None:
-    path = tmp_path / "log"
-    with filled(path) as log, Log(path, read_only=True) as old, Log(path, read_only=True) as other:
-        values = latest(log)
-        begun = iter(old.read())
-        for _ in range(10):
-            next(begun)
-
-        def look() -> None:
-            for view in (old, other):
-                found = list(view.read(on_corrupt="raise"))
-                if {one.key: one.value for one in found} != values:
-                    raise Lost(f"{len(found)} records")
-                tried("reads", 1)
-            with Log(path, read_only=True) as fresh:
-                assert latest(fresh) == values
-                assert fresh.end_offset == 120
-
-        assert at_each_change(log, look) > 10
-        # A reader in the middle continues to the end.
-        rest = [record.offset for record in begun]
-        assert set(rest) >= {offset for offset, _, _ in pairs(log) if offset >= 10}
-
-
-def test_a_view_takes_up_where_a_swap_was_cut(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    copies: list[Path] = []
-    with filled(path) as log:
-        values = latest(log)
-
-        def look() -> None:
-            copies.append(tmp_path / f"copy-{len(copies)}")
-            shutil.copytree(path, copies[-1])
-
-        at_each_change(log, look)
-    for copy in copies:
-        with Log(copy, read_only=True) as view:
-            assert latest(view) == values

@@ -27,7 +27,7 @@ from kstore.files._direct import is_named
 from kstore.files.fs import Advice, read_file, storage_error
 from kstore.files.local import SYSTEM_FS, OsFile
 from kstore.files.unmapped import UnmappedFile
-from tests.fake_fs import FailingFs, Fault, RecordingFs
+from tests.fake_fs import RecordingFs
 
 
 @pytest.fixture
@@ -500,6 +500,31 @@ def test_stat_of_a_name_and_of_its_file_are_the_same(file: OsFile) -> None:
     assert (stat.size, stat.is_file, stat.is_dir) == (3, True, False)
 
 
+def test_a_file_is_named_until_its_name_stands_for_another_one(file: OsFile, path: Path) -> None:
+    inode = file.inode()
+    assert is_named(file, inode)
+    assert is_named(UnmappedFile(file), inode)
+    assert not is_named(file, inode + 1)
+    path.rename(path.with_name("elsewhere"))
+    assert not is_named(file, inode)
+    path.symlink_to("elsewhere")
+    assert not is_named(file, inode)
+    path.unlink()
+    path.write_bytes(b"")
+    assert not is_named(file, inode)
+
+
+@pytest.mark.parametrize("name", [b"h\xc3\xa9", b"\xff\xfe"])
+def test_a_file_is_named_by_any_bytes(tmp_path: Path, name: bytes) -> None:
+    file = SYSTEM_FS.open(tmp_path / os.fsdecode(name), write=True, create=True)
+    assert is_named(file, file.inode())
+
+
+def test_whether_a_file_of_another_file_system_is_named_is_not_told(file: OsFile, path: Path) -> None:
+    other = RecordingFs(SYSTEM_FS).open(path)
+    assert not is_named(other, file.inode())
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -536,81 +561,3 @@ def test_each_errno_has_its_type_and_keeps_its_facts(code: int, writing: bool, e
     error = storage_error(OSError(code, "what it said"), Path("/a/b"), writing=writing)
     assert type(error) is expected
     assert (error.errno, error.strerror, error.filename) == (code, "what it said", "/a/b")
-
-
-# --- the fakes --------------------------------------------------------------------------------------------------------
-
-
-def test_the_recorder_sees_every_byte_and_every_store(path: Path) -> None:
-    fs = RecordingFs()
-    file = fs.open(path, write=True, create=True)
-    file.write_all([b"ab", b"c"], 5)
-    file.write_and_sync([b"d"], 8)
-    mapping = file.map(4096)
-    mapping.store(1, b"xy")
-    mapping.sync()
-    fs.mark("acknowledged", 7)
-    fs.sync_dir(path.parent)
-    inode = path.stat().st_ino
-    seen = [(op.kind, op.inode, op.position, op.data) for op in fs.operations]
-    assert seen == [
-        ("create", inode, 0, b""),
-        ("write_all", inode, 5, b"abc"),
-        ("write_and_sync", inode, 8, b"d"),
-        ("map", inode, 0, b""),
-        ("store", inode, 1, b"xy"),
-        ("sync_mapping", inode, 0, b""),
-        ("mark acknowledged", 0, 7, b""),
-        ("sync_dir", 0, 0, b""),
-    ]
-
-
-def test_the_failing_call_fails_once_or_always(path: Path) -> None:
-    once = FailingFs(SYSTEM_FS, Fault(at=2, errno=errno.ENOSPC, kinds=frozenset({"write_all"}), written=1))
-    file = once.open(path, write=True, create=True)
-    file.write_all([b"abc"], 0)
-    with pytest.raises(DiskFullError):
-        file.write_all([b"def"], 3)
-    assert file.pread(10, 0) == b"abcd"
-    file.write_all([b"def"], 3)
-    sticky = FailingFs(SYSTEM_FS, Fault(at=1, sticky=True, kinds=frozenset({"fdatasync"})))
-    file = sticky.open(path, write=True)
-    for _ in range(2):
-        with pytest.raises(SyncFailedError):
-            file.fdatasync()
-
-
-def test_the_failing_one_can_fail_in_the_sync_of_a_write(path: Path) -> None:
-    fs = FailingFs(SYSTEM_FS, Fault(at=2, written=None))
-    file = fs.open(path, write=True, create=True)
-    with pytest.raises(SyncFailedError):
-        file.write_and_sync([b"abc"], 0)
-    assert file.pread(10, 0) == b"abc"
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_is_named_until_its_name_stands_for_another_one(file: OsFile, path: Path) -> None:
-    inode = file.inode()
-    assert is_named(file, inode)
-    assert is_named(UnmappedFile(file), inode)
-    assert not is_named(file, inode + 1)
-    path.rename(path.with_name("elsewhere"))
-    assert not is_named(file, inode)
-    path.symlink_to("elsewhere")
-    assert not is_named(file, inode)
-    path.unlink()
-    path.write_bytes(b"")
-    assert not is_named(file, inode)
-
-
-@pytest.mark.parametrize("name", [b"h\xc3\xa9", b"\xff\xfe"])
-def test_a_file_is_named_by_any_bytes(tmp_path: Path, name: bytes) -> None:
-    file = SYSTEM_FS.open(tmp_path / os.fsdecode(name), write=True, create=True)
-    assert is_named(file, file.inode())
-
-
-def test_whether_a_file_of_another_file_system_is_named_is_not_told(file: OsFile, path: Path) -> None:
-    other = RecordingFs(SYSTEM_FS).open(path)
-    assert not is_named(other, file.inode())
