@@ -106,6 +106,7 @@ class Sharing:
             raise ConsumerStateError("topics are subscribed to: unsubscribe before you assign")
         owners = topic_partitions(partitions)
         self._positions.recall()
+        self._reading.drop(self._closed())
         self._reading.add(owners)
         self._reading.drop(self._reading.readers.keys() - set(owners))
         self._assigned = owners or None
@@ -174,9 +175,7 @@ class Sharing:
     def _share(self, *, has_changed: bool) -> None:
         if has_changed:
             self._topics_now = self._wanted.topics(self._topics)
-            # Logs of a deleted topic, which may exist again since.
-            closed = [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
-            if closed:
+            if closed := self._closed():
                 self._reading.drop(closed)
                 self._tell("on_partitions_lost", closed)
         membership = self._place.membership
@@ -189,6 +188,10 @@ class Sharing:
                 self._tell("on_partitions_lost", gone)
                 self._reading.drop(gone)
             self._gain(come)
+
+    def _closed(self) -> list[TopicPartition]:
+        """Those with the logs of a deleted topic, which may exist again since."""
+        return [owner for owner, reader in self._reading.readers.items() if reader.log.closed]
 
     def _share_with_group(self, membership: Membership, *, has_changed: bool) -> None:
         before = membership.owned

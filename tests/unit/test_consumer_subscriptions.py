@@ -11,6 +11,7 @@ import pytest
 
 import kstore
 from kstore import (
+    ClosedError,
     ConfigError,
     ConsumerStateError,
     NotALogError,
@@ -171,6 +172,20 @@ def test_a_partition_that_could_not_be_opened_is_read_when_it_can(tmp_path: Path
         there.unlink()
         aside.rename(there)
         assert offsets(reading.poll()) == {T0: [0], T1: [0], T2: [0]}
+
+
+def test_an_assignment_of_a_topic_that_exists_again_reads_its_new_log(store: Store) -> None:
+    fill(store, T0, 3)
+    with consumer(store) as reading:
+        reading.assign([T0])
+        assert offsets(reading.poll()) == {T0: [0, 1, 2]}
+        store.delete_topic("t")
+        store.create_topic("t")
+        fill(store, T0, 2)
+        with pytest.raises(ClosedError):
+            reading.poll()
+        reading.assign([T0])
+        assert offsets(reading.poll()) == {T0: [0, 1]}
 
 
 # --- a change of topics that fails ------------------------------------------------------------------------------------
