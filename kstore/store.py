@@ -465,8 +465,9 @@ class Store:
         """
         from kstore.backup.replicate import Replicator
 
+        others = [one for one in self._replicators if not one.closed]
         replicator = Replicator(self._topics, self._scheduler, target, **settings)
-        self._replicators = [one for one in self._replicators if not one.closed] + [replicator]
+        self._replicators = [*others, replicator]
         return replicator
 
     # --- close ------------------------------------------------------------------------------------------------------

@@ -190,6 +190,8 @@ def test_the_work_on_transactions_leaves_each_of_them_free(tmp_path: Path, tried
         at_every_place(coordinator.run_due, check, tried)
 
 
+# An interrupt while a generator is dropped: Python cannot raise it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("take", [lambda reading: reading.positions(), lambda reading: next(reading)])
 def test_a_call_of_a_consumer_leaves_it_to_other_threads(
     tmp_path: Path, take: Callable[[Consumer], object], tried: Tried
