@@ -133,6 +133,23 @@ class InterruptAfterCode(InterruptAt):
         return code
 
 
+class InterruptAtStart(InterruptAt):
+    """Like ``InterruptAt``, only as a function begins in a file of the package whose path contains ``part``: for calls
+    that wait in a loop, whose byte codes do not end."""
+
+    def __init__(self, number: int, part: str) -> None:
+        super().__init__(number)
+        self._part = part
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        file = frame.f_code.co_filename
+        if file.startswith(PACKAGE) and self._part in file and not in_finalizer(frame):
+            if self._left == 1:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, at its start"
+            self._count_line()
+        return None
+
+
 class InterruptWithin(InterruptAfterCode):
     """``InterruptAfterCode``, only in files whose paths contain one of ``parts``: others have their own tests."""
 

@@ -27,7 +27,7 @@ from kstore.producer._accumulate import Delivery
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.producer import Producer
 from kstore.producer.records import RecordMetadata
-from tests.crash.interrupted_life import InterruptWithin
+from tests.crash.interrupted_life import InterruptAtStart
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import Unthreaded, full_disk, producer_of, unthreaded
 
@@ -311,7 +311,7 @@ def test_records_linger_after_an_interrupted_flush(one: Unthreaded) -> None:
     one.linger()
     for number in count(1):
         one.producer.send("orders", b"v")
-        with InterruptWithin(number, "/producer/") as interrupted:
+        with InterruptAtStart(number, "/producer/") as interrupted:
             try:
                 one.producer.flush()
             except KeyboardInterrupt:
