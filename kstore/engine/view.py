@@ -41,7 +41,7 @@ from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage, walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpans, joined
 from kstore.rules.sequence import Producer
-from kstore.segment import UNINDEXED_BYTES, LogSegment, SegmentContext
+from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
@@ -52,6 +52,9 @@ __all__ = ["LogView"]
 
 # A listing that keeps changing is used after this many tries: each one was true when it was made.
 LISTINGS_MAX = 10
+# A broker creates the offset index of its active segment with the first entry (LazyIndex): until then there may be one
+# batch without it. A larger segment than this, which is above the size of any batch by default, has no writer.
+ACTIVE_UNINDEXED_BYTES_MAX = 2 << 20
 
 
 class TailMark(NamedTuple):
@@ -130,8 +133,7 @@ class LogView:
             return False
         if self.report.clean or segment is not self.segments.last:
             return True
-        # A writer creates them before the first append.
-        return segment.lacks_index and segment.size > UNINDEXED_BYTES
+        return segment.lacks_index and segment.size > ACTIVE_UNINDEXED_BYTES_MAX
 
     def write_indexes(self, segment: LogSegment, scanned: ScannedSegment, cut_count: int) -> bool:
         """Returns False: a view writes nothing, so a rebuilt index stays in memory."""

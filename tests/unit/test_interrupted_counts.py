@@ -19,6 +19,7 @@ import kstore
 from kstore.backup import moment
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.groups import MemoryGroup
+from kstore.engine.append import Headers
 from kstore.engine.growth import Growth
 from kstore.errors import TopicWaitTimeoutError
 from kstore.files import watch as watches
@@ -109,21 +110,26 @@ def test_waking_followers_leaves_the_lock_to_other_threads(tmp_path: Path, tried
         at_every_place(writer.growth.wake, check, tried)
 
 
+def hears_of_every_record(log: kstore.Log, headers: Headers, tried: Tried) -> None:
+    """Interrupts an append to ``log`` everywhere; its follower is told each time a record was left."""
+    log.append(b"the first one opens the segment")
+    writer = writer_of(log)
+    told = [writer.ends.high_watermark]
+    writer.watch_growth(lambda: told.append(writer.ends.high_watermark))
+
+    def check() -> None:
+        assert max(told) == writer.ends.high_watermark
+
+    at_every_place(lambda: log.append(b"x", headers=headers), check, tried)
+
+
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
 @pytest.mark.parametrize("headers", [(), [("h", b"x")]], ids=["short path", "general path"])
 def test_a_follower_hears_of_each_record_that_an_interrupted_append_has_left(
-    tmp_path: Path, durability: Durability, headers: list[tuple[str, bytes]], tried: Tried
+    tmp_path: Path, durability: Durability, headers: Headers, tried: Tried
 ) -> None:
     with kstore.Log(tmp_path / "orders-0", durability=durability) as log:
-        log.append(b"the first one opens the segment")
-        writer = writer_of(log)
-        told = [writer.ends.high_watermark]
-        writer.watch_growth(lambda: told.append(writer.ends.high_watermark))
-
-        def check() -> None:
-            assert max(told) == writer.ends.high_watermark
-
-        at_every_place(lambda: log.append(b"x", headers=headers), check, tried)
+        hears_of_every_record(log, headers, tried)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="shared locks are Linux's")
@@ -131,15 +137,7 @@ def test_a_follower_hears_of_each_record_that_an_interrupted_append_to_a_shared_
     tmp_path: Path, tried: Tried
 ) -> None:
     with kstore.Log(tmp_path / "orders-0", shared=True) as log:
-        log.append(b"the first one opens the segment")
-        writer = writer_of(log)
-        told = [writer.ends.high_watermark]
-        writer.watch_growth(lambda: told.append(writer.ends.high_watermark))
-
-        def check() -> None:
-            assert max(told) == writer.ends.high_watermark
-
-        at_every_place(lambda: log.append(b"x"), check, tried)
+        hears_of_every_record(log, (), tried)
 
 
 # --- locks that are only tried ----------------------------------------------------------------------------------------

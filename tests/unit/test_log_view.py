@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.engine import index_repairs
+from kstore.engine import index_repairs, view
 from kstore.engine.index_repairs import ScannedSegment, scan_segment
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
@@ -118,6 +118,11 @@ def test_a_copied_log_file_without_its_indexes_is_indexed_once(tmp_path: Path, m
 
     monkeypatch.setattr(index_repairs, "scan_segment", noted)
     (copied / name).write_bytes(data[:-1000])
+    with Log(copied, read_only=True) as log:
+        record = log.get(200)
+        assert record is not None
+        assert not scanned  # it may be a broker's active segment, whose index comes with the next batch
+    monkeypatch.setattr(view, "ACTIVE_UNINDEXED_BYTES_MAX", 4096)
     with Log(copied, read_only=True) as log:
         assert next(iter(log.read())).value == b"0" * 50
         assert not scanned  # the first record needs no index

@@ -195,7 +195,7 @@ def test_a_store_as_before_an_interrupted_round_gets_a_manifest(tmp_path: Path, 
 
 
 class InterruptedLock:
-    """A lock for which somebody waits until Ctrl-C."""
+    """A lock that is never free: Ctrl-C ends the wait for it."""
 
     def __enter__(self) -> None:
         raise KeyboardInterrupt
