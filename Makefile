@@ -15,7 +15,7 @@ help:
 	@echo "make demo-spark  a live producer and Spark streams killed half way, compared with plain Python (needs Java, 3 minutes)"
 	@echo "make test     the tests that show in a few minutes whether every promise holds"
 	@echo "make test-all  all tests but those of make interop and make soak"
-	@echo "make check    format, lint, types, layers"
+	@echo "make check    format, lint, types, layers, and that no run left its files in the root"
 	@echo "make docs     the documentation as a site, build/site"
 	@echo "make pictures  the pictures in the documents (needs a headless Chromium)"
 	@echo "make bench    speed, each line beside this machine's own limit"
@@ -54,6 +54,7 @@ test-all: $(call with,test-all)
 	$(RUN) -m pytest -q $(call hung_after,900) -n auto --dist loadscope -m "not soak and not interop" tests
 
 check: $(call with,lint)
+	$(RUN) -m tools.root_names
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/mypy
