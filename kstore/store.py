@@ -39,6 +39,7 @@ from kstore.logs.scheduler import Scheduler, TaskStatus
 from kstore.logs.tasks import StoreTasks
 from kstore.logs.topics import PartitionDescription, TopicDescription, Topics, TopicSummary
 from kstore.metrics import MetricValue, summed
+from kstore.producer.background import deliver_all
 from kstore.producer.parts import producer_parts
 from kstore.producer.producer import Producer
 from kstore.queue.of_store import StoreQueues
@@ -318,7 +319,7 @@ class Store:
     # --- producers --------------------------------------------------------------------------------------------------
 
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
-        """A producer of this store, with its own thread; close it before the store.
+        """A producer of this store, with its own thread. Close it before the store, which waits for it at most 10 s.
 
         ``settings`` are Kafka's producer settings in snake_case: see ``ProducerConfig``. Raises: ConfigError.
         """
@@ -498,7 +499,6 @@ class Store:
     def _close(self) -> None:
         """Every step can be repeated, after an interrupt."""
         topics = self._topics
-        is_first, topics.life.closed = not topics.life.closed, True
         failures: list[BaseException] = []
 
         def attempt(action: Callable[[], object]) -> None:
@@ -507,6 +507,9 @@ class Store:
             except BaseException as error:
                 failures.append(error)
 
+        if not topics.life.closed:
+            attempt(lambda: deliver_all(topics, "when their store was closed"))
+        is_first, topics.life.closed = not topics.life.closed, True
         try:
             # Running tasks continue: a compaction ends when its log is closed, and the rest finds no more logs.
             self._scheduler.end()

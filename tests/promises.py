@@ -34,6 +34,8 @@ PROMISES = {
     "unclean open": "an open after any unclean end syncs, drops the cache, reads again and checks every CRC",
     "one writer": "a second writer, kstore or a broker, gets LockedError at once; readers need no lock and never write",
     "fork": "a child's handles raise an error; the parent's keep working",
+    "program ends": "what send accepted is delivered at the end of a program, for 10 s, or its count is logged; "
+    "a fork writes it once",
     "clock": "clock jumps affect neither offsets nor reads",
     "hostile file": "a hostile segment file gives a typed error: no crash, no hang, no allocation beyond the cap",
     "whole or absent": "an append that any exception ends, KeyboardInterrupt and MemoryError too, is whole or absent",

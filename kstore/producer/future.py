@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from concurrent.futures import Future
 
+from kstore.errors import ForkedError
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 
 __all__ = ["RecordFuture"]
+
+# The state of a future that has its result, as concurrent.futures names it.
+FINISHED = "FINISHED"
 
 
 class RecordFuture(Future[RecordMetadata]):
@@ -17,6 +24,7 @@ class RecordFuture(Future[RecordMetadata]):
         super().__init__()
         self._delivery = delivery
         self.set_running_or_notify_cancel()
+        _known.add(self)
         delivery.add_callback(_Completion(self))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -47,3 +55,22 @@ class _Completion:
             self._future.set_result(metadata)
         else:
             self._future.set_exception(error)
+
+
+# --- forks ------------------------------------------------------------------------------------------------------------
+
+_known: weakref.WeakSet[RecordFuture] = weakref.WeakSet()
+
+
+def _fail_in_child() -> None:
+    """Ends the waits of a forked child, where no thread delivers: with ForkedError, by whatever function it waits."""
+    for future in list(_known):
+        # A thread of the parent may hold the lock, and its waiters and callbacks are the parent's.
+        future._condition = threading.Condition()
+        if future._state != FINISHED:
+            vars(future)["_done_callbacks"] = []
+            future._exception = ForkedError("the delivery belongs to the parent process, which writes the record")
+            future._state = FINISHED
+
+
+os.register_at_fork(after_in_child=_fail_in_child)

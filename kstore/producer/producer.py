@@ -3,13 +3,12 @@
 send         _accumulate    compiled: into the open batch of the partition; slow_path does the rest
 batches      outbox         accumulator has one queue a partition; buffer_pool lends the memory
 writes       sender         a thread that writes what is ready; queue_writer writes one queue
+ends         background     keeps what was accepted until it is delivered, also without its producer
 ids          transactions   producer ids, and the state of a transaction; the stamps of batches
 """
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
 import warnings
 import weakref
@@ -18,22 +17,21 @@ from datetime import datetime
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from kstore.clock import SystemClock
 from kstore.errors import (
     ClosedError,
     DeliveryError,
     InvalidRecordError,
-    KstoreError,
     SerializationError,
-    TransactionAbortedError,
     not_picklable,
 )
 from kstore.files._locks import block
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere
 from kstore.producer._accumulate import Deliveries, SendPath
+from kstore.producer.background import Background
 from kstore.producer.config import ProducerConfig
 from kstore.producer.parts import ProducerParts
 from kstore.producer.producer_metrics import producer_metrics, topic_metrics
@@ -45,11 +43,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 __all__ = ["Producer"]
-
-logger = logging.getLogger(__name__)
-
-# How long the interpreter's exit waits for records still in memory.
-EXIT_SECONDS: Final = 10.0
 
 
 class Producer(SendPath):
@@ -77,22 +70,10 @@ class Producer(SendPath):
         super().__init__(self._metadata.topics, self._slow_path, now_ms)
         self._run_bytes_max = self._outbox.accumulator.run_bytes_max
         self._opener = self._outbox.accumulator
-        # Whether a thread is in ``close``, and whether a ``close`` came to its end.
-        self._is_closing = False
-        self._is_ended = False
-        try:
-            self._topics.watch(self._metadata.note_change)
-            if self._outbox.is_threaded:
-                self._sender.start()
-            self._life.closed = False
-            self._is_plain = self._slow_path.is_plain
-            _live.add(self)
-        except BaseException:
-            # Its thread may run, after an interrupt.
-            self._outbox.abandon()
-            self._topics.unwatch(self._metadata.note_change)
-            self._life.closed = self._is_ended = True
-            raise
+        self._background = Background(parts)
+        self._background.begin()
+        self._is_plain = self._slow_path.is_plain
+        _live.add(self)
 
     def __repr__(self) -> str:
         return f"Producer({self.client_id!r}{', closed' if self.closed else ''})"
@@ -241,21 +222,7 @@ class Producer(SendPath):
         self._slow_path.check_open()
         self._refuse_in_callback("abort_transaction()")
         self._transactions.begin_end(commit=False)
-        self._abort()
-
-    def _abort(self, timeout: float | None = None) -> None:
-        """Raises: TimeoutError, and as ``abort_transaction``."""
-        self._outbox.accumulator.is_paused = True
-        cause = self._transactions.error
-        error = TransactionAbortedError("the transaction was aborted") if cause is None else cause
-        with self._counters.transaction_call("abort", self._clock):
-            self._sender.abandon(error)
-            if not self._outbox.drain(timeout):
-                raise TimeoutError(f"not all records could be dropped within {timeout} s")
-            # The caller aborts and so knows that its records are lost. Before the end: after an interrupt an abort can
-            # be repeated until then.
-            self._outbox.failures.take()
-            self._transactions.end(commit=False)
+        self._background.abort()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         """Commits a consumer group's offsets with the transaction: the next offsets to read, by partition.
@@ -323,35 +290,8 @@ class Producer(SendPath):
             return  # everything belongs to the parent
         if closed_elsewhere(lambda: self.close(timeout), self):
             return
-        # Nothing from here to the ``try`` can run a signal handler or another thread.
-        if self._is_closing or self._is_ended:
-            return
-        self._is_closing = True
-        try:
-            self._is_plain = False
-            self._life.closed = True
-            self._close(0.0 if self._sender.is_this_thread else timeout)
-            self._topics.unwatch(self._metadata.note_change)
-            self._slow_path.close()
-            _live.discard(self)
-            self._is_ended = True
-        finally:
-            self._is_closing = False
-        self._outbox.report_failures()
-
-    def _close(self, timeout: float | None) -> None:
-        """May be repeated after an interrupt."""
-        started = self._clock.monotonic()
-        if self._transactions.is_open:
-            try:
-                self._transactions.begin_end(commit=False)
-                if timeout != 0:
-                    self._abort(timeout)
-            except (KstoreError, OSError) as error:
-                logger.warning(
-                    "%s: its transaction is aborted when the store is next opened: %s", self.client_id, error
-                )
-        self._outbox.close(None if timeout is None else max(timeout - (self._clock.monotonic() - started), 0.0))
+        self._is_plain = False
+        self._background.close(timeout)
 
     def undelivered(self) -> dict[str, int]:
         """How many records have no result yet, by partition."""
@@ -384,7 +324,8 @@ class Producer(SendPath):
                 raise
 
     def __del__(self) -> None:
-        if getattr(self, "_is_ended", True) or self._life.forked:
+        background = getattr(self, "_background", None)  # None if its parts could not be made
+        if background is None or background.is_ended or self._life.forked:
             return
         try:
             if not self.closed:  # else its close was interrupted
@@ -392,14 +333,10 @@ class Producer(SendPath):
                     f"unclosed {self!r}: it is closed now, and delivers what it has", ResourceWarning, stacklevel=2
                 )
         finally:
-            # Its thread delivers everything, then ends. No lock is taken here: the garbage collector runs in any
-            # thread, also in one that holds the lock.
-            self._life.closed = True
-            self._outbox.abandon()
-            self._topics.unwatch(self._metadata.note_change)
+            background.drop()
 
 
-# --- forks, and the end of the process --------------------------------------------------------------------------------
+# --- forks ------------------------------------------------------------------------------------------------------------
 
 _live: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -411,23 +348,3 @@ def _refuse_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)
-
-
-@atexit.register
-def _deliver_at_exit() -> None:
-    """Delivers what is still in memory, for a limited time; logs what is lost."""
-    for producer in list(_live):
-        if producer._is_ended or producer._life.forked:
-            continue
-        lost: dict[str, int] = {}
-        try:
-            if not producer._outbox.drain(EXIT_SECONDS):
-                lost = producer.undelivered()
-            producer.close(0 if lost else EXIT_SECONDS)
-        except DeliveryError as error:
-            logger.error("%s: at exit: %s", producer.client_id, error)
-        except Exception:
-            logger.exception("%s: at exit", producer.client_id)
-        if lost:
-            counts = ", ".join(f"{count} of {name}" for name, count in sorted(lost.items()))
-            logger.error("%s: records were lost at exit: %s", producer.client_id, counts)

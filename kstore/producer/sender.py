@@ -74,6 +74,8 @@ class Sender:
         # The id of the sender's thread while it runs, else 0: the system gives it to another thread afterwards.
         self._thread_id = 0
         self._workers = WorkerPool(f"{name}-sync")
+        # Called by the thread as the last thing that it does.
+        self.on_end: Callable[[], None] | None = None
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -117,6 +119,12 @@ class Sender:
                 except BaseException:
                     pass  # a filter of the program's log, or a lack of memory
         self._workers.close()
+        on_end = self.on_end
+        if on_end is not None:
+            try:
+                on_end()
+            except BaseException:
+                logger.exception("%s: its end failed", self._name)
         self._thread_id = 0
 
     def join(self, timeout: float | None) -> bool:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import kstore
+from kstore.producer._accumulate import Delivery
+from kstore.producer.background import _deliver_at_exit
 from kstore.producer.interceptors import ProducerInterceptor
-from kstore.producer.producer import Producer, _deliver_at_exit
+from kstore.producer.producer import Producer
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store
 from tests.alarm import alarm
@@ -98,25 +100,34 @@ def test_a_close_that_is_interrupted_while_it_waits_waits_again(store: Store) ->
     assert delivery.result(0).offset == 1
 
 
+def closed_by_half(store: Store) -> tuple[Producer, Delivery]:
+    """A producer with one record, whose close was interrupted just after it refused further records."""
+    for number in count(1):
+        producer = store.producer(linger_ms=600_000)
+        delivery = producer.send("orders", b"v")
+        assert interrupted_close(producer, number).struck
+        if producer.closed:
+            assert not delivery.done()
+            return producer, delivery
+        producer.close()
+    raise AssertionError("unreachable")
+
+
 def test_what_an_interrupted_close_left_is_delivered_at_exit(store: Store) -> None:
-    producer = store.producer(linger_ms=600_000)
-    delivery = producer.send("orders", b"v")
-    assert interrupted_close(producer, 10).struck
-    assert producer.closed
+    producer, delivery = closed_by_half(store)
     _deliver_at_exit()
     assert delivery.done()
     assert not producer._sender.is_running
 
 
 def test_a_producer_whose_close_was_interrupted_may_be_forgotten(store: Store) -> None:
-    producer = store.producer(linger_ms=600_000)
-    delivery, thread = producer.send("orders", b"v"), producer._sender._thread
+    producer, delivery = closed_by_half(store)
+    thread = producer._sender._thread
     assert thread is not None
-    assert interrupted_close(producer, 10).struck
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         del producer
-    assert delivery.result(SECONDS_MAX).offset == 0
+    assert delivery.result(SECONDS_MAX).offset >= 0
     thread.join(SECONDS_MAX)
     assert not thread.is_alive()
 
