@@ -9,8 +9,10 @@ groups      consumer/of_store
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -25,9 +27,10 @@ from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
-from kstore.errors import ConfigError, not_picklable
+from kstore.errors import ConfigError, LockedError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
+from kstore.files.lock import is_held_here
 from kstore.files.paths import TopicPartition
 from kstore.files.remote import local_path
 from kstore.files.threads import closed_elsewhere, side_by_side
@@ -133,7 +136,8 @@ class Store:
         self._is_closing = False
         self._is_released = False
         self._scheduler = Scheduler(clock, threads=background and not read_only)
-        self._topics = Topics(
+        open_topics = partial(
+            Topics,
             self.path,
             {**LOG_DEFAULTS, **given},
             durability,
@@ -144,6 +148,11 @@ class Store:
             fs=fs,
             clock=clock,
         )
+        try:
+            self._topics = open_topics()
+        except LockedError:
+            _wait_for_dropped(self.path.absolute())
+            self._topics = open_topics()
         try:
             self._coordinator = StoreCoordinator(self._topics, self._scheduler)
             self._tasks = StoreTasks(self._topics, self._scheduler, self.config, self._coordinator.offsets.offset_at)
@@ -559,12 +568,33 @@ class Store:
     def __del__(self) -> None:
         topics = getattr(self, "_topics", None)  # None if the directory could not be opened
         if topics is not None and not (topics.life.closed or topics.read_only or topics.life.forked):
+            # It takes no lock: the garbage collector may have come inside one.
+            _dropped.add(topics.directory.path)
             warnings.warn(f"unclosed {self!r}: the next open has to recover its logs", ResourceWarning, stacklevel=2)
 
     if not TYPE_CHECKING:
         coordinator = Deprecated(
             lambda store: coordinator_of(store), "use producer(transactional_id=...), and Log.transactions"
         )
+
+
+# --- stores that were dropped -----------------------------------------------------------------------------------------
+
+# How long an open waits until a store of the same directory, which this process has dropped, is released.
+DROPPED_SECONDS = 10.0
+# The directories of stores that were dropped without close().
+_dropped: set[Path] = set()
+
+
+def _wait_for_dropped(path: Path) -> None:
+    """Waits until the garbage of this process no longer locks ``path``: a store that was dropped is released when it is
+    collected, after its producers have delivered. Returns at once if anything else has the lock."""
+    deadline = time.monotonic() + DROPPED_SECONDS
+    gc.collect()
+    while path in _dropped and is_held_here(path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
+    _dropped.discard(path)
 
 
 # --- for kstore's own use ---------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from kstore.files.fs import REFUSED_ERRNOS, storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 
-__all__ = ["DirectoryLock", "LockShare", "is_in_registry", "probe_lock"]
+__all__ = ["DirectoryLock", "LockShare", "is_held_here", "is_in_registry", "probe_lock"]
 
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -408,6 +408,12 @@ def _check_not_ours(fd: int, path: str, *, shared: bool) -> _FileId:
     if any(not (shared and held.shared) for held in _held.get(file_id, ())):
         raise LockedError(errno.EAGAIN, f"locked by this process ({os.getpid()}) already", path)
     return file_id
+
+
+def is_held_here(directory: PathLike) -> bool:
+    """Whether this process has the lock of ``directory``."""
+    with _mutex:
+        return _file_id(os.path.join(directory, LOCK)) in _held
 
 
 def _file_id(path: str) -> _FileId | None:

@@ -119,7 +119,9 @@ class Scheduler:
         """Needs the lock."""
         if lane not in self._threads:
             try:
-                self._threads[lane] = start_thread(_run_lane, weakref.ref(self), lane, name=f"{self._name}-{lane}")
+                self._threads[lane] = start_thread(
+                    _run_lane, weakref.ref(self), lane, self._lock, self._changed, name=f"{self._name}-{lane}"
+                )
             except ThreadStartError as error:
                 # The next request tries again; the present caller did not cause the failure.
                 self._note_failure(lane, error)
@@ -260,22 +262,19 @@ class Scheduler:
         # The threads hold this weakly, and check again from time to time.
         self._stopped = True
 
-    def _wait(self, lane: str) -> bool:
-        """Waits until a task of ``lane`` is due, at most for a limited time; False at the end."""
-        with self._lock:
-            if self._stopped:
-                return False
-            if all(task.lane != lane for task in self._tasks.values()):
-                self._threads.pop(lane, None)  # its tasks were removed
-                return False
-            now, due = self._clock.monotonic(), NEVER
-            for task in self._tasks.values():
-                if task.lane == lane:
-                    # Another thread that runs the task tells of its end just before it is free.
-                    due = min(due, now + BUSY_SECONDS if task.at_work.locked() else task.due)
-            if due > now:
-                self._changed.wait(min(due - now, LOOK_SECONDS))
-            return not self._stopped
+    def _seconds_left(self, lane: str) -> float | None:
+        """How long until a task of ``lane`` is due, 0 or less for now; None at the end of the lane. Needs the lock."""
+        if self._stopped:
+            return None
+        if all(task.lane != lane for task in self._tasks.values()):
+            self._threads.pop(lane, None)  # its tasks were removed
+            return None
+        now = self._clock.monotonic()
+        return min(
+            BUSY_SECONDS if task.at_work.locked() else task.due - now
+            for task in self._tasks.values()
+            if task.lane == lane
+        )
 
 
 # How long the thread of an unused scheduler lives on.
@@ -284,10 +283,19 @@ LOOK_SECONDS = 60.0
 BUSY_SECONDS = 0.05
 
 
-def _run_lane(owner: weakref.ref[Scheduler], lane: str) -> None:
+def _run_lane(owner: weakref.ref[Scheduler], lane: str, lock: threading.Lock, changed: Condition) -> None:
+    """The thread of a lane. It has the scheduler only while it works: so a store that was dropped is garbage."""
     while True:
+        with lock:
+            scheduler = owner()
+            seconds = None if scheduler is None else scheduler._seconds_left(lane)
+            scheduler = None
+            if seconds is None:
+                return
+            if seconds > 0:
+                changed.wait(min(seconds, LOOK_SECONDS))
+                continue
         scheduler = owner()
-        if scheduler is None or not scheduler._wait(lane):
-            return
-        scheduler.run_due(lane)
-        del scheduler
+        if scheduler is not None:
+            scheduler.run_due(lane)
+        scheduler = None

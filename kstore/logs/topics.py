@@ -117,14 +117,14 @@ class Topics:
         if not create:
             ensure_store(fs, path)
         flushes = Flushes(clock, scheduler)
-        if not read_only:
-            flushes.begin()
         # Held while topics are created, changed and deleted.
         self._lock = threading.RLock()
         self.directory: LogDirectory = LogDirectory(
             fs, path.absolute(), clock, file_mode=config.file_mode, read_only=read_only, shared=shared
         )
         try:
+            if not read_only:
+                flushes.begin()
             self.settings: TopicSettings = TopicSettings(self.directory, defaults, durability)
             self.logs: OpenLogs = OpenLogs(self.directory, self.settings, flushes)
             # Logs that were not closed cleanly, and are not known to be sound since.

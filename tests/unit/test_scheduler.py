@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.logs.scheduler import BUSY_SECONDS, Scheduler, TaskStatus
+from tests.crash.test_producer_races import until
 from tests.fake_clock import ManualClock
 from tests.unit.test_interrupted_counts import Tried, at_every_place
 
@@ -152,27 +154,38 @@ def test_an_interrupt_at_any_place_leaves_tasks_that_run_when_they_are_due(named
     at_every_place(act, check, tried)
 
 
-def test_a_thread_waits_while_another_one_runs_what_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_waits_while_another_one_runs_what_is_requested() -> None:
     scheduler, _ = manual()
-    waits: list[float] = []
-
-    class Changed:
-        def wait(self, seconds: float) -> None:
-            waits.append(seconds)
-
-        def notify_all(self) -> None:
-            pass
+    left: list[float | None] = []
 
     def run() -> None:
         scheduler.wake("work")
-        assert scheduler._wait("background")
+        with scheduler._lock:
+            left.append(scheduler._seconds_left("background"))
 
     scheduler.add("work", run, interval_seconds=None, lane="background")
-    monkeypatch.setattr(scheduler, "_changed", Changed())
     scheduler.run("work")
-    assert waits == [pytest.approx(BUSY_SECONDS)]
-    assert scheduler._wait("background")
-    assert len(waits) == 1, "it is due, and free"
+    assert left == [pytest.approx(BUSY_SECONDS)]
+    with scheduler._lock:
+        assert scheduler._seconds_left("background") == 0, "it is due, and free"
+
+
+def test_a_waiting_thread_does_not_keep_a_scheduler_that_was_dropped() -> None:
+    ran = threading.Event()
+
+    class Task:
+        def __call__(self) -> None:
+            ran.set()
+
+    task, scheduler = Task(), Scheduler(SYSTEM_CLOCK)
+    gone = weakref.ref(task)
+    scheduler.add("work", task, interval_seconds=1000.0, delay_seconds=0.0)
+    scheduler.start()
+    assert ran.wait(300)
+    thread = scheduler._threads["work"]
+    del task, scheduler
+    until(lambda: gone() is None)
+    assert thread.is_alive()
 
 
 def test_threads_run_what_is_due_and_outlive_what_it_raises() -> None:
