@@ -2,15 +2,16 @@
 
     id  name    bytes of a payload
      0  none    the records themselves
-     1  gzip    one RFC 1952 member
+     1  gzip    one RFC 1952 member; read: one or more, up to bytes that are no member's header
      2  snappy  xerial stream: magic 82 53 4e 41 50 50 59 00, int32 1, int32 1, then [int32 size][raw snappy block]...
-                of up to 32 KiB of input each; also read as one raw block, and as several consecutive streams
+                of up to 32 KiB of input each; read: also several streams, one raw block, and up to 3 bytes at the end
      3  lz4     frame of independent 64 KiB blocks without checksums or size; for magic 0 the header checksum is
-                computed over the frame magic too (KAFKA-3160), and not checked when read
-     4  zstd    one frame; magic 2 only
+                computed over the frame magic too (KAFKA-3160), and not checked when read; read: up to the end mark
+     4  zstd    one frame; magic 2 only; read: any number of frames, skippable ones too, of which the last may be cut
 
-Every ``decompress`` limits its output, compares every length with the available bytes before using it, and requires the
-input to end with the stream. The libraries are imported on first use.
+Every ``decompress`` limits its output and compares every length with the available bytes before using it. What it
+accepts after the first stream is what Kafka's own decoders accept there: the batch's CRC covers these bytes, and the
+record count says whether records are missing. The libraries are imported on first use.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ __all__ = ["CODECS", "CODECS_BY_NAME", "NO_CODEC", "Codec"]
 
 INT32 = struct.Struct(">i")
 GZIP_WINDOW_BITS = 31
+RAW_WINDOW_BITS = -15
+GZIP_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
+GZIP_HEADER_BYTES = 10
+GZIP_HEADER_CRC, GZIP_EXTRA, GZIP_TEXTS = 0x02, 0x04, (0x08, 0x10)
+GZIP_TRAILER = struct.Struct("<II")
+# Java examines no smaller rest than this after a member: it cannot be a whole one.
+GZIP_REST_BYTES_MIN = 19
 SNAPPY_MAGIC = bytes.fromhex("82534e4150505900")
 SNAPPY_HEADER = SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES = 32 * 1024
+SNAPPY_VERSION_POSITION, SNAPPY_VERSION_MIN = 8, 1
 # The value of a length field that is the start of a second stream's header.
 SNAPPY_MAGIC_AS_SIZE = INT32.unpack(SNAPPY_MAGIC[:4])[0]
 LZ4_FRAME_MAGIC = bytes.fromhex("04224d18")
@@ -53,6 +62,8 @@ ZSTD_WINDOW_BYTES_MAX = 1 << 27
 # 4 bytes of zstd can expand to 128 KiB: steps are small, so that one cannot exceed the limit by much.
 ZSTD_GROWTH_MAX = 32 << 10
 READ_BYTES_MIN, READ_BYTES_MAX = 16, 1 << 11
+# The first step into a later member or frame, which may be tiny: what follows it is copied, so steps double.
+PIECE_BYTES = 64
 # The name of the codec that does nothing.
 NO_CODEC = "none"
 
@@ -60,8 +71,8 @@ NO_CODEC = "none"
 class Codec(NamedTuple):
     """One row: ``compress(data, level)`` and ``decompress(data, size_max, magic)`` work on whole payloads.
 
-    ``level`` None is the default. ``decompress`` raises CorruptRecordError for anything but one whole stream, or more
-    than ``size_max`` bytes of output.
+    ``level`` None is the default. ``decompress`` raises CorruptRecordError for what Kafka does not decompress either,
+    and for more than ``size_max`` bytes of output.
     """
 
     id: int
@@ -94,18 +105,80 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gunzip(data: Buffer, size_max: int, magic: int) -> bytes:
-    stream = zlib.decompressobj(GZIP_WINDOW_BITS)
-    try:
-        result = stream.decompress(data, size_max + 1)
-    except zlib.error as error:
-        raise _bad("gzip", error) from None
-    if len(result) > size_max:
-        raise _too_large("gzip", size_max)
-    if not stream.eof:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    total, at = 0, _gzip_body(view, 0)
+    if at is None:
+        raise _bad("gzip", "no member header")
+    # Almost always the only one.
+    step = view.nbytes
+    while at is not None:
+        part, at = _inflate(view, at, step, size_max - total)
+        if part is None:
+            raise _too_large("gzip", size_max)
+        parts.append(part)
+        total += len(part)
+        step = PIECE_BYTES
+        at = _gzip_body(view, at) if view.nbytes - at >= GZIP_REST_BYTES_MIN else None
+    return b"".join(parts)
+
+
+def _gzip_body(view: memoryview, start: int) -> int | None:
+    """Where the compressed bytes of a member begin whose header is at ``start``; None if there is no whole header.
+
+    As in Java, flags that have no meaning are ignored.
+    """
+    at = start + GZIP_HEADER_BYTES
+    if at > view.nbytes or bytes(view[start : start + 3]) != GZIP_MAGIC_AND_METHOD:
+        return None
+    flags = view[start + 3]
+    if flags & GZIP_EXTRA:
+        at += 2 + int.from_bytes(view[at : at + 2], "little")
+    for flag in GZIP_TEXTS:
+        if flags & flag:
+            at = _after_zero(view, at)
+    if flags & GZIP_HEADER_CRC:
+        if at + 2 > view.nbytes or int.from_bytes(view[at : at + 2], "little") != zlib.crc32(view[start:at]) & 0xFFFF:
+            return None
+        at += 2
+    return at if at <= view.nbytes else None
+
+
+def _after_zero(view: memoryview, at: int) -> int:
+    """The position after the first zero from ``at`` on, or beyond the end."""
+    while at < view.nbytes:
+        found = bytes(view[at : at + PIECE_BYTES]).find(0)
+        if found >= 0:
+            return at + found + 1
+        at += PIECE_BYTES
+    return view.nbytes + 1
+
+
+def _inflate(view: memoryview, at: int, step: int, size_max: int) -> tuple[bytes | None, int]:
+    """The content of a gzip member whose compressed bytes begin at ``at``, None if too large; and where it ends."""
+    stream = zlib.decompressobj(RAW_WINDOW_BITS)
+    parts: list[bytes] = []
+    size = 0
+    while not stream.eof:
+        if at >= view.nbytes:
+            raise _bad("gzip", "it ends within the stream")
+        try:
+            part = stream.decompress(view[at : at + step], size_max - size + 1)
+        except zlib.error as error:
+            raise _bad("gzip", error) from None
+        size += len(part)
+        if size > size_max:
+            return None, at
+        parts.append(part)
+        at = min(at + step, view.nbytes)
+        step *= 2
+    content = b"".join(parts)
+    at -= len(stream.unused_data)
+    if view.nbytes - at < GZIP_TRAILER.size:
         raise _bad("gzip", "it ends within the stream")
-    if stream.unused_data:
-        raise _bad("gzip", f"{len(stream.unused_data)} bytes follow the stream")
-    return result
+    if GZIP_TRAILER.unpack_from(view, at) != (zlib.crc32(content), size & 0xFFFFFFFF):
+        raise _bad("gzip", "a bad checksum or size")
+    return content, at + GZIP_TRAILER.size
 
 
 def _snappy(data: Buffer, level: int | None) -> bytes:
@@ -127,19 +200,23 @@ def _unsnappy(data: Buffer, size_max: int, magic: int) -> bytes:
         return _unsnappy_block(view, size_max, 0)
     parts: list[bytes] = []
     size, at = 0, len(SNAPPY_HEADER)
-    while at < view.nbytes:
-        if view.nbytes - at < INT32.size:
-            raise _bad("snappy", f"{view.nbytes - at} bytes, expected the 4 of a block's size")
+    # Fewer bytes than a size has are ignored.
+    while view.nbytes - at >= INT32.size:
         (block_size,) = INT32.unpack_from(view, at)
-        if block_size == SNAPPY_MAGIC_AS_SIZE and bytes(view[at : at + len(SNAPPY_MAGIC)]) == SNAPPY_MAGIC:
+        if block_size == SNAPPY_MAGIC_AS_SIZE:
+            if view.nbytes - at < len(SNAPPY_HEADER):
+                raise _bad("snappy", "it ends within a stream's header")
+            # Of a later header only the version is checked, of the first one only the magic.
+            (version,) = INT32.unpack_from(view, at + SNAPPY_VERSION_POSITION)
+            if version < SNAPPY_VERSION_MIN:
+                raise _bad("snappy", f"a stream of version {version}, expected at least {SNAPPY_VERSION_MIN}")
             at += len(SNAPPY_HEADER)
             continue
         at += INT32.size
-        if not 0 <= block_size <= view.nbytes - at:
-            raise _bad("snappy", f"a block of {block_size} bytes, expected 0 to the {view.nbytes - at} that remain")
-        if block_size:
-            parts.append(_unsnappy_block(view[at : at + block_size], size_max, size))
-            size += len(parts[-1])
+        if not 0 < block_size <= view.nbytes - at:
+            raise _bad("snappy", f"a block of {block_size} bytes, expected 1 to the {view.nbytes - at} that remain")
+        parts.append(_unsnappy_block(view[at : at + block_size], size_max, size))
+        size += len(parts[-1])
         at += block_size
     return b"".join(parts)
 
@@ -206,9 +283,9 @@ def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
             raise _bad("lz4", "it ends without an end mark")
         size = int.from_bytes(view[at : at + 4], "little")
         at += 4
+        stored, size = bool(size & LZ4_STORED), size & ~LZ4_STORED
         if size == 0:
             break
-        stored, size = bool(size & LZ4_STORED), size & ~LZ4_STORED
         tail = 4 if block_checksums else 0
         if size > block_max or size + tail > view.nbytes - at:
             raise _bad("lz4", f"a block of {size} bytes, expected at most {min(block_max, view.nbytes - at)}")
@@ -231,9 +308,8 @@ def _unlz4(data: Buffer, size_max: int, magic: int) -> bytes:
         if total > size_max:
             raise _too_large("lz4", size_max)
         parts.append(block)
-    rest = view.nbytes - at - (4 if content_checksum else 0)
-    if rest:
-        raise _bad("lz4", f"{rest} bytes follow the end mark")
+    if content_checksum and view.nbytes - at < 4:
+        raise _bad("lz4", "it ends within the content's checksum")
     return b"".join(parts)
 
 
@@ -275,28 +351,31 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 def _unzstd(data: Buffer, size_max: int, magic: int) -> bytes:
     import zstandard
 
-    stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
     view = memoryview(data)
     # Not a list that is joined at the end: that takes the output's memory twice.
     output = io.BytesIO()
-    try:
-        # In small steps: the input of a step bounds its output, so the limit applies in time.
-        at = 0
-        while at < view.nbytes:
-            if stream.eof:
-                raise _bad("zstd", f"{view.nbytes - at} bytes follow the frame")
-            step = min(max((size_max - output.tell()) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), READ_BYTES_MAX)
-            part = stream.decompress(view[at : at + step])
-            at += step
-            if output.tell() + len(part) > size_max:
-                raise _too_large("zstd", size_max)
-            output.write(part)
-    except zstandard.ZstdError as error:
-        raise _bad("zstd", error) from None
-    if not stream.eof:
-        raise _bad("zstd", "it ends within the frame")
-    if stream.unused_data:
-        raise _bad("zstd", f"{len(stream.unused_data)} bytes follow the frame")
+    at = 0
+    step_max = READ_BYTES_MAX
+    while at < view.nbytes:
+        stream = decompressor.decompressobj()
+        is_first = at == 0
+        try:
+            while at < view.nbytes and not stream.eof:
+                # In small steps: the input of a step bounds its output, so the limit applies in time.
+                step = min(max((size_max - output.tell()) // ZSTD_GROWTH_MAX, READ_BYTES_MIN), step_max)
+                part = stream.decompress(view[at : at + step])
+                at = min(at + step, view.nbytes)
+                if output.tell() + len(part) > size_max:
+                    raise _too_large("zstd", size_max)
+                output.write(part)
+                step_max = min(2 * step_max, READ_BYTES_MAX)
+        except zstandard.ZstdError as error:
+            raise _bad("zstd", error) from None
+        if is_first and not stream.eof:
+            raise _bad("zstd", "it ends within the frame")
+        at -= len(stream.unused_data)
+        step_max = PIECE_BYTES
     return output.getvalue()
 
 
