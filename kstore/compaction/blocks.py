@@ -14,7 +14,6 @@ from kstore.indexes.offset_index import POSITION_MAX
 from kstore.record._compact import FilteredBatch, OffsetMap
 from kstore.record._runs import Run
 from kstore.record.batch import (
-    ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_DELETE_HORIZON,
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -23,7 +22,6 @@ from kstore.record.batch import (
     BATCH_HEADER_BYTES,
     CRC_START,
     LOG_OVERHEAD_BYTES,
-    MAGIC_V2,
     Batch,
     RecordBatch,
     batch_crc,
@@ -122,15 +120,12 @@ class BlockCleaner:
     def item(self, segment: LogSegment, position: int, batch: Batch) -> Item:
         if not isinstance(batch, RecordBatch):
             return Item(position, batch, b"", True)
-        payload: memoryview | bytes = batch.data[BATCH_HEADER_BYTES:]
-        if batch.attributes & ATTRIBUTE_CODEC and batch.record_count:
-            try:
-                limit = self._config.max_batch_bytes_uncompressed
-                payload = CODECS_BY_NAME[batch.codec].decompress(payload, limit, MAGIC_V2)
-            except CorruptDataError as error:
-                self.note_unreadable(batch, position, segment, error.reason)
-                return Item(position, batch, b"", False)
-        return Item(position, batch, payload, True)
+        try:
+            data, start, stop = batch.payload(self._config.max_batch_bytes_uncompressed)
+        except CorruptDataError as error:
+            self.note_unreadable(batch, position, segment, error.reason)
+            return Item(position, batch, b"", False)
+        return Item(position, batch, memoryview(data)[start:stop], True)
 
     def note_unreadable(self, batch: Batch, position: int, segment: LogSegment, reason: str) -> None:
         path = str(segment.path(LOG_SUFFIX))

@@ -382,7 +382,12 @@ class RecordBatch:
         return CODECS[codec_id]
 
     def payload(self, max_bytes_uncompressed: int) -> tuple[Buffer, int, int]:
-        """The uncompressed records: a buffer, and the positions between which they are in it."""
+        """The uncompressed records: a buffer, and the positions between which they are in it.
+
+        A batch that counts no records has none, whatever its codec and its bytes: Kafka does not look at them.
+        """
+        if not self.header.record_count:
+            return b"", 0, 0
         start = self._position + BATCH_HEADER_BYTES
         stop = self._position + self.size
         if not self.header.attributes & ATTRIBUTE_CODEC:

@@ -10,9 +10,12 @@
      .     4  key length      int32   -1 null; then the key
      .     4  value length    int32   -1 null; then the value
 
-A message whose attributes name a codec is a *wrapper*: its value is a compressed sequence of whole, uncompressed
-entries of the same version. In version 0 they carry absolute offsets; in version 1 relative ones, and the wrapper has
-the last one's offset (0 from an old producer: the inner ones are then absolute).
+A message whose attributes name a codec is a *wrapper*: its value is a compressed sequence of uncompressed entries. In a
+wrapper of version 0 they carry absolute offsets; in version 1 they are relative to a base that gives the last one the
+wrapper's offset (0 from an old producer: the base is then 0). An entry that is cut off ends the sequence, as in Kafka.
+
+The wrapper's version decides about offsets, each entry's own about its fields: brokers of 0.10 put messages of version
+0 into wrappers of version 1 when they compacted older topics (KAFKA-4298). Those have no timestamp in any wrapper.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class Message(NamedTuple):
 
     offset: int
     timestamp: int
+    timestamp_type: TimestampType
     key: bytes | None
     value: bytes | None
 
@@ -159,10 +163,9 @@ class LegacyBatch:
         max_bytes_uncompressed: int = MAX_BYTES_UNCOMPRESSED,
     ) -> Iterator[Record]:
         """The records with offsets in [first_offset, stop_offset), all checked before the iterator exists."""
-        kind = self.timestamp_type
         return iter(
             [
-                Record(message.offset, message.timestamp, kind, message.key, message.value)
+                Record(*message)
                 for message in self._messages(max_bytes_uncompressed)
                 if first_offset <= message.offset < stop_offset
             ]
@@ -203,7 +206,7 @@ class LegacyBatch:
     def _messages(self, size_max: int) -> list[Message]:
         key, value = _fields(self.data, self.magic, self._position)
         if not self.is_wrapper:
-            return [Message(self.last_offset, self.max_timestamp, key, value)]
+            return [Message(self.last_offset, self.max_timestamp, self.timestamp_type, key, value)]
         if not value:
             raise CorruptRecordError("a compressed message without a value", position=self._position)
         # Not at the top: only a wrapper needs the codecs' libraries.
@@ -214,23 +217,23 @@ class LegacyBatch:
 
     def _inner(self, data: memoryview) -> list[Message]:
         messages: list[Message] = []
-        append_time = self.max_timestamp if self.timestamp_type == LOG_APPEND_TIME else None
         at = 0
-        while at < data.nbytes:
+        while not _is_cut(data, at):
             try:
                 entry = parse_legacy(data, at)
                 entry.ensure_valid()
             except CorruptBatchError as error:
                 raise CorruptRecordError(f"inner message {len(messages)}: {error.reason}", position=at) from None
-            if entry.magic != self.magic:
-                raise CorruptRecordError(
-                    f"inner message of version {entry.magic} in a wrapper of version {self.magic}", position=at
-                )
             if entry.is_wrapper:
                 raise CorruptRecordError("a compressed message within a compressed one", position=at)
             key, value = _fields(entry.data, entry.magic, at)
-            timestamp = entry.max_timestamp if append_time is None else append_time
-            messages.append(Message(entry.last_offset, timestamp, key, value))
+            timestamp, timestamp_type = entry.max_timestamp, entry.timestamp_type
+            if entry.magic:
+                # The type is the wrapper's, and so is the time if the log set it.
+                timestamp_type = self.timestamp_type
+                if timestamp_type == LOG_APPEND_TIME:
+                    timestamp = self.max_timestamp
+            messages.append(Message(entry.last_offset, timestamp, timestamp_type, key, value))
             at += entry.size
         if not messages:
             raise CorruptRecordError("a compressed message without messages", position=self._position)
@@ -254,6 +257,14 @@ class LegacyBatch:
             return messages
         base = self.last_offset - last if self.last_offset else 0
         return [message._replace(offset=base + message.offset) for message in messages]
+
+
+def _is_cut(data: memoryview, at: int) -> bool:
+    """Whether the inner entry at ``at`` does not end in ``data``: Kafka ends there too (DataLogInputStream)."""
+    if data.nbytes - at < LOG_OVERHEAD_BYTES:
+        return True
+    (size,) = INT32.unpack_from(data, at + 8)
+    return bool(size >= SIZE_MIN[0] - LOG_OVERHEAD_BYTES and size > data.nbytes - at - LOG_OVERHEAD_BYTES)
 
 
 def _fields(entry: memoryview, magic: int, position: int) -> tuple[bytes | None, bytes | None]:

@@ -19,7 +19,6 @@ from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, Direc
 from kstore.record._codec import RecordCursor
 from kstore.record._runs import Run, RunCounts, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
-from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.control import ControlRecordType, parse_control_type
 from kstore.record.headers import CHUNK_BYTES as HEADER_CHUNK_BYTES
 from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_headers
@@ -553,9 +552,8 @@ def _note_records(records: RecordStats, batch: RecordBatch, observer: Observer |
     """Counts the records of a batch, and their bytes as stored and before compression."""
     header = batch.header
     stored = batch.data[BATCH_HEADER_BYTES:]
-    payload: memoryview | bytes = stored
-    if batch.codec_id:
-        payload = CODECS_BY_NAME[batch.codec].decompress(stored, READ_BATCH_BYTES_MAX, MAGIC_V2)
+    data, start, stop = batch.payload(READ_BATCH_BYTES_MAX)
+    payload = memoryview(data)[start:stop]
     counts = RunCounts()
     if counts.add_records(payload, header.record_count, header.last_offset_delta):
         records.take(counts, *counts.spreads()[2:])

@@ -99,9 +99,45 @@ def test_nested_compression_is_refused() -> None:
         list(parse_legacy(wrapper([inner], offset=0, codec="gzip")).records())
 
 
-def test_versions_are_not_mixed_within_a_set() -> None:
-    with pytest.raises(CorruptRecordError, match="inner message of version 0 in a wrapper of version 1"):
-        list(parse_legacy(wrapper([message(0, b"v", magic=0)], offset=0, codec="gzip")).records())
+@pytest.mark.parametrize("append_time", [False, True], ids=["create", "append"])
+def test_messages_of_version_0_in_a_wrapper_of_version_1_have_its_offsets_and_no_time(append_time: bool) -> None:
+    inner = [message(0, b"a", magic=0), message(3, b"b", magic=1, timestamp=TIME), message(4, None, magic=0)]
+    batch = parse_legacy(wrapper(inner, offset=14, codec="gzip", timestamp=TIME + 9, append_time=append_time))
+    kind, time = ("LogAppendTime", TIME + 9) if append_time else ("CreateTime", TIME)
+    assert [(r.offset, r.value, r.timestamp, r.timestamp_type) for r in batch.records()] == [
+        (10, b"a", -1, "NoTimestampType"),
+        (13, b"b", time, kind),
+        (14, None, -1, "NoTimestampType"),
+    ]
+    assert list(batch.offsets_and_timestamps()[1]) == [-1, time, -1]
+
+
+def test_messages_of_version_1_in_a_wrapper_of_version_0_have_absolute_offsets_and_their_times() -> None:
+    inner = [message(10, b"a", magic=1, timestamp=TIME), message(14, b"b", magic=0)]
+    batch = parse_legacy(wrapper(inner, offset=14, codec="gzip", magic=0))
+    assert [(r.offset, r.timestamp, r.timestamp_type) for r in batch.records()] == [
+        (10, TIME, "NoTimestampType"),
+        (14, -1, "NoTimestampType"),
+    ]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_that_is_cut_off_ends_a_compressed_set(magic: int) -> None:
+    inner = [message(o, b"v%d" % o, magic=magic, timestamp=TIME) for o in range(3)]
+    for size in range(len(inner[2])):
+        batch = parse_legacy(wrapper([*inner[:2], inner[2][:size]], offset=1, codec="gzip", magic=magic))
+        assert batch.values() == [b"v0", b"v1"], size
+    with pytest.raises(CorruptRecordError, match="without messages"):
+        list(parse_legacy(wrapper([inner[2][:-1]], offset=0, codec="gzip", magic=magic)).records())
+
+
+@pytest.mark.parametrize("size", [13, 0, -1, -(2**31)])
+def test_an_inner_message_that_is_smaller_than_any_is_refused_even_at_the_end(size: int) -> None:
+    rest = struct.pack(">qi", 1, size)
+    with pytest.raises(CorruptRecordError, match="inner message 1"):
+        list(parse_legacy(wrapper([message(0, b"v"), rest + bytes(40)], offset=0, codec="gzip")).records())
+    with pytest.raises(CorruptRecordError, match="inner message 1"):
+        list(parse_legacy(wrapper([message(0, b"v"), rest], offset=0, codec="gzip")).records())
 
 
 def test_a_damaged_inner_message_is_refused() -> None:
