@@ -1,12 +1,12 @@
 """The state of a queue's items according to its journal. No I/O, no clock, no threads.
 
-An offset identifies an item. Everything below ``floor`` is done, and above it whatever is in ``done``. If an item was
-copied to the end, either the original counts or the copy: the copy does from the event on that says so.
+An offset identifies an item. Everything below ``floor`` is done, and above it whatever is in ``done`` or ``done_runs``.
+If an item was copied to the end, either the original counts or the copy: the copy does from the event on that says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from kstore.queue.events import (
@@ -26,6 +26,7 @@ from kstore.queue.events import (
 )
 from kstore.queue.leases import Claim, Lease, Leases, Retry
 from kstore.queue.offsets import OffsetSet
+from kstore.queue.runs import OffsetRuns
 from kstore.queue.waiting import Waiting
 
 __all__ = ["OF_SNAPSHOT", "KnownItems"]
@@ -33,6 +34,8 @@ __all__ = ["OF_SNAPSHOT", "KnownItems"]
 # The owner in events of snapshots and late events of a lease: only their counts may change what is known.
 OF_SNAPSHOT = 2**64 - 1
 NO_BOOT = (0, 0)
+# As many items in a row, or more, are a run: what an event says takes little more memory than the event.
+RUN_COUNT_MIN = 8
 
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
@@ -45,8 +48,10 @@ class KnownItems(Generic[LeaseT]):
         self.is_shared = is_shared
         self.floor: int = 0
         self.done: set[int] = set()
-        # Offsets from the position on that hold no item, such as markers and aborted items; none of them is in
-        # ``done``. Complete below ``counted_end``.
+        # More of them, none of which is in ``done``.
+        self.done_runs: OffsetRuns = OffsetRuns()
+        # Offsets from the position on that hold no item, such as markers and aborted items; none of them is
+        # done. Complete below ``counted_end``.
         self.absent: OffsetSet = OffsetSet()
         self.counted_end: int = 0
         # The offset of the next item to read.
@@ -89,7 +94,7 @@ class KnownItems(Generic[LeaseT]):
         )
         if kind == DONE:
             first, count = row
-            self.finish(range(first, first + count))
+            self.finish_range(first, first + count)
         elif kind == ACKED:
             self._acked(*row)
         elif kind == RETRY:
@@ -130,6 +135,7 @@ class KnownItems(Generic[LeaseT]):
         self.position = max(self.position, floor)
         for known in (self.done, self.damaged, self.busy):
             known.difference_update([offset for offset in known if offset < floor])
+        self.done_runs.keep_from(floor)
         tables: list[dict[int, Any]] = [self.retries, self.moved, self.claims, self.unnoted]
         for table in tables:
             for offset in [offset for offset in table if offset < floor]:
@@ -147,6 +153,7 @@ class KnownItems(Generic[LeaseT]):
         self.floor = min(self.floor, end)
         self.position = min(self.position, end)
         self.done = {offset for offset in self.done if offset < end}
+        self.done_runs.keep_below(end)
         self.absent, self.counted_end = OffsetSet(), 0
         tables: list[dict[int, Any]] = [self.retries, self.moved, self.claims]
         for table in tables:
@@ -160,9 +167,8 @@ class KnownItems(Generic[LeaseT]):
     @property
     def known_end(self) -> int:
         """The end of the items that the journal knows."""
-        return max(
-            self.floor, self.gap_end, 1 + max(max(table, default=-1) for table in (self.done, self.retries, self.moved))
-        )
+        known = max(max(table, default=-1) for table in (self.done, self.retries, self.moved))
+        return max(self.floor, self.gap_end, 1 + known, *self.done_runs.borders[-1:])
 
     # --- leases -----------------------------------------------------------------------------------------------------
 
@@ -251,12 +257,12 @@ class KnownItems(Generic[LeaseT]):
         self._move(old, new)
 
     def _acked(self, first: int, count: int) -> None:
-        acked = range(first, first + count)
-        late = {offset for offset in acked if self.is_done(offset)}
+        stop = first + count
+        # They were copied in the meantime, because their leases were over.
+        late = [new for new, old in self.moved.items() if first <= old < stop and self.is_done(old)]
         if late:
-            # They were copied in the meantime, because their leases were over.
-            self.finish([new for new, old in self.moved.items() if old in late])
-        self.finish(acked)
+            self.finish(late)
+        self.finish_range(first, stop)
 
     def _make_count(self, moves: Sequence[tuple[int, int]]) -> None:
         """Makes copies count in place of their originals, and wait if they were read. ``moves``: original and copy.
@@ -302,7 +308,15 @@ class KnownItems(Generic[LeaseT]):
     # --- done -------------------------------------------------------------------------------------------------------
 
     def is_done(self, offset: int) -> bool:
-        return offset < self.floor or offset in self.done
+        if offset < self.floor or offset in self.done:
+            return True
+        runs = self.done_runs
+        return offset in runs if runs.borders else False
+
+    @property
+    def done_count(self) -> int:
+        """The number of items above the floor that are done."""
+        return len(self.done) + self.done_runs.count
 
     def is_live(self, offset: int, moved_from: int | None) -> bool:
         """Whether an item is not done, and no copy without effect."""
@@ -314,18 +328,37 @@ class KnownItems(Generic[LeaseT]):
 
     def finish(self, offsets: Iterable[int]) -> None:
         """Marks items as done and forgets everything else about them."""
-        done, absent = self.done, self.absent
+        done, runs, absent = self.done, self.done_runs, self.absent
         for offset in offsets:
             if offset >= self.floor:
-                done.add(offset)
+                if not runs.borders or offset not in runs:
+                    done.add(offset)
                 if absent:
                     absent.discard(offset)
                 if self.busy or self._knows_more():
                     self._forget(offset)
         self._advance()
 
+    def finish_range(self, first: int, stop: int) -> None:
+        """``finish``, for the items from ``first`` to below ``stop``, whatever their number."""
+        first = max(first, self.floor)
+        if stop - first < RUN_COUNT_MIN:
+            self.finish(range(first, stop))
+            return
+        # First: they are done from here on, wherever an interrupt comes. Each step can be repeated.
+        self.done_runs.add(first, stop)
+        self.done.difference_update(_within(self.done, first, stop))
+        if self.absent:
+            self.absent.remove_range(first, stop)
+        if self.busy or self._knows_more():
+            tables: list[Collection[int]] = [self.retries, self.unnoted, self.moved, self.unconfirmed, self._copies]
+            tables += [self.claims, self.busy, self._waits]
+            for offset in sorted({offset for table in tables for offset in _within(table, first, stop)}):
+                self._forget(offset)
+        self._advance()
+
     def finish_fast(self, offsets: Sequence[int]) -> None:
-        """``finish``, for many items."""
+        """``finish``, for many items, none of which is in a run that is done."""
         # The floor may have passed some since they were checked: their log's start has moved.
         is_past = min(offsets, default=self.floor) < self.floor
         if is_past or self.is_shared or self._knows_more():
@@ -337,16 +370,18 @@ class KnownItems(Generic[LeaseT]):
         self._advance()
 
     def finish_run(self, first: int, count: int) -> None:
-        """``finish``, for ``count`` items from ``first`` on, none of which is held."""
+        """``finish``, for ``count`` items from ``first`` on, none of which is held or done."""
         is_past = first < self.floor
         if is_past or self.is_shared or self._knows_more():
-            self.finish(range(first, first + count))
+            self.finish_range(first, first + count)
             return
         if first == self.floor:
             self.floor = first + count
-        else:
+        elif count < RUN_COUNT_MIN:
             self.done.update(range(first, first + count))
-        if self.done or self.absent:
+        else:
+            self.done_runs.add(first, first + count)
+        if self.done or self.done_runs.borders or self.absent:
             self._advance()
 
     def count_gap(self, first: int, stop: int) -> None:
@@ -356,9 +391,10 @@ class KnownItems(Generic[LeaseT]):
             return
         self.absent.add_range(first, stop)
         # Another process may have read past them, and marked them as done in a snapshot.
-        for offset in range(first, stop) if self.done else ():
-            if offset in self.done:
-                self.absent.discard(offset)
+        for offset in _within(self.done, first, stop):
+            self.absent.discard(offset)
+        for run in self.done_runs:
+            self.absent.remove_range(max(run[0], first), min(run[1], stop))
         self._advance()
 
     def _forget(self, offset: int) -> None:
@@ -375,20 +411,34 @@ class KnownItems(Generic[LeaseT]):
             self.unconfirmed.pop(copy, None)
             if copy >= self.floor:
                 # Not ``finish``, which raises the floor: the call after an interrupt would take ``offset`` for done.
-                self.done.add(copy)
+                if copy not in self.done_runs:
+                    self.done.add(copy)
                 self.absent.discard(copy)
                 self._forget(copy)
             copies.discard(copy)  # last: the call after an interrupt finds it again
         self._copies.pop(offset, None)
 
     def _advance(self) -> None:
-        floor, done, absent = self.floor, self.done, self.absent
-        while floor in done or (absent and floor in absent):
-            # The floor comes first: an interrupt is served after a call, and must not undo what is done.
-            self.floor = floor + 1
-            done.discard(floor)
-            floor += 1
+        floor, done, runs, absent = self.floor, self.done, self.done_runs, self.absent
+        while True:
+            while floor in done or (absent and floor in absent):
+                # The floor comes first: an interrupt is served after a call, and must not undo what is done.
+                self.floor = floor + 1
+                done.discard(floor)
+                floor += 1
+            # A run may lie below the floor if an interrupt came before it was removed.
+            if not runs.borders or runs.borders[0] > floor:
+                break
+            self.floor = floor = max(floor, runs.borders[1])
+            runs.keep_from(floor)
         if absent:
             absent.keep_from(floor)
         if self.position < floor:
             self.position = floor
+
+
+def _within(offsets: Collection[int], first: int, stop: int) -> list[int]:
+    """Those from ``first`` to below ``stop``; looks at the fewer ones."""
+    if stop - first < len(offsets):
+        return [offset for offset in range(first, stop) if offset in offsets]
+    return [offset for offset in offsets if first <= offset < stop]

@@ -5,6 +5,8 @@ A queue fed by transactions has about as many markers as items; a ``set`` of the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 __all__ = ["OffsetSet"]
 
 # Offsets of one block share an int of this many bits, so that a change copies 128 bytes.
@@ -27,6 +29,12 @@ class OffsetSet:
     def __contains__(self, offset: int) -> bool:
         return bool(self._blocks.get(offset >> BLOCK_BITS, 0) >> offset % BLOCK_SIZE & 1)
 
+    def __iter__(self) -> Iterator[int]:
+        for number, bits in self._blocks.items():
+            for at in range(BLOCK_SIZE):
+                if bits >> at & 1:
+                    yield number * BLOCK_SIZE + at
+
     def add_range(self, first: int, stop: int) -> None:
         """Adds the offsets from ``first`` to below ``stop``."""
         while first < stop:
@@ -40,6 +48,14 @@ class OffsetSet:
         number, at = divmod(offset, BLOCK_SIZE)
         if bits := self._blocks.get(number, 0):
             self._set(number, bits & ~(1 << at))
+
+    def remove_range(self, first: int, stop: int) -> None:
+        """Removes the offsets from ``first`` to below ``stop``."""
+        edges = [first >> BLOCK_BITS, (stop - 1) >> BLOCK_BITS]
+        for number in [number for number in self._blocks if edges[0] <= number <= edges[1]] if first < stop else ():
+            start = number * BLOCK_SIZE
+            kept = (1 << max(first - start, 0)) - 1 | -1 << min(stop - start, BLOCK_SIZE)
+            self._set(number, self._blocks[number] & kept)
 
     def keep_from(self, start: int) -> None:
         """Removes the offsets below ``start``."""

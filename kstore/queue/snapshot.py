@@ -6,10 +6,11 @@ A snapshot is one record or more; each starts with an event that names its snaps
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from kstore.queue.events import (
+    COUNT_MAX,
     DONE,
     FLOOR,
     GAP,
@@ -36,7 +37,7 @@ def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
     groups: list[tuple[bytes, Sequence[tuple[int, ...]]]] = [
         (MOVED, sorted((old, new) for new, old in state.moved.items())),
         (FLOOR, [(state.floor,)]),
-        (DONE, ranges_of(state.done)),
+        (DONE, sorted([*ranges_of(state.done), *_rows_of(state.done_runs)])),
         (GAP, [(state.gap_end,)] if state.gap_end else []),
         (
             RETRY,
@@ -60,6 +61,12 @@ def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
         encode_events(SNAPSHOT, [(as_of, name, part, len(values), *state.boot)]) + value
         for part, value in enumerate(values)
     ]
+
+
+def _rows_of(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for first, stop in runs:
+        for at in range(first, stop, COUNT_MAX):
+            yield at, min(stop - at, COUNT_MAX)
 
 
 def last_snapshot(records: Iterable[Sequence[Event]], start: int) -> tuple[int, list[Event]] | None:

@@ -53,7 +53,7 @@ class QueueSpace:
         state = self._core.state
         return (
             state.floor >= self._floor_due
-            or len(state.done) >= self._done_due > 0
+            or state.done_count >= self._done_due > 0
             or self._core.journal.size >= SEGMENT_BYTES
         )
 
@@ -93,10 +93,10 @@ class QueueSpace:
             if stop == OFFSET_MAX:
                 # It may be full soon; the number of its items says how soon.
                 step = min(LOOK_COUNT, (items.high_watermark - items.start_offset) // 8 + 1)
-                self._floor_due, self._done_due = state.floor + step, len(state.done) + step
+                self._floor_due, self._done_due = state.floor + step, state.done_count + step
             else:
                 count = stop - items.start_offset
-                self._floor_due, self._done_due = stop, max(len(state.done) * 5 // 4, count // 2, 1)
+                self._floor_due, self._done_due = stop, max(state.done_count * 5 // 4, count // 2, 1)
 
     def rewrite(self) -> None:
         """Rewrites the journal. Raises: DiskFullError, StorageError."""
@@ -118,7 +118,7 @@ class QueueSpace:
         try:
             with core.lock:
                 # A segment with many such items counts too, if enough items after it are done.
-                count = max(stop - start, len(state.done))
+                count = max(stop - start, state.done_count)
                 count_max = min(int(count * MOVED_SHARE_MAX), MOVED_COUNT_MAX)
                 found = state.movable(stop, count_max)
                 if not found:

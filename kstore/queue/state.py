@@ -75,7 +75,11 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
     def skip_to(self, offset: int) -> None:
         """Notes that the offsets from the position to ``offset`` hold no item: markers, aborted transactions."""
         if self.position < offset:
-            self.finish(gap for gap in range(self.position, offset) if gap not in self.damaged)
+            first = self.position
+            for unreadable in sorted(each for each in self.damaged if first <= each < offset):
+                self.finish_range(first, unreadable)
+                first = unreadable + 1
+            self.finish_range(first, offset)
             self.position = max(self.position, offset)
 
     def damage(self, first: int, last: int) -> None:
@@ -267,7 +271,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
         If the log may have markers or aborted transactions, offsets above ``counted_end`` count as items.
         """
-        return max(end - self.floor - len(self.done) - len(self.absent), 0)
+        return max(end - self.floor - self.done_count - len(self.absent), 0)
 
     @property
     def delayed_count(self) -> int:
@@ -277,7 +281,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
 
     def undone(self, stop: int) -> Iterator[int]:
         """The items below ``stop`` and below the position that are not done."""
-        return (offset for offset in range(self.floor, min(stop, self.position)) if offset not in self.done)
+        gaps = self.done_runs.gaps(self.floor, min(stop, self.position))
+        return (offset for first, after in gaps for offset in range(first, after) if offset not in self.done)
 
     def movable(self, stop: int, count_max: int) -> list[int]:
         """The undone items below ``stop``, if all of them may be copied and they are at most ``count_max``; else []."""
@@ -299,7 +304,10 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         self._find_order()
         assert 0 <= self.floor <= self.position, (self.floor, self.position)
         assert all(offset > self.floor for offset in self.done), (self.floor, sorted(self.done)[:3])
-        assert not any(offset in self.absent for offset in self.done), "what is done is counted as absent"
+        runs = list(self.done_runs)
+        assert all(self.floor < first < stop for first, stop in runs), (self.floor, runs[:3])
+        assert not any(offset in self.done_runs for offset in self.done), "what is done is counted twice"
+        assert not any(self.is_done(offset) for offset in self.absent), "what is done is counted as absent"
         leased = [lease.offset for lease in self.leases.held()]
         assert len(leased) == len(set(leased)), "an item is leased twice"
         assert not any(self.is_done(offset) for offset in leased), "what is done is leased"
