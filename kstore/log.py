@@ -363,6 +363,7 @@ class Log:
             isolation_level: "read_committed" leaves out aborted transactions and stops at the last stable offset.
             on_corrupt: at a damaged batch "raise" a CorruptBatchError (default), or "skip" it.
             headers_type: "list", of structs (default), or "map".
+            header_keys: "string" (default), with U+FFFD for what is not UTF-8, or "binary".
             binary_type: "binary" (default), in chunks of less than 2 GiB, or "large_binary".
             timestamp_unit: "ms" (default) or "us".
 

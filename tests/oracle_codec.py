@@ -20,6 +20,7 @@ __all__ = [
     "decode_record",
     "decode_records",
     "encode",
+    "text_or_bytes",
     "varint",
 ]
 
@@ -37,7 +38,7 @@ class OracleRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: tuple[tuple[str | bytes, bytes | None], ...] = ()
 
 
 class OracleBatch(NamedTuple):
@@ -106,13 +107,16 @@ def encode_record(record: OracleRecord, base_offset: int, base_timestamp: int) -
     body += nullable(record.value)
     body += varint(len(record.headers))
     for key, value in record.headers:
-        body += nullable(key.encode())
+        body += nullable(key if isinstance(key, bytes) else key.encode())
         body += nullable(value)
     return varint(len(body)) + body
 
 
-def encode(batch: OracleBatch) -> bytes:
-    """The bytes of ``batch``; fields that are None are taken from the records."""
+def encode(batch: OracleBatch, *, payload: bytes | None = None, count: int | None = None) -> bytes:
+    """The bytes of ``batch``; fields that are None are taken from the records.
+
+    ``payload`` and ``count`` take the place of the records' bytes and number.
+    """
     timestamps = [record.timestamp for record in batch.records]
     base_timestamp = batch.base_timestamp
     if base_timestamp is None:
@@ -123,7 +127,9 @@ def encode(batch: OracleBatch) -> bytes:
     last_offset_delta = batch.last_offset_delta
     if last_offset_delta is None:
         last_offset_delta = batch.records[-1].offset - batch.base_offset
-    records = b"".join([encode_record(record, batch.base_offset, base_timestamp) for record in batch.records])
+    records = payload
+    if records is None:
+        records = b"".join([encode_record(record, batch.base_offset, base_timestamp) for record in batch.records])
     covered = struct.pack(
         ">hiqqqhii",
         batch.attributes,
@@ -133,7 +139,7 @@ def encode(batch: OracleBatch) -> bytes:
         batch.producer_id,
         batch.producer_epoch,
         batch.base_sequence,
-        len(batch.records),
+        len(batch.records) if count is None else count,
     )
     covered += records
     size = 4 + 1 + 4 + len(covered)
@@ -141,6 +147,14 @@ def encode(batch: OracleBatch) -> bytes:
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def text_or_bytes(data: bytes) -> str | bytes:
+    """A header's key: text, or its bytes if they are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 class Reader:
@@ -170,12 +184,8 @@ class Reader:
         size = self.varint(32)
         return None if size < 0 else self.take(size)
 
-    def text(self) -> str:
-        data = self.take(self.varint(32))
-        try:
-            return data.decode()
-        except UnicodeDecodeError as error:
-            raise OracleError("not UTF-8") from error
+    def text(self) -> str | bytes:
+        return text_or_bytes(self.take(self.varint(32)))
 
     def end(self) -> None:
         if self.position != len(self.data):
@@ -217,7 +227,8 @@ def decode(data: bytes) -> OracleBatch:
     )
     if attributes & 7:
         raise OracleError("compressed")
-    records = decode_records(data[61:], count, base_offset, base_timestamp)
+    # Without records Kafka does not look at the rest.
+    records = decode_records(data[61:], count, base_offset, base_timestamp) if count else ()
     if attributes & 8:
         records = tuple([record._replace(timestamp=max_timestamp) for record in records])
     return OracleBatch(

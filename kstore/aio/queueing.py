@@ -32,7 +32,7 @@ class _Put(NamedTuple):
     item: bytes
     delay: float
     key: bytes | None
-    headers: Headers
+    headers: tuple[tuple[str | bytes, bytes | None], ...]
 
 
 def _size_of(put: _Put) -> int:

@@ -73,4 +73,4 @@ def _size(data: bytes | None) -> int:
 
 
 def _headers(record: Record, null: bytes) -> bytes:
-    return b",".join(name.encode() + b"=" + (null if value is None else value) for name, value in record.headers)
+    return b",".join(name + b"=" + (null if value is None else value) for name, value in record.header_bytes)

@@ -63,7 +63,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Appends", "Headers"]
 
-Headers: TypeAlias = "Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]"
+Headers: TypeAlias = (
+    "Mapping[str, Buffer | None] | Mapping[bytes, Buffer | None] | Iterable[tuple[str | Buffer, Buffer | None]]"
+)
 
 
 class Appends:

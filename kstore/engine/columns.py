@@ -19,6 +19,7 @@ from kstore.record.columns import (
     ArrowDecoder,
     BinaryType,
     ColumnOptions,
+    HeaderKeys,
     HeadersType,
     TimestampUnit,
     import_pyarrow,
@@ -59,6 +60,7 @@ class ReadOptions(TypedDict, total=False):
     isolation_level: IsolationLevel
     on_corrupt: OnCorrupt
     headers_type: HeadersType
+    header_keys: HeaderKeys
     binary_type: BinaryType
     timestamp_unit: TimestampUnit
 
@@ -120,7 +122,7 @@ class Rows(NamedTuple):
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
     timestamps: Sequence[int] | None
-    headers: Sequence[Sequence[tuple[str, bytes | None]] | None] | None
+    headers: Sequence[Sequence[tuple[str | bytes, bytes | None]] | None] | None
 
 
 def arrow_batches(log: LogReads, start: int | None, stop: int | None, options: ArrowOptions) -> ArrowBatches:
@@ -258,7 +260,7 @@ def _timestamps(table: pa.Table, now_ms: Callable[[], int]) -> list[int] | None:
     return [now if each is None else each for each in found]
 
 
-def _headers(table: pa.Table) -> list[list[tuple[str, bytes | None]] | None] | None:
+def _headers(table: pa.Table) -> list[list[tuple[str | bytes, bytes | None]] | None] | None:
     pa = import_pyarrow()
     column = table.column("headers")
     kind = column.type
@@ -276,30 +278,31 @@ def _headers(table: pa.Table) -> list[list[tuple[str, bytes | None]] | None] | N
     )
     if not is_known:
         raise InvalidRecordError(f"column 'headers' is {kind}, expected a list of structs of key and value, or a map")
-    pairs: list[list[tuple[str, bytes | None]] | None] = []
-    for listed in column.to_pylist():
+    pairs: list[list[tuple[str | bytes, bytes | None]] | None] = []
+    try:
+        rows = column.to_pylist()
+    except UnicodeDecodeError:
+        raise InvalidRecordError("a header's key is a string that is not UTF-8, expected binary") from None
+    for listed in rows:
         if listed is None:
             pairs.append(None)
         elif is_map:
-            pairs.append([(_text(key), _encoded(value)) for key, value in listed])
+            pairs.append([(_named(key), _encoded(value)) for key, value in listed])
         else:
             pairs.append([_header(header) for header in listed])
     return pairs
 
 
-def _header(header: dict[str, Any] | None) -> tuple[str, bytes | None]:
+def _header(header: dict[str, Any] | None) -> tuple[str | bytes, bytes | None]:
     if header is None:
         raise InvalidRecordError("a header that is null, expected a struct of key and value")
-    return _text(header["key"]), _encoded(header["value"])
+    return _named(header["key"]), _encoded(header["value"])
 
 
-def _text(key: str | bytes | None) -> str:
+def _named(key: str | bytes | None) -> str | bytes:
     if key is None:
         raise InvalidRecordError("a header without a key")
-    try:
-        return key.decode() if isinstance(key, bytes) else key
-    except UnicodeDecodeError:
-        raise InvalidRecordError("a header's key has bytes that are not UTF-8") from None
+    return key
 
 
 def _encoded(value: str | bytes | None) -> bytes | None:

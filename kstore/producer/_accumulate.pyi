@@ -312,7 +312,7 @@ class SendPath:
         values: Sequence[Buffer | None],
         keys: Sequence[Buffer | None] | None,
         timestamps: Sequence[int | datetime | None] | None,
-        headers: Sequence[Iterable[tuple[str, Buffer | None]] | None] | None,
+        headers: Sequence[Iterable[tuple[str | Buffer, Buffer | None]] | None] | None,
         partition: int | None,
     ) -> Deliveries: ...
 

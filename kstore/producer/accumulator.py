@@ -41,7 +41,7 @@ from kstore.types import LOG_APPEND_TIME
 __all__ = ["Queue", "RecordAccumulator", "RecordHeaders", "Topic", "retry_delay", "size_upper_bound"]
 
 # As ``checked_headers`` returns them.
-RecordHeaders = tuple[tuple[str, bytes | None], ...]
+RecordHeaders = tuple[tuple[str | bytes, bytes | None], ...]
 
 # Length, attributes, timestamp delta and offset delta of a record, at most (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD).
 RECORD_OVERHEAD_MAX: Final = 21
@@ -125,7 +125,8 @@ def size_upper_bound(value: bytes | None, key: bytes | None, headers: RecordHead
     size = BATCH_HEADER_BYTES + RECORD_OVERHEAD_MAX + 3 * VARINT_BYTES_MAX
     size += (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
     for name, content in headers:
-        size += 2 * VARINT_BYTES_MAX + len(name.encode()) + (len(content) if content is not None else 0)
+        size += 2 * VARINT_BYTES_MAX + len(name if isinstance(name, bytes) else name.encode())
+        size += len(content) if content is not None else 0
     return size
 
 

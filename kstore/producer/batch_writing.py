@@ -89,19 +89,19 @@ def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBat
     children: list[tuple[int, ProducerBatch]] = []
     for index, record in enumerate(records):
         if children:
-            fields = (record.value, record.key, record.headers, record.timestamp)
+            fields = (record.value, record.key, record.header_bytes, record.timestamp)
             if children[-1][1].append(*fields) is not None:
                 continue
             children[-1][1].close()
         child = _child(batch, size_max)
         children.append((index, child))
-        delivery = child.append(record.value, record.key, record.headers, record.timestamp)
+        delivery = child.append(record.value, record.key, record.header_bytes, record.timestamp)
         if delivery is None:
             # A single record is larger: it gets a batch of its own, and only it is refused.
             child.abort()
             child = _child(batch, encoded.size + BATCH_HEADER_BYTES + size_max)
             children[-1] = (index, child)
-            child.append(record.value, record.key, record.headers, record.timestamp)
+            child.append(record.value, record.key, record.header_bytes, record.timestamp)
             child.close()
     children[-1][1].close()
     batch.split(children)

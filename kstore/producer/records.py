@@ -30,9 +30,9 @@ NO_PARTITION = -1
 # The size of a key or a value that is None.
 NO_SIZE = -1
 
-Headers: TypeAlias = "Iterable[tuple[str, Buffer | None]]"
+Headers: TypeAlias = "Iterable[tuple[str | Buffer, Buffer | None]]"
 # What callers may give.
-GivenHeaders: TypeAlias = "Mapping[str, Buffer | None] | Headers"
+GivenHeaders: TypeAlias = "Mapping[str, Buffer | None] | Mapping[bytes, Buffer | None] | Headers"
 
 
 class RecordMetadata(NamedTuple):

@@ -17,7 +17,7 @@ __all__ = ["HeaderList", "Serializer", "Serializers"]
 
 logger = logging.getLogger(__name__)
 
-HeaderList: TypeAlias = "list[tuple[str, Buffer | None]]"
+HeaderList: TypeAlias = "list[tuple[str | Buffer, Buffer | None]]"
 _Serialize: TypeAlias = "Callable[[str, HeaderList, Any], Buffer | None]"
 
 
@@ -48,7 +48,7 @@ class Serializers:
 
     def serialize(
         self, topic: str, key: Any, value: Any, headers: Headers | None = ()
-    ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, Buffer | None], ...]]:
+    ) -> tuple[bytes | None, bytes | None, tuple[tuple[str | Buffer, Buffer | None], ...]]:
         """Key, value and headers of a record as sent; later additions to the headers are ignored.
 
         Raises: SerializationError.

@@ -95,7 +95,7 @@ def made_records(int64_t first_offset, int64_t timestamp, keys, values):
         record.timestamp_type_index = CREATE_TIME
         record.key = <bytes>key
         record.value = <bytes>value
-        record.headers = ()
+        record.stored_headers = ()
         record.leader_epoch = -1
         made.append(record)
     return made

@@ -11,7 +11,7 @@ Their values are decimal numbers as text, so that ``kstore read`` shows them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kstore.record._codec import Record
 from kstore.types import INT64_MAX
@@ -20,9 +20,12 @@ __all__ = ["NOTHING", "GivenHeaders", "Headers", "Marks", "Shown", "marks_of", "
 
 Headers = tuple[tuple[str, bytes | None], ...]
 # What callers may give.
-GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+GivenHeaders = Mapping[str, bytes | None] | Mapping[bytes, bytes | None] | Iterable[tuple[str | bytes, bytes | None]]
+# A header's key: text; bytes; or bytes only if it is not UTF-8.
+KeyT = TypeVar("KeyT", str, bytes, str | bytes)
 
 OWN = "kstore."
+OWN_BYTES = OWN.encode()
 DUE, DELIVERIES, MOVED_FROM, DEAD_FROM = "kstore.due", "kstore.deliveries", "kstore.moved-from", "kstore.dead-from"
 NUMBER_BYTES_MAX = 19
 
@@ -53,20 +56,26 @@ class Shown(NamedTuple):
 
 def marks_of(record: Record) -> Marks:
     """A record's own headers of the queue; a value that is not a number is ignored."""
-    found = {name: _number(value) for name, value in record.headers if name.startswith(OWN)}
+    found = {name: _number(value) for name, value in record.headers if _is_own(name)}
     if not found:
         return NOTHING
     return Marks(found.get(DUE) or 0, found.get(DELIVERIES) or 0, found.get(MOVED_FROM))
 
 
-def of_user(headers: Headers) -> Headers:
+def _is_own(key: str | bytes) -> bool:
+    return key.startswith(OWN_BYTES) if isinstance(key, bytes) else key.startswith(OWN)
+
+
+def of_user(headers: tuple[tuple[KeyT, bytes | None], ...]) -> tuple[tuple[KeyT, bytes | None], ...]:
     """The headers without those of the queue."""
-    return tuple([header for header in headers if not header[0].startswith(OWN)]) if headers else headers
+    return tuple([header for header in headers if not _is_own(header[0])]) if headers else headers
 
 
-def with_marks(headers: Headers, marks: Marks, dead_from: str = "") -> Headers:
+def with_marks(
+    headers: tuple[tuple[KeyT, bytes | None], ...], marks: Marks, dead_from: str = ""
+) -> tuple[tuple[str | bytes, bytes | None], ...]:
     """The user's headers, with those for ``marks``."""
-    own: list[tuple[str, bytes | None]] = []
+    own: list[tuple[str | bytes, bytes | None]] = []
     if marks.due_ms:
         own.append((DUE, b"%d" % marks.due_ms))
     if marks.delivery_count:

@@ -174,7 +174,7 @@ class Queue:
         core.items.append_many(
             (record.value,),
             keys=None if record.key is None else (record.key,),
-            headers=(with_marks(record.headers, NOTHING, f"{dead_from} after {delivery_count} deliveries"),),
+            headers=(with_marks(record.header_bytes, NOTHING, f"{dead_from} after {delivery_count} deliveries"),),
         )
         if not core.is_sync:
             core.items.flush()
@@ -545,7 +545,7 @@ class Queue:
                     [job.value for job in jobs],
                     block=False,
                     keys=[job.key for job in jobs],
-                    headers=[job.headers for job in jobs],
+                    headers=[of_user(job.record.header_bytes) for job in jobs],
                 )
                 if not self._core.is_sync:
                     self._core.items.flush()

@@ -162,7 +162,7 @@ class QueueSpace:
         """Returns the journal's end afterwards; 0 if it took so long that another process may have taken the items."""
         core = self._core
         marked = [
-            with_marks(record.headers, Marks(retry.due_ms, retry.deliveries, record.offset))
+            with_marks(record.header_bytes, Marks(retry.due_ms, retry.deliveries, record.offset))
             for record, retry in zip(records, retries, strict=True)
         ]
         first = core.items.append_many(

@@ -9,7 +9,8 @@ cdef class Record:
     cdef readonly int64_t timestamp
     cdef readonly bytes key
     cdef readonly bytes value
-    cdef readonly tuple headers
+    # (str, bytes or None) tuples; of a key that is not UTF-8, its bytes.
+    cdef tuple stored_headers
     cdef readonly int32_t leader_epoch
     cdef int8_t timestamp_type_index
     # Its topic and partition, for a ConsumerRecord; None for any other.

@@ -5,10 +5,10 @@
     record    length varint | attributes int8 | timestamp delta varlong | offset delta varint | key | value
               | header count varint | headers
     key       length varint (negative: null) | bytes          value likewise
-    header    key length varint (>= 0) | UTF-8 | value length varint (negative: null) | bytes
+    header    key length varint (>= 0) | bytes, UTF-8 by convention | value length varint (negative: null) | bytes
 
 One module in several files, so that the compiler sees all of it: varints and the hash (_codec_varint.pxi, _numbers), a
-record as an object (_record), reading and checking (_read, _check), making objects (_objects, _decode), the buffer (_buffer),
+record as an object (_text, _record), reading and checking (_read, _check), making objects (_objects, _decode), the buffer (_buffer),
 the CRC of a small batch (_crc), writing (_write).
 
 Everything that is read may be hostile: a length is compared with the bytes that remain before it is used, and each
@@ -56,6 +56,7 @@ __all__ = [
     "encode_batch",
     "encode_varint",
     "encode_varlong",
+    "java_string",
     "murmur2",
     "patch_crc",
     "patch_header",
@@ -110,6 +111,7 @@ assert TIMESTAMP_TYPES[LOG_APPEND_TIME] == "LogAppendTime"
 
 include "_codec_varint.pxi"
 include "_codec_numbers.pxi"
+include "_codec_text.pxi"
 include "_codec_record.pxi"
 include "_codec_read.pxi"
 include "_codec_check.pxi"

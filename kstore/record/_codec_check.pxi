@@ -60,7 +60,7 @@ def check_records(
     """Checks the structure of all ``count`` records in bytes ``position`` to ``stop`` of ``data``; makes no objects.
 
     It compares every length with the remaining bytes and varints with their types; offset deltas must rise to at most
-    ``last_offset_delta``, header keys must be UTF-8, and records and bytes must end together.
+    ``last_offset_delta``, and records and bytes must end together.
 
     Returns a RecordsSummary: its timestamps are ``base_timestamp`` + delta, the offset of the largest is that of the
     first record with it, and without records all but the count are -1. Raises CorruptRecordError with the position

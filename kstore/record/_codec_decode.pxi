@@ -153,7 +153,7 @@ cdef class RecordCursor:
             record.leader_epoch = self.leader_epoch
             record.key = field_object(view.key, view.key_size)
             record.value = field_object(view.value, view.value_size)
-            record.headers = () if view.header_count == 0 else self.headers(&view)
+            record.stored_headers = () if view.header_count == 0 else self.headers(&view)
             self.is_making = False
             self.next_offset = max(self.next_offset, record.offset + 1)
             return record

@@ -7,7 +7,6 @@ cdef enum:
     BAD_FIELD_SIZE
     BAD_HEADER_COUNT
     BAD_HEADER_KEY_SIZE
-    BAD_HEADER_KEY
     BAD_END
 
 cdef dict PROBLEMS = {
@@ -17,7 +16,6 @@ cdef dict PROBLEMS = {
     BAD_FIELD_SIZE: "a field of {found} bytes, expected at most the {limit} that remain of the record",
     BAD_HEADER_COUNT: "{found} headers, expected 0 to what {limit} bytes can hold",
     BAD_HEADER_KEY_SIZE: "a header key of {found} bytes, expected 0 to the {limit} that remain of the record",
-    BAD_HEADER_KEY: "a header key of {found} bytes that is not UTF-8",
     BAD_END: "its fields leave {found} bytes of the record, expected none",
 }
 
@@ -84,40 +82,6 @@ cdef inline const uint8_t* get_field(
     return start + field_size
 
 
-cdef bint is_utf8(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """Whether Python decodes the bytes: shortest form, no surrogates, at most U+10FFFF (Unicode, table 3-7)."""
-    cdef const uint8_t* stop = at + size
-    cdef uint8_t first, low, high
-    cdef int more
-    while at < stop:
-        first = at[0]
-        at += 1
-        if first < 0x80:
-            continue
-        low, high = 0x80, 0xBF
-        if 0xC2 <= first <= 0xDF:
-            more = 1
-        elif 0xE0 <= first <= 0xEF:
-            more = 2
-            low = 0xA0 if first == 0xE0 else 0x80
-            high = 0x9F if first == 0xED else 0xBF
-        elif 0xF0 <= first <= 0xF4:
-            more = 3
-            low = 0x90 if first == 0xF0 else 0x80
-            high = 0x8F if first == 0xF4 else 0xBF
-        else:
-            return False
-        if stop - at < more:
-            return False
-        while more:
-            if not low <= at[0] <= high:
-                return False
-            low, high = 0x80, 0xBF
-            at += 1
-            more -= 1
-    return True
-
-
 cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uint8_t* stop) noexcept nogil:
     """The position after ``header_count`` headers, each of them checked, or NULL."""
     cdef int32_t i, key_size = 0
@@ -130,8 +94,6 @@ cdef const uint8_t* get_headers(RecordView* record, const uint8_t* at, const uin
             return fail(record, BAD_VARINT, at, 0, 0)
         if key_size < 0 or key_size > stop - key:
             return fail(record, BAD_HEADER_KEY_SIZE, at, key_size, stop - key)
-        if not is_utf8(key, key_size):
-            return fail(record, BAD_HEADER_KEY, key, key_size, 0)
         at = get_field(record, key + key_size, stop, &value, &value_size)
         if at == NULL:
             return NULL

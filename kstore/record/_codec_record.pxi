@@ -31,14 +31,43 @@ cdef bytes as_bytes(object value, str field):
     return bytes(memoryview(value))
 
 
+def java_string(bytes data not None):
+    """The text of Java's ``new String(data, UTF_8)``: U+FFFD in place of what is not UTF-8."""
+    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(<PyObject*>data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(<PyObject*>data)
+    cdef Py_ssize_t mended_size
+    cdef bytes mended
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>start, size, NULL)
+    except UnicodeDecodeError:
+        mended_size = text_size(start, size)
+    mended = PyBytes_FromStringAndSize(NULL, mended_size)
+    put_text(<uint8_t*>PyBytes_AS_STRING(<PyObject*>mended), start, size)
+    return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(<PyObject*>mended), mended_size, NULL)
+
+
+cdef tuple text_headers(tuple stored):
+    """``stored`` itself if the keys are all text, as almost always."""
+    cdef Py_ssize_t at
+    if stored is None:
+        return None
+    for at in range(len(stored)):
+        if not PyUnicode_CheckExact(PySequence_Fast_ITEMS(PySequence_Fast_ITEMS(<PyObject*>stored)[at])[0]):
+            return tuple([(java_string(key) if type(key) is bytes else key, value) for key, value in stored])
+    return stored
+
+
 cdef tuple checked_header(object pair):
-    """``pair``, a (str, bytes-like or None) tuple or list, as exactly a tuple of str and bytes or None."""
+    """``pair``, a (str or bytes-like, bytes-like or None) tuple or list, as a stored header."""
     cdef Py_ssize_t size
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise TypeError(f"a header must be a (str, bytes or None) tuple, not {type(pair).__name__}")
+        raise TypeError(f"a header must be a (str or bytes, bytes or None) tuple, not {type(pair).__name__}")
     key, value = pair
     if not isinstance(key, str):
-        raise TypeError(f"a header's key must be str, not {type(key).__name__}")
+        if key is None or not PyObject_CheckBuffer(key):
+            raise TypeError(f"a header's key must be str or bytes, not {type(key).__name__}")
+        raw = as_bytes(key, "a header's key")
+        return header_key(PyBytes_AS_STRING(<PyObject*>raw), len(raw)), as_bytes(value, "a header's value")
     if type(pair) is not tuple or type(key) is not str or not (value is None or type(value) is bytes):
         key = PyUnicode_FromObject(key)
         pair = (key, as_bytes(value, "a header's value"))
@@ -50,14 +79,15 @@ cdef tuple checked_header(object pair):
 
 
 cdef tuple checked_headers(object headers):
-    """``headers``, a mapping or an iterable of (str, bytes-like or None) pairs, or None, as a tuple of checked headers."""
+    """``headers``, a mapping or an iterable of (str or bytes-like, bytes-like or None) pairs, or None, as stored headers."""
     cdef list checked = []
     if headers is None:
         return ()
     if type(headers) is not tuple and type(headers) is not list:
         if isinstance(headers, (str, bytes)) or not hasattr(headers, "__iter__"):
             raise TypeError(
-                f"headers must be a mapping or an iterable of (str, bytes or None) tuples, not {type(headers).__name__}"
+                "headers must be a mapping or an iterable of (str or bytes, bytes or None) tuples, "
+                f"not {type(headers).__name__}"
             )
         if isinstance(headers, _Mapping):
             headers = headers.items()
@@ -67,7 +97,10 @@ cdef tuple checked_headers(object headers):
 
 
 def as_headers(given):
-    """Headers as callers may give them, as a tuple of (str, bytes or None) pairs. Raises: TypeError, InvalidRecordError."""
+    """Headers as callers may give them, as a tuple of (str, bytes or None) pairs; a key that is not UTF-8 is bytes.
+
+    Raises: TypeError, InvalidRecordError.
+    """
     return checked_headers(given)
 
 
@@ -79,6 +112,9 @@ cdef class Record:
     Attributes: ``offset``, ``timestamp`` (ms since the epoch, -1 none), ``timestamp_type`` ("CreateTime",
     "LogAppendTime", "NoTimestampType"), ``key`` and ``value`` (bytes or None), ``headers`` (a tuple of
     (str, bytes or None) tuples; a key may repeat), ``leader_epoch`` (-1 none).
+
+    In a header's key, U+FFFD stands for what is not UTF-8, as in Java; ``header_bytes`` has the keys as they are. Records
+    with different keys are not equal, even if ``headers`` shows them alike.
 
     It has no garbage-collector header, which makes reading twice as fast. That is safe because its fields have exactly
     these types, so it cannot be part of a cycle.
@@ -97,10 +133,10 @@ cdef class Record:
         self.fill(offset, timestamp, timestamp_type, leader_epoch)
         self.key = as_bytes(key, "key")
         self.value = as_bytes(value, "value")
-        self.headers = checked_headers(headers)
+        self.stored_headers = checked_headers(headers)
 
     cdef int fill(self, object offset, object timestamp, str timestamp_type, object leader_epoch) except -1:
-        if self.headers is not None:
+        if self.stored_headers is not None:
             raise TypeError(f"a {type(self).__name__} is immutable")
         if timestamp_type not in TIMESTAMP_TYPES:
             raise ValueError(f"timestamp_type {timestamp_type!r}, expected one of {', '.join(TIMESTAMP_TYPES)}")
@@ -112,11 +148,23 @@ cdef class Record:
         return 0
 
     @property
+    def headers(self):
+        return text_headers(self.stored_headers)
+
+    @property
+    def header_bytes(self):
+        """The headers with keys as bytes: (bytes, bytes or None) tuples, for any copy of the record."""
+        return tuple([(key.encode() if type(key) is str else key, value) for key, value in self.stored_headers])
+
+    @property
     def timestamp_type(self):
         return TIMESTAMP_TYPES[self.timestamp_type_index]
 
     cdef tuple fields(self):
-        return (self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers, self.leader_epoch)
+        return (
+            self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.stored_headers,
+            self.leader_epoch,
+        )
 
     def __eq__(self, other):
         if type(other) is not type(self):
@@ -129,7 +177,7 @@ cdef class Record:
     def __repr__(self):
         return (
             f"Record(offset={self.offset}, timestamp={self.timestamp}, timestamp_type={self.timestamp_type!r}, "
-            f"key={self.key!r}, value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+            f"key={self.key!r}, value={self.value!r}, headers={self.stored_headers!r}, leader_epoch={self.leader_epoch})"
         )
 
     def __reduce__(self):
@@ -161,7 +209,7 @@ cdef class ConsumerRecord(Record):
         self.origin = checked_origin((topic, partition))
         self.key = as_bytes(key, "key")
         self.value = as_bytes(value, "value")
-        self.headers = checked_headers(headers)
+        self.stored_headers = checked_headers(headers)
 
     @property
     def topic(self):
@@ -178,7 +226,7 @@ cdef class ConsumerRecord(Record):
         made.offset = self.offset
         made.timestamp = self.timestamp
         made.timestamp_type_index = self.timestamp_type_index
-        made.headers = self.headers
+        made.stored_headers = self.stored_headers
         made.leader_epoch = self.leader_epoch
         made.made_key = key
         made.made_value = value
@@ -214,12 +262,12 @@ cdef class DeserializedRecord(ConsumerRecord):
     cdef tuple fields(self):
         return (
             self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type, self.made_key,
-            self.made_value, self.headers, self.leader_epoch,
+            self.made_value, self.stored_headers, self.leader_epoch,
         )
 
     def __reduce__(self):
         plain = (self.topic, self.partition, self.offset, self.timestamp, self.timestamp_type)
-        return _deserialized, plain + (self.made_key, self.made_value, self.headers, self.leader_epoch)
+        return _deserialized, plain + (self.made_key, self.made_value, self.stored_headers, self.leader_epoch)
 
 
 def _deserialized(topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch):

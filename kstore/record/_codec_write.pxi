@@ -36,6 +36,18 @@ cdef inline bint take_bytes(PyObject* given, const char** data, Py_ssize_t* size
     return given == Py_None
 
 
+cdef inline bint take_header_key(PyObject* given, const char** data, Py_ssize_t* size) noexcept:
+    """Borrows the bytes of a str or bytes; False for anything else, and for text that UTF-8 cannot encode."""
+    if not PyUnicode_CheckExact(given):
+        return take_bytes(given, data, size) and size[0] >= 0
+    # The object keeps its UTF-8: requesting it again, to write it, allocates nothing and cannot fail.
+    data[0] = PyUnicode_AsUTF8AndSize(given, size)
+    if data[0] == NULL:
+        PyErr_Clear()
+        return False
+    return True
+
+
 cdef inline Py_ssize_t size_of_field(Py_ssize_t size) noexcept nogil:
     return size_of_varint(size) + (size if size > 0 else 0)
 
@@ -49,7 +61,7 @@ cdef inline uint8_t* put_field(uint8_t* to, const char* data, Py_ssize_t size) n
 
 
 cdef bint take_headers(PyObject* given, Fields* fields) noexcept:
-    """Borrows a list or tuple of (str, bytes or None) tuples, or None; False for anything else."""
+    """Borrows a list or tuple of (str or bytes, bytes or None) tuples, or None; False for anything else."""
     cdef Py_ssize_t i, size = 0
     cdef PyObject* pair
     cdef const char* data = NULL
@@ -65,11 +77,7 @@ cdef bint take_headers(PyObject* given, Fields* fields) noexcept:
         pair = fields.headers[i]
         if not PyTuple_CheckExact(pair) or PySequence_Fast_GET_SIZE(pair) != 2:
             return False
-        if not PyUnicode_CheckExact(PySequence_Fast_ITEMS(pair)[0]):
-            return False
-        # The object keeps its UTF-8: requesting it again, to write it, allocates nothing and cannot fail.
-        if PyUnicode_AsUTF8AndSize(PySequence_Fast_ITEMS(pair)[0], &size) == NULL:
-            PyErr_Clear()
+        if not take_header_key(PySequence_Fast_ITEMS(pair)[0], &data, &size):
             return False
         fields.headers_size += size_of_field(size)
         if not take_bytes(PySequence_Fast_ITEMS(pair)[1], &data, &size):
@@ -82,7 +90,7 @@ cdef uint8_t* put_headers(uint8_t* to, const Fields* fields) noexcept:
     cdef Py_ssize_t i, size = 0
     cdef const char* data = NULL
     for i in range(fields.header_count):
-        data = PyUnicode_AsUTF8AndSize(PySequence_Fast_ITEMS(fields.headers[i])[0], &size)
+        take_header_key(PySequence_Fast_ITEMS(fields.headers[i])[0], &data, &size)
         to = put_field(to, data, size)
         take_bytes(PySequence_Fast_ITEMS(fields.headers[i])[1], &data, &size)
         to = put_field(to, data, size)
@@ -469,7 +477,7 @@ def encode_batch(
     """Appends one batch to ``buffer`` with the records from ``start``, as many as fit into ``size_max`` bytes.
 
     Arguments are parallel lists or tuples: ``values`` and ``keys`` of bytes-like or None, ``timestamps`` of ms or None
-    (then ``now_ms``), ``headers`` of iterables of (str, bytes or None) or None; all but ``values`` may be None as a
+    (then ``now_ms``), ``headers`` of iterables of (str or bytes, bytes or None) or None; all but ``values`` may be None as a
     whole. ``timestamp_type`` is an index into TIMESTAMP_TYPES; for LogAppendTime the batch gets ``now_ms``.
 
     Returns an EncodedBatch: ``stop`` is the index of the first record left out. If not even the first one fits,

@@ -47,6 +47,7 @@ class ColumnBuilder:
         timestamp: bool = False,
         timestamp_type: bool = False,
         headers: bool = False,
+        text_keys: bool = True,
         large: bool = False,
         rows_max: int = ...,
         size_max: int = ...,

@@ -4,7 +4,7 @@
 
     bytes      validity bitmap (none without nulls) | offsets int32, or int64 if large | data
     numbers    int64 or int32, never null
-    headers    validity | offsets int32 | of all headers together: key as bytes, value as bytes
+    headers    validity | offsets int32 | of all headers together: key as bytes or as text, value as bytes
 
 Columns that are not requested are neither copied nor allocated, but they are checked like the rest: every record goes
 through the codec's own walk (_codec_read.pxi), and nothing of an unreadable batch stays in the columns.
@@ -44,6 +44,7 @@ cdef enum:
 
 include "_codec_varint.pxi"
 include "_codec_read.pxi"
+include "_codec_text.pxi"
 include "_runs_head.pxi"
 
 # The buffers of one chunk; a column that was not requested is None, and so is a validity bitmap without nulls.
@@ -59,7 +60,8 @@ include "_columns_memory.pxi"
 cdef class ColumnBuilder:
     """Collects the records of batches as the buffers of Arrow columns, chunk after chunk. Not thread-safe.
 
-    Arguments: the requested columns; ``large`` for 64-bit offsets; a chunk has at most ``rows_max`` records and, if it
+    Arguments: the requested columns; with ``text_keys`` what is not UTF-8 in a header's key becomes U+FFFD, as in
+    ``Record.headers``; ``large`` for 64-bit offsets; a chunk has at most ``rows_max`` records and, if it
     has more than one, at most ``size_max`` bytes, so that 32-bit offsets reach all of its data. Timestamps are ms times
     ``timestamp_factor``, cut to 64 bits.
     """
@@ -77,6 +79,7 @@ cdef class ColumnBuilder:
     cdef bint has_timestamp
     cdef bint has_timestamp_type
     cdef bint has_headers
+    cdef bint text_keys
     cdef bint large
     cdef Bytes key
     cdef Bytes value
@@ -109,6 +112,7 @@ cdef class ColumnBuilder:
         bint timestamp=False,
         bint timestamp_type=False,
         bint headers=False,
+        bint text_keys=True,
         bint large=False,
         Py_ssize_t rows_max=INT32_MAX,
         Py_ssize_t size_max=INT32_MAX,
@@ -123,6 +127,7 @@ cdef class ColumnBuilder:
             raise ValueError(f"timestamp_factor {timestamp_factor}, expected 1 or more")
         self.has_key, self.has_value, self.has_offset = key, value, offset
         self.has_timestamp, self.has_timestamp_type, self.has_headers = timestamp, timestamp_type, headers
+        self.text_keys = text_keys
         self.large = large
         self.rows_max = rows_max
         self.size_max = size_max
@@ -421,6 +426,7 @@ cdef class ColumnBuilder:
                 if has_headers and record.header_count:
                     # As stored here they are not smaller than their bytes in the columns, apart from the offsets.
                     wanted += (record.stop - record.headers) + record.header_count * <Py_ssize_t>(16 if large else 8)
+                    wanted += self.key_growth(&record)
                     if unlikely(record.header_count > INT32_MAX - self.header_count):
                         wanted = INT64_MAX
                 if unlikely(row == self.rows_max or (row and wanted > self.size_max - size)):
@@ -484,17 +490,40 @@ cdef class ColumnBuilder:
         (<int32_t*>self.header_offsets.data)[row + 1] = <int32_t>self.header_count
         return 0
 
+    cdef Py_ssize_t key_growth(self, RecordView* record) except -1:
+        """By how much the keys of a record's headers become larger as text, if at all."""
+        cdef const uint8_t* at = record.headers
+        cdef const uint8_t* header_value = NULL
+        cdef Py_ssize_t value_size = 0, size = 0, keys_size = 0
+        cdef int32_t i, key_size = 0
+        if not self.text_keys:
+            return 0
+        for i in range(record.header_count):
+            at = get_varint(at, record.stop, &key_size)
+            size += text_size(at, key_size)
+            keys_size += key_size
+            at = get_field(record, at + key_size, record.stop, &header_value, &value_size)
+        if unlikely(size > INT32_MAX and not self.large):
+            raise CorruptRecordError(f"header keys of {size} bytes as text, expected at most {INT32_MAX} in a column")
+        return max(size - keys_size, <Py_ssize_t>0)
+
     cdef int put_headers(self, RecordView* record, Py_ssize_t row) except -1:
         """Stores the headers of a record that ``next_record`` has just checked; nothing has run since."""
         cdef const uint8_t* at = record.headers
         cdef const uint8_t* header_value = NULL
         cdef Py_ssize_t value_size = 0, index = self.header_count, size = record.stop - record.headers
         cdef int32_t i, key_size = 0
-        reserve_bytes(&self.header_key, index + record.header_count, self.header_key.size + size, self.large)
+        cdef Py_ssize_t keys_size = size + self.key_growth(record)
+        reserve_bytes(&self.header_key, index + record.header_count, self.header_key.size + keys_size, self.large)
         reserve_bytes(&self.header_value, index + record.header_count, self.header_value.size + size, self.large)
         for i in range(record.header_count):
             at = get_varint(at, record.stop, &key_size)
-            put_bytes(&self.header_key, index, at, key_size, self.large)
+            if self.text_keys:
+                put_text(self.header_key.data.data + self.header_key.size, at, key_size)
+                self.header_key.size += text_size(at, key_size)
+                put_end(&self.header_key, index, self.large)
+            else:
+                put_bytes(&self.header_key, index, at, key_size, self.large)
             at = get_field(record, at + key_size, record.stop, &header_value, &value_size)
             put_bytes(&self.header_value, index, header_value, value_size, self.large)
             index += 1

@@ -549,7 +549,7 @@ cdef inline Record make_record(RunCursor cursor, RecordView* view, tuple origin)
     record.key = field_object(view.key, view.key_size)
     record.value = field_object(view.value, view.value_size)
     # Last, since making them may run the garbage collector, and so code that uses the cursor.
-    record.headers = () if view.header_count == 0 else header_objects(view)
+    record.stored_headers = () if view.header_count == 0 else header_objects(view)
     return record
 
 

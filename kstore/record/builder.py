@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from kstore.errors import RecordTooLargeError
@@ -25,6 +25,8 @@ from kstore.types import CREATE_TIME, INT32_MAX, NO_TIMESTAMP, TIMESTAMP_TYPES, 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from kstore.record._codec import Headers
+
 __all__ = ["BATCH_BYTES_MAX", "RecordLike", "build_batch", "build_batches", "compress_batch"]
 
 # The largest value of a batch's size field, plus its 12 bytes of overhead.
@@ -43,7 +45,7 @@ class RecordLike(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> Iterable[tuple[str, bytes | None]]: ...
+    def header_bytes(self) -> Iterable[tuple[bytes, bytes | None]]: ...
 
 
 def build_batches(
@@ -51,7 +53,7 @@ def build_batches(
     values: Sequence[Buffer | None],
     keys: Sequence[Buffer | None] | None = None,
     timestamps: Sequence[int | None] | None = None,
-    headers: Sequence[Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]] | None] | None = None,
+    headers: Sequence[Headers | None] | None = None,
     *,
     codec: str = "none",
     level: int | None = None,
@@ -130,7 +132,9 @@ def build_batch(
     buffer = BatchBuffer()
     batch = OpenBatch(buffer, BATCH_BYTES_MAX, delete_horizon_ms)
     for record in records:
-        fits = batch.append(record.value, record.key, record.headers, record.timestamp, record.offset - base_offset)
+        fits = batch.append(
+            record.value, record.key, record.header_bytes, record.timestamp, record.offset - base_offset
+        )
         if not fits:
             raise RecordTooLargeError(batch.size, BATCH_BYTES_MAX)
     encoded = batch.close()

@@ -7,6 +7,8 @@ timestamp      timestamp[ms, tz=UTC]         -1 ms, a moment before 1970, if the
 timestampType  int32                         0 CreateTime, 1 LogAppendTime, -1 none (Kafka's numbers)
 headers        list<struct<key: string, value: binary>>, or map<string, binary>; null if the record has none
 
+Keys of headers are text, as in ``Record.headers``, or with ``header_keys="binary"`` binary.
+
 Names and types are those of Spark's Kafka source, which also has topic and partition: the caller knows these.
 """
 
@@ -35,6 +37,7 @@ __all__ = [
     "ArrowDecoder",
     "BinaryType",
     "ColumnOptions",
+    "HeaderKeys",
     "HeadersType",
     "TimestampUnit",
     "import_pyarrow",
@@ -44,6 +47,7 @@ COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 # A "binary" column of one chunk holds 2 GiB, and a chunk ends before that; "large_binary" has no limit.
 BinaryType = Literal["binary", "large_binary"]
 HeadersType = Literal["list", "map"]
+HeaderKeys = Literal["string", "binary"]
 TimestampUnit = Literal["ms", "us"]
 
 # The reach of 32-bit offsets.
@@ -67,6 +71,7 @@ class ColumnOptions:
 
     columns: tuple[str, ...] = COLUMNS
     headers_type: HeadersType = "list"
+    header_keys: HeaderKeys = "string"
     binary_type: BinaryType = "binary"
     timestamp_unit: TimestampUnit = "ms"
     max_records: int = BATCH_RECORDS
@@ -82,6 +87,7 @@ class ColumnOptions:
                 near = get_close_matches(str(name), COLUMNS, 1, 0)
                 raise ConfigError(f"there is no column {name!r}, did you mean {near[0]!r}?")
         _one_of("headers_type", self.headers_type, get_args(HeadersType))
+        _one_of("header_keys", self.header_keys, get_args(HeaderKeys))
         _one_of("binary_type", self.binary_type, get_args(BinaryType))
         _one_of("timestamp_unit", self.timestamp_unit, get_args(TimestampUnit))
         bytes_max = LARGE_CHUNK_BYTES_MAX if self.is_large else CHUNK_BYTES_MAX
@@ -104,7 +110,9 @@ class ColumnOptions:
 
     def _types(self, pa: Any) -> dict[str, Any]:
         binary = pa.large_binary() if self.is_large else pa.binary()
-        name = pa.large_string() if self.is_large else pa.string()
+        name = binary
+        if self.header_keys == "string":
+            name = pa.large_string() if self.is_large else pa.string()
         if self.headers_type == "map":
             headers = pa.map_(name, binary)
         else:
@@ -136,6 +144,7 @@ class ArrowDecoder:
             timestamp="timestamp" in wanted,
             timestamp_type="timestampType" in wanted,
             headers="headers" in wanted,
+            text_keys=options.header_keys == "string",
             large=options.is_large,
             rows_max=options.max_records,
             size_max=options.max_bytes,
@@ -196,11 +205,12 @@ class ArrowDecoder:
 
     def _add_messages(self, batch: Batch, first_offset: int, stop_offset: int) -> Iterator[pa.RecordBatch]:
         """Versions 0 and 1: they are old and few, and read as objects."""
-        kind = TIMESTAMP_TYPES.index(batch.timestamp_type)
         records = list(batch.records(first_offset, stop_offset, self._max_bytes_uncompressed))
 
         def chunks() -> Iterator[pa.RecordBatch]:
             for record in records:
+                # A wrapper's messages may be of another version than it.
+                kind = TIMESTAMP_TYPES.index(record.timestamp_type)
                 message = (record.offset, record.timestamp, kind, record.key, record.value)
                 if not self._builder.append_message(*message):
                     yield self._finish()

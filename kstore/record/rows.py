@@ -173,13 +173,16 @@ def table_rows(table: pa.Table, now_ms: int) -> TableRows | None:
 
 
 def _has_sound_keys(pa: Any, column: Any) -> bool:
-    """Whether the keys of all headers are text. Raises: ArrowInvalid if one is not UTF-8."""
+    """Whether the keys of all headers are binary, or text. Raises: ArrowInvalid if a text is not UTF-8."""
     kind = column.type
     if pa.types.is_null(kind):
         return True
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return False
-    if {field.name: pa.types.is_string(field.type) for field in kind.value_type}.get("key") is not True:
+    key = {field.name: field.type for field in kind.value_type}.get("key")
+    if key is not None and pa.types.is_binary(key):
+        return True
+    if key is None or not pa.types.is_string(key):
         return False
     column.validate(full=True)
     return True

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
+from kstore.record.columns import HeaderKeys
 from kstore.spark.option_values import (
     Options,
     check_names,
@@ -154,6 +155,7 @@ NAMES = (
     "minPartitions",
     "maxRecordsPerPartition",
     "includeHeaders",
+    "headerKeys",
     "columns",
     "isolationLevel",
     "checkCrcs",
@@ -195,6 +197,7 @@ class ReadOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
+    header_keys: HeaderKeys = "string"
     columns: tuple[str, ...] | None = None
     isolation_level: IsolationLevel = "read_committed"
     isolation_is_default: bool = True
@@ -246,6 +249,7 @@ class ReadOptions:
             min_partitions=given.get("minPartitions", partial(to_int, most=INT32_MAX), None),
             max_records_per_partition=given.get("maxRecordsPerPartition", to_int, None),
             include_headers=given.get("includeHeaders", to_bool, False),
+            header_keys=cast(HeaderKeys, given.get("headerKeys", to_choice(get_args(HeaderKeys)), "string")),
             columns=given.get("columns", to_columns, None),
             isolation_level=cast(IsolationLevel, isolation_level or "read_committed"),
             isolation_is_default=isolation_level is None,

@@ -23,6 +23,7 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log, reads_of
+from kstore.record.columns import HeaderKeys
 from kstore.spark.conditions import filters_of
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
@@ -31,7 +32,7 @@ from kstore.spark.options import Earliest, Latest, ReadOptions
 from kstore.spark.places import LogPlace, topic_id_at
 from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
-from kstore.spark.schema import arrow_schema
+from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
 from kstore.types import CorruptRange
 
@@ -173,6 +174,7 @@ def _read_log(
                 columns=columns.decoded,
                 isolation_level="read_committed" if piece.aborted else "read_uncommitted",
                 on_corrupt="raise" if losses.raises_on_damage else "skip",
+                header_keys=columns.header_keys,
                 timestamp_unit="us",
                 max_records=options.batch_rows,
                 max_bytes=options.batch_bytes,
@@ -200,6 +202,8 @@ class _Columns:
     def __init__(self, schema: pa.Schema, place: LogPlace) -> None:
         self._schema = schema
         names = schema.names
+        is_binary = HEADERS in names and pa.types.is_binary(schema.field(HEADERS).type.value_type.field("key").type)
+        self.header_keys: HeaderKeys = "binary" if is_binary else "string"
         self.decoded = tuple(name for name in names if name not in CONSTANT_COLUMNS) or LEAST_COLUMNS
         constants = {"topic": pa.scalar(place.topic, pa.string()), "partition": pa.scalar(place.partition, pa.int32())}
         self._values = [(at, constants[name]) for at, name in enumerate(names) if name in constants]

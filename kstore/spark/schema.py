@@ -7,7 +7,8 @@
     offset         long
     timestamp      timestamp
     timestampType  int                                          0 CreateTime, 1 LogAppendTime
-    headers        array<struct<key: string, value: binary>>    with includeHeaders; null if the record has none
+    headers        array<struct<key: string, value: binary>>    with includeHeaders; null if the record has none;
+                                                                with headerKeys=binary the key is binary
 
 Spark compares the schema of the result exactly with the requested one: ``arrow_schema`` is that.
 """
@@ -31,13 +32,21 @@ from pyspark.sql.types import (
 )
 
 from kstore.errors import ConfigError
+from kstore.record.columns import HeaderKeys
 from kstore.setting_rules import shown
 
-__all__ = ["COLUMNS", "HEADERS", "arrow_schema", "check_columns", "spark_schema"]
+__all__ = ["COLUMNS", "HEADERS", "HEADERS_TYPES", "arrow_schema", "check_columns", "spark_schema"]
 
 HEADERS = "headers"
 
-HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+KEY_TYPES: dict[HeaderKeys, tuple[DataType, pa.DataType]] = {
+    "string": (StringType(), pa.string()),
+    "binary": (BinaryType(), pa.binary()),
+}
+HEADERS_TYPES: dict[HeaderKeys, DataType] = {
+    name: ArrayType(StructType([StructField("key", kind), StructField("value", BinaryType())]))
+    for name, (kind, _) in KEY_TYPES.items()
+}
 
 SPARK_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -47,7 +56,7 @@ SPARK_TYPES: dict[str, DataType] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
-    HEADERS: HEADERS_TYPE,
+    HEADERS: HEADERS_TYPES["string"],
 }
 COLUMNS = tuple(SPARK_TYPES)
 # Columns that may be null; all others always have a value.
@@ -61,18 +70,26 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
-    HEADERS: pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
 }
 
 
-def spark_schema(columns: Sequence[str] | None = None, *, include_headers: bool = False) -> StructType:
+def _arrow_headers(key: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", pa.struct([pa.field("key", key), pa.field("value", pa.binary())])))
+
+
+def spark_schema(
+    columns: Sequence[str] | None = None, *, include_headers: bool = False, header_keys: HeaderKeys = "string"
+) -> StructType:
     """The schema of a read: ``columns`` in their order, or all of them, then ``headers`` only with ``include_headers``.
+
+    ``header_keys`` is the type of the headers' keys.
 
     Raises: ConfigError for a column that does not exist, or appears twice.
     """
     if columns is None:
         columns = COLUMNS if include_headers else tuple(name for name in COLUMNS if name != HEADERS)
-    return StructType([StructField(name, SPARK_TYPES[name]) for name in _named(columns)])
+    types = {**SPARK_TYPES, HEADERS: HEADERS_TYPES[header_keys]}
+    return StructType([StructField(name, types[name]) for name in _named(columns)])
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
@@ -83,7 +100,7 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
     names = _named(schema.names)
     for field in schema.fields:
         expected = SPARK_TYPES[field.name]
-        if field.dataType != expected:
+        if field.dataType != expected and not (field.name == HEADERS and field.dataType in HEADERS_TYPES.values()):
             raise ConfigError(
                 f"column {field.name!r} of the schema is {field.dataType.simpleString()}, expected "
                 f"{expected.simpleString()}: cast it after the read"
@@ -95,7 +112,15 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema that every record batch must have for Spark's ``schema``, which ``check_columns`` has accepted."""
-    return pa.schema([pa.field(field.name, ARROW_TYPES[field.name], nullable=field.nullable) for field in schema])
+    types = dict(ARROW_TYPES)
+    if HEADERS in schema.names:
+        types[HEADERS] = _arrow_headers(KEY_TYPES[header_keys_of(schema)][1])
+    return pa.schema([pa.field(field.name, types[field.name], nullable=field.nullable) for field in schema])
+
+
+def header_keys_of(schema: StructType) -> HeaderKeys:
+    """The type of the headers' keys in a schema with that column, which ``check_columns`` has accepted."""
+    return "binary" if schema[HEADERS].dataType == HEADERS_TYPES["binary"] else "string"
 
 
 def _named(columns: Sequence[str]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class KStoreDataSource(DataSource):
     @without_causes()
     def schema(self) -> StructType:
         options = ReadOptions.parse(self.options, streaming=None)
-        return spark_schema(options.columns, include_headers=options.include_headers)
+        return spark_schema(options.columns, include_headers=options.include_headers, header_keys=options.header_keys)
 
     @without_causes()
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -6,7 +6,7 @@ Columns are those of Spark's own Kafka sink, and so are the texts of their error
     key         string or binary
     topic       string                                          required without the option topic, which wins
     partition   int
-    headers     array<struct<key:string,value:binary>>
+    headers     array<struct<key:string,value:binary>>, or with binary keys
     timestamp   timestamp, or double (seconds)
 
 All other columns are ignored, so that what was read can be written.
@@ -37,7 +37,7 @@ from kstore.record.compression import CODECS_BY_NAME
 from kstore.rules.internal_topics import is_internal
 from kstore.setting_rules import shown
 from kstore.spark.option_values import Options, check_names, to_choice, to_duration_ms, to_int, to_size
-from kstore.spark.schema import HEADERS, SPARK_TYPES
+from kstore.spark.schema import HEADERS, HEADERS_TYPES
 from kstore.types import INT32_MAX, INT64_MAX
 
 __all__ = ["WriteOptions", "check_sink_columns"]
@@ -72,7 +72,7 @@ TYPES: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
     "value": (StringType(), BinaryType()),
-    HEADERS: (SPARK_TYPES[HEADERS],),
+    HEADERS: tuple(HEADERS_TYPES.values()),
     "partition": (IntegerType(),),
     "timestamp": (DoubleType(), TimestampType()),
 }

@@ -371,10 +371,10 @@ class Pages:
             "value": shown(record.value, form).fields(),
             "headers": [
                 {
-                    "name": preview(name.encode("utf-8", "surrogatepass")).fields(),
+                    "name": preview(name).fields(),
                     "value": shown(value, form, HEADER_BYTES_MAX).fields(),
                 }
-                for name, value in record.headers[:HEADERS_MAX]
+                for name, value in record.header_bytes[:HEADERS_MAX]
             ],
             "header_count": len(record.headers),
         }

@@ -269,8 +269,8 @@ class _Searcher:
         if value is not None and "value" in fields and find(value):
             found += ("value",)
         if record.headers and "headers" in fields:
-            for name, data in record.headers:
-                if find(name.encode("utf-8", "surrogatepass")) or (data is not None and find(data)):
+            for (name, data), (raw, _) in zip(record.headers, record.header_bytes, strict=True):
+                if find(raw) or (data is not None and find(data)):
                     found += (f"header {name}",)
         return found
 

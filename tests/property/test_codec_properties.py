@@ -26,7 +26,7 @@ from kstore.record._codec import (
 )
 from kstore.record.batch import CODEC_NAMES, parse_v2
 from kstore.record.builder import build_batch, build_batches
-from tests.oracle_codec import OracleBatch, OracleError, OracleRecord, crc32c, decode, encode, varint
+from tests.oracle_codec import OracleBatch, OracleError, OracleRecord, crc32c, decode, encode, text_or_bytes, varint
 from tests.selection import tries
 
 with warnings.catch_warnings():
@@ -273,7 +273,16 @@ def read_by_all(data: bytes) -> list[OracleRecord] | None:
     assert values == [record.value for record in records]
     assert list(offsets) == [record.offset for record in records]
     assert list(timestamps) == [record.timestamp for record in records]
-    return [OracleRecord(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records]
+    return [
+        OracleRecord(
+            r.offset,
+            r.timestamp,
+            r.key,
+            r.value,
+            tuple([(text_or_bytes(key), value) for key, value in r.header_bytes]),
+        )
+        for r in records
+    ]
 
 
 def mutated(data: bytes, changes: list[tuple[int, bytes]], cut: int) -> bytes:

@@ -20,7 +20,7 @@ from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.types import OFFSET_MAX
 from tests.foreign_batches import tampered
-from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record, decode_records
+from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record, decode_records, text_or_bytes
 from tests.oracle_legacy import message, wrapper
 from tests.run_helpers import TIME, small_batch, tally
 from tests.selection import tries
@@ -155,7 +155,14 @@ def test_a_run_and_the_codec_take_the_records_that_the_plain_codec_takes(records
                 check_records(data, len(header), len(data), len(records), records[-1].offset)
         else:
             assert [
-                (one.offset, one.timestamp, one.key, one.value, one.headers) for one in parse_v2(data).records()
+                (
+                    one.offset,
+                    one.timestamp,
+                    one.key,
+                    one.value,
+                    tuple([(text_or_bytes(key), value) for key, value in one.header_bytes]),
+                )
+                for one in parse_v2(data).records()
             ] == expected
         verdicts.add(found)
     assert verdicts == {0, 1}

@@ -20,8 +20,9 @@ __all__ = ["batches", "make_reader", "offsets_of", "record_rows", "splits_of", "
 def make_reader(path: str | Path, *, columns: Sequence[str] | None = None, **options: object) -> KStoreReader:
     """A reader of ``path``; options are written as users do, but as Python values."""
     text = {"path": str(path), "includeHeaders": "true", **{name: _text(value) for name, value in options.items()}}
-    schema = spark_schema(columns, include_headers=text["includeHeaders"] == "true")
-    return KStoreReader(ReadOptions.parse(text, streaming=False), schema)
+    parsed = ReadOptions.parse(text, streaming=False)
+    schema = spark_schema(columns, include_headers=parsed.include_headers, header_keys=parsed.header_keys)
+    return KStoreReader(parsed, schema)
 
 
 def _text(value: object) -> str:

@@ -17,6 +17,7 @@ from kstore.record._codec import (
     decode_offsets_timestamps,
     decode_values,
 )
+from tests.decoded import texts
 from tests.oracle_codec import OracleRecord, encode_record, varint
 
 T = 1_700_000_000_000
@@ -136,10 +137,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "header key of 105",
     ),
     "header-key-null": (body(*START, varint(-1), varint(-1), varint(1), varint(-1), varint(0)), "header key of -1"),
-    "header-key-not-utf8": (
-        body(*START, varint(-1), varint(-1), varint(1), varint(2), b"\xc3(", varint(0)),
-        "not UTF-8",
-    ),
     "header-value-size": (
         body(*START, varint(-1), varint(-1), varint(1), varint(1), b"k", varint(105), b"v"),
         "a field of 105 bytes",
@@ -232,14 +229,12 @@ def test_timestamps_beyond_64_bits_wrap_as_javas_do() -> None:
     assert found.timestamp == -(2**63) + 9
 
 
-@pytest.mark.parametrize(
-    "key", ["80", "c1bf", "c2", "e0a0", "e09f80", "eda080", "f08f8080", "f4908080", "f5808080", "41ff"]
-)
-def test_header_keys_are_refused_exactly_where_python_cannot_decode_them(key: str) -> None:
-    data = bytes.fromhex(key)
-    with pytest.raises(UnicodeDecodeError):
-        data.decode()
-    refused(body(*START, varint(-1), varint(-1), varint(1), varint(len(data)), data, varint(0)), "not UTF-8")
+def test_header_keys_are_the_text_that_java_makes_of_their_bytes() -> None:
+    keys = texts()
+    headers = tuple([(data, b"%d" % number) for number, (data, _) in enumerate(keys)])
+    (found,) = read(payload(OracleRecord(0, T, None, None, headers)))
+    assert found.headers == tuple([(text, value) for (_, text), (_, value) in zip(keys, headers, strict=True)])
+    assert found.header_bytes == headers
 
 
 UTF8_EDGES = "\0\x7f\x80\u07ff\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff"

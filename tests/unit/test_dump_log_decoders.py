@@ -7,9 +7,10 @@ import struct
 import pytest
 
 from kstore.cli.decoders.framed import remote_log_metadata_decoder
-from kstore.cli.decoders.java_text import java_double, java_string, json_text
+from kstore.cli.decoders.java_text import java_double, json_text
 from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Uuid, load_messages
+from kstore.record._codec import java_string
 from kstore.record.builder import build_batch
 from tests.dump_helpers import BASE, Dump, batch, record, write_log
 

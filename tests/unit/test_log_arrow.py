@@ -396,6 +396,19 @@ def test_text_and_other_kinds_of_bytes_are_taken(log: Log) -> None:
     assert [record.headers for record in found] == [(("h", b"text"),), *[()] * 5]
 
 
+# Arrow's constructors refuse such a string.
+NOT_TEXT = pa.ListArray.from_arrays(
+    [0, 1],
+    pa.StructArray.from_arrays(
+        [
+            pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"\xff"]).buffers()[1:]]),
+            pa.array([b"v"]),
+        ],
+        ["key", "value"],
+    ),
+)
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -407,7 +420,7 @@ def test_text_and_other_kinds_of_bytes_are_taken(log: Log) -> None:
         ({"value": pa.array([b"v"]), "headers": pa.array([[{"name": "v"}]])}, "'headers' is list"),
         ({"value": pa.array([b"v"]), "headers": pa.array([[None, {"key": "k", "value": "v"}]])}, "null"),
         ({"value": pa.array([b"v"]), "headers": pa.array([[{"key": None, "value": "v"}]])}, "without a key"),
-        ({"value": pa.array([b"v"]), "headers": pa.array([[{"key": b"\xff", "value": "v"}]])}, "not UTF-8"),
+        ({"value": pa.array([b"v"]), "headers": NOT_TEXT}, "a string that is not UTF-8"),
     ],
 )
 def test_columns_that_are_no_records_are_refused(columns: dict[str, Any], said: str, log: Log) -> None:

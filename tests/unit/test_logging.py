@@ -209,7 +209,7 @@ class Life:
             refused(lambda: log.append(value.decode(), key=key), TypeError)  # type: ignore[arg-type]
             refused(lambda: log.append(value, key=key.decode()), TypeError)  # type: ignore[arg-type]
             refused(lambda: log.append(value, headers=[("h", self._value.decode())]), TypeError)  # type: ignore[list-item]
-            refused(lambda: log.append(value, headers=[(key, value)]), TypeError)  # type: ignore[list-item]
+            refused(lambda: log.append(value, headers=[(1, value)]), TypeError)  # type: ignore[list-item]
             refused(lambda: log.append(value, headers=[("h", value, key)]), TypeError, ValueError)  # type: ignore[list-item]
             refused(lambda: log.append(value, headers=[value]), TypeError, ValueError)  # type: ignore[list-item]
             refused(lambda: log.append(value, timestamp=value), TypeError)  # type: ignore[arg-type]

@@ -302,7 +302,7 @@ def test_space_comes_back(opened: Opened) -> None:
 
 def test_a_few_old_items_do_not_hold_space_back(opened: Opened, clock: ManualClock) -> None:
     queue = opened(segment_bytes=1 << 16)
-    queue.put(b"first", delay=3600)
+    queue.put(b"first", delay=3600, headers=[(b"\xff", b"h")])
     for _ in range(40):
         queue.put_many([b"x" * 1000] * 60)
         queue.ack_many(queue.get_many(60))
@@ -310,7 +310,9 @@ def test_a_few_old_items_do_not_hold_space_back(opened: Opened, clock: ManualClo
     assert queue.stats().pending == 1
     clock.advance(3_600_000)
     job = queue.get_nowait()
-    assert (job.value, job.headers, job.delivery_count) == (b"first", (), 1)
+    assert (job.value, job.headers, job.delivery_count) == (b"first", (("\ufffd", b"h"),), 1)
+    assert job.offset > 0, "it was copied"
+    assert job.record.header_bytes[0] == (b"\xff", b"h")
     job.ack()
     queue.check()
     assert values(opened()) == []
@@ -480,7 +482,7 @@ def test_headers_are_a_mapping_or_pairs_and_many_items_any_iterable(opened: Open
         queue.put_many(b"abc")  # type: ignore[arg-type]
     for bad, reason in (
         ([b"h"], "a header must be a"),
-        ([(b"h", b"1")], "key must be str"),
+        ([(1, b"1")], "key must be str or bytes"),
         ({"h": 1}, "a header's value"),
     ):
         for delay in (0, 60):

@@ -28,10 +28,14 @@ from kstore.producer.partitioner import partition_for_key
 from kstore.spark.jobs import JOBS, command, export, export_files, export_state, rebuild_indexes, rewrite, stats, verify
 from kstore.spark.jobs.export import ExportOptions
 from kstore.spark.jobs.export_state import RUN_NAME, STATE_DIRECTORY, ExportedFile, ExportState
+from kstore.spark.jobs.frames import _read, _Reading
+from kstore.spark.jobs.logs import Stretch
 from kstore.spark.jobs.repartition import slot_of
 from kstore.spark.jobs.spread import TASK_ITEMS, grouped
+from kstore.spark.places import LogPlace
 from tests.golden_data import golden_partitions, golden_root
 from tests.log_helpers import TIME
+from tests.odd_batches import LATIN
 from tests.selection import tries
 from tests.spark_job_parts import DAY_MS, filled, here
 
@@ -449,7 +453,7 @@ def test_keys_go_where_kafka_s_clients_send_them_and_the_rest_in_runs() -> None:
 
 def rows_of(rows: Sequence[tuple[int, int, bytes | None, bytes | None, int]]) -> pa.RecordBatch:
     slots, offsets, keys, values, times = zip(*rows, strict=True)
-    headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    headers = pa.list_(pa.struct([pa.field("key", pa.binary()), pa.field("value", pa.binary())]))
     return pa.record_batch(
         {
             "slot": pa.array(slots, pa.int32()),
@@ -457,7 +461,7 @@ def rows_of(rows: Sequence[tuple[int, int, bytes | None, bytes | None, int]]) ->
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
             "timestamp": pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC")),
-            "headers": pa.array([None if n % 2 else [{"key": "h", "value": None}] for n in range(len(rows))], headers),
+            "headers": pa.array([[{"key": LATIN, "value": None}], None] * len(rows), headers)[: len(rows)],
         }
     )
 
@@ -477,13 +481,22 @@ def test_a_task_writes_each_slot_s_rows_to_a_log_and_keeps_offsets_where_they_ar
     assert result.column("records").to_pylist() == [2, 2]
     first, second = map(Path, result.column("directory").to_pylist())
     with kstore.Log(first, read_only=True) as log:
-        assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in log.read()] == [
-            (0, TIME, b"k", b"v", [("h", None)]),
+        assert [(r.offset, r.timestamp, r.key, r.value, list(r.header_bytes)) for r in log.read()] == [
+            (0, TIME, b"k", b"v", [(LATIN, None)]),
             (1, -1, None, None, []),
         ]
     with kstore.Log(second, read_only=True) as log:
         assert (log.start_offset, log.end_offset) == (5, 40)
         assert [record.offset for record in log.read()] == [11, 30]
+
+
+def test_a_task_reads_header_keys_as_bytes(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "t-0", durability="os") as log:
+        log.append(b"v", headers=[(LATIN, b"1")])
+    place = LogPlace(str(tmp_path / "t-0"), "t", 0)
+    reading = _Reading(Stretch(place, 0, 1, 100), -1)
+    (batch,) = _read(("headers", "topic"), "read_uncommitted", {}, False, reading)
+    assert batch.to_pylist() == [{"headers": [{"key": LATIN, "value": b"1"}], "topic": "t"}]
 
 
 def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tests.evidence import Wrong
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
 from tests.golden_data import golden_partitions, golden_root
 from tests.log_cases import data, fenced, lost_in_the_middle, marker, transaction
+from tests.odd_batches import LATIN
 from tests.spark.reading import batches, make_reader, offsets_of, record_rows, splits_of, table_of
 
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -51,6 +52,18 @@ def filled(path: Path, count: int = 100, *, per_batch: int = 10, **settings: Any
     for first in range(0, count, per_batch):
         log.append_many([b"value %d" % number for number in range(first, min(first + per_batch, count))])
     return log
+
+
+@pytest.mark.parametrize("given", [{}, {"headerKeys": "binary"}], ids=["text", "binary"])
+def test_header_keys_that_are_not_utf_8_are_read(tmp_path: Path, given: dict[str, str]) -> None:
+    with Log(tmp_path / "t-0", durability="os") as log:
+        log.append_many([b"a", b"b"], headers=[[(LATIN, b"1")], None])
+    found = table_of(make_reader(tmp_path, **given))
+    assert found.column("headers").to_pylist() == [
+        [{"key": LATIN if given else "gr\ufffd\ufffde", "value": b"1"}],
+        None,
+    ]
+    assert table_of(make_reader(tmp_path, includeHeaders=False)).num_rows == 2
 
 
 # --- the same records -------------------------------------------------------------------------------------------------

@@ -38,6 +38,12 @@ def test_headers_come_last() -> None:
     assert tuple(schema.names) == COLUMNS
 
 
+def test_header_keys_may_be_binary() -> None:
+    schema = spark_schema(include_headers=True, header_keys="binary")
+    assert schema.simpleString() == f"{KAFKA},headers:array<struct<key:binary,value:binary>>>"
+    assert check_columns(schema) == COLUMNS
+
+
 def test_chosen_columns_keep_their_order() -> None:
     assert spark_schema(("offset", "value")).names == ["offset", "value"]
     assert spark_schema(("headers",)).simpleString() == f"struct<{HEADERS}>"
@@ -45,7 +51,12 @@ def test_chosen_columns_keep_their_order() -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [spark_schema(), spark_schema(include_headers=True), *(spark_schema((name,)) for name in COLUMNS)],
+    [
+        spark_schema(),
+        spark_schema(include_headers=True),
+        spark_schema(include_headers=True, header_keys="binary"),
+        *(spark_schema((name,)) for name in COLUMNS),
+    ],
     ids=lambda schema: ",".join(schema.names),
 )
 def test_the_arrow_schema_is_the_one_that_spark_compares_with(schema: StructType) -> None:

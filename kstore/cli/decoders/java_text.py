@@ -1,31 +1,18 @@
-"""Writes values as Java and Kafka's tools write them: text from bytes, numbers, JSON."""
+"""Writes values as Java and Kafka's tools write them: numbers, JSON."""
 
 from __future__ import annotations
 
 import math
-import re
 from base64 import b64encode
 from decimal import Decimal
 
 from kstore.messages.schema import Uuid, Value
 
-__all__ = ["java_bool", "java_double", "java_string", "json_text"]
+__all__ = ["java_bool", "java_double", "json_text"]
 
-# A surrogate, half or whole, in supposed UTF-8: Java replaces it as one, Python each of its bytes.
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-# A byte that never occurs in UTF-8, and so is replaced alone.
-_INVALID = b"\xff"
 # Jackson's escapes; it leaves everything beyond ASCII unchanged.
 _JSON_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)}
 _JSON_ESCAPES |= {ord(char): f"\\{letter}" for char, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}
-
-
-def java_string(data: bytes) -> str:
-    """The text of Java's ``new String(data, UTF_8)``, control characters included."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return _SURROGATE.sub(_INVALID, data).decode("utf-8", "replace")
 
 
 def java_bool(value: bool) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kstore.cli.decoders.java_text import java_string
 from kstore.cli.decoders.protocol import Decoded
 from kstore.messages.primitives import MessageError
 from kstore.messages.schema import Value
-from kstore.record._codec import Record
+from kstore.record._codec import Record, java_string
 
 __all__ = ["BYTES_DECODERS", "DEFAULT_CLASS", "PlainDecoder", "bytes_decoder"]
 

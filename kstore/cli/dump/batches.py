@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kstore.cli.decoders.java_text import java_string
 from kstore.cli.dump.entries import RECORD_OVERHEAD_V0, Entry
 from kstore.errors import CorruptBatchError, CorruptRecordError, UnsupportedCodecError, UnsupportedFormatError
 from kstore.files.fs import File
@@ -36,7 +35,9 @@ __all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "increment"
 
 # offset, size, crc, magic, attributes
 LEGACY_PREFIX = struct.Struct(">qiIbb")
-LEGACY_CRC_START = 16
+LEGACY_OFFSET_AND_SIZE = struct.Struct(">qi")
+# The checksum covers all from the magic on.
+LEGACY_CRC_START = LEGACY_MAGIC_POSITION = 16
 LEGACY_ATTRIBUTES_POSITION = 17
 INT64 = struct.Struct(">q")
 INT32 = struct.Struct(">i")
@@ -180,7 +181,7 @@ class V2DumpBatch:
             header_value, position = _field(data, position, end)
             if name is None:
                 raise ValueError("a header without a name")
-            headers.append((java_string(name), header_value))
+            headers.append((name, header_value))
         if position != end:
             raise ValueError(f"{end - position} bytes more than its fields need")
         header = self.header
@@ -266,7 +267,7 @@ class LegacyDumpBatch:
         if not wrapper.record.value:
             raise CorruptRecordError(wrapper.problem or "a compressed message without a value")
         inner = _decompressed(self.codec, memoryview(wrapper.record.value), entry.magic)
-        entries = _inner_entries(inner, entry.magic)
+        entries = _inner_entries(inner)
         if not entries:
             raise CorruptRecordError("a compressed message with nothing in it")
         # Version 0 has absolute offsets inside, version 1 relative ones, of which the last is the wrapper's offset.
@@ -348,19 +349,20 @@ def _field(data: bytes, position: int, stop: int) -> tuple[bytes | None, int]:
     return data[position : position + size], position + size
 
 
-def _inner_entries(data: bytes, wrapper_magic: int) -> list[tuple[int, int, int]]:
+def _inner_entries(data: bytes) -> list[tuple[int, int, int]]:
     """Position, size and offset of the messages in an uncompressed set; an incomplete rest is ignored."""
     entries = []
     position = 0
-    while len(data) - position > LEGACY_CRC_START:
-        offset, size, _, magic, _ = LEGACY_PREFIX.unpack_from(data, position)
-        if magic != wrapper_magic or size < _overhead(magic):
-            raise CorruptRecordError(
-                f"a message of magic {magic} with {size} bytes within one of magic {wrapper_magic}"
-            )
-        size += LOG_OVERHEAD_BYTES
-        if size > len(data) - position:
+    while len(data) - position >= LOG_OVERHEAD_BYTES:
+        offset, size = LEGACY_OFFSET_AND_SIZE.unpack_from(data, position)
+        is_whole = size <= len(data) - position - LOG_OVERHEAD_BYTES
+        # Its own version decides: a wrapper of version 1 may hold messages of version 0 (KAFKA-4298).
+        magic = data[position + LEGACY_MAGIC_POSITION] if is_whole and size >= RECORD_OVERHEAD_V0 else 0
+        if size < _overhead(magic) or magic >= MAGIC_V2:
+            raise CorruptRecordError(f"a message of magic {magic} with {size} bytes within a compressed one")
+        if not is_whole:
             break
+        size += LOG_OVERHEAD_BYTES
         entries.append((position, size, offset))
         position += size
     return entries
@@ -371,18 +373,18 @@ def _message(data: bytes, position: int, size: int, offset: int, batch: LegacyDu
     _, _, crc, magic, _ = LEGACY_PREFIX.unpack_from(data, position)
     stop = position + size
     at = position + LEGACY_PREFIX.size
-    timestamp = NO_TIMESTAMP
+    timestamp, timestamp_type = NO_TIMESTAMP, NO_TIMESTAMP_TYPE
     if magic:
-        timestamp = INT64.unpack_from(data, at)[0]
+        timestamp, timestamp_type = INT64.unpack_from(data, at)[0], batch.timestamp_type
         at += INT64.size
-    if batch.timestamp_type == LOG_APPEND_TIME:
-        timestamp = batch.max_timestamp
+        if timestamp_type == LOG_APPEND_TIME:
+            timestamp = batch.max_timestamp
     key_size, key, key_problem = _sized(data, at, stop)
     at += INT32.size + max(key_size, 0)
     value_size, value, value_problem = _sized(data, at, stop)
     computed = zlib.crc32(memoryview(data)[position + LEGACY_CRC_START : stop])
     return Message(
-        Record(offset, timestamp, batch.timestamp_type, key, value),
+        Record(offset, timestamp, timestamp_type, key, value),
         key_size,
         value_size,
         computed == crc,

@@ -22,6 +22,7 @@ from kstore.types import NO_TIMESTAMP, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["ORDER_TIME", "Range", "frame_of", "ranges_of"]
 
@@ -61,7 +62,10 @@ def frame_of(
     with_order_time: bool = False,
     task_bytes: int = TASK_BYTES,
 ) -> DataFrame:
-    """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if requested."""
+    """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if requested.
+
+    Keys of headers are binary.
+    """
     stretches = [
         stretch
         for each in ranges
@@ -73,10 +77,15 @@ def frame_of(
         latest = spread_objects(spark, groups, partial(_latest_time, dict(storage_options)))
         readings = _with_times(stretches, latest)
     work = partial(_read, tuple(columns), isolation_level, dict(storage_options), with_order_time)
-    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in spark_schema(columns))
+    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _schema(columns))
     if with_order_time:
         schema += f", {ORDER_TIME} bigint"
     return spread(spark, grouped(readings, lambda each: each.stretch.size, task_bytes), work, schema)
+
+
+def _schema(columns: Sequence[str]) -> StructType:
+    """A job copies the keys of headers as they are."""
+    return spark_schema(columns, header_keys="binary")
 
 
 def _with_times(stretches: Sequence[Stretch], latest: Sequence[int]) -> list[_Reading]:
@@ -116,7 +125,7 @@ def _read(
     """In a task: one stretch."""
     stretch, before_ms = reading
     place = stretch.place
-    schema = arrow_schema(spark_schema(columns))
+    schema = arrow_schema(_schema(columns))
     names = [name for name in columns if name not in ("topic", "partition")]
     if with_order_time and "timestamp" not in names:
         names.append("timestamp")
@@ -126,6 +135,7 @@ def _read(
             stretch.stop,
             columns=names or ["offset"],
             isolation_level=isolation_level,
+            header_keys="binary",
             timestamp_unit="us",
             max_records=20_000,
         ):

@@ -39,7 +39,7 @@ TYPES = {
     "partition": "int",
     "offset": "bigint",
     "timestamp": "timestamp",
-    "headers": "array<struct<key: string, value: binary>>",
+    "headers": "array<struct<key: binary, value: binary>>",
     ORDER_TIME: "bigint",
 }
 
