@@ -30,7 +30,7 @@ from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, T
 from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
-from kstore.upkeep.verify.changing import has_changed, look, settled_bases
+from kstore.upkeep.verify.changing import has_changed, look, settled_bases, with_swaps_ended
 from kstore.upkeep.verify.findings import Advance, split_loss
 from kstore.upkeep.verify.partition import is_live, no_advance
 
@@ -262,6 +262,8 @@ def log_stats(
     """
     log = Stats(str(directory), log_count=1)
     try:
+        if not is_live(fs, directory):
+            fs = with_swaps_ended(fs, directory)
         names = classify(fs.list(directory))
     except StorageError as error:
         log.add_finding(Finding("damage", "name", str(directory), str(error)))

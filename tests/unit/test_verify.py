@@ -18,6 +18,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
 from kstore.log import Log, writer_of
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
+from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
 from kstore.upkeep.verify.partition import is_live
 from tests.fake_fs import Operation, WatchedFs
@@ -101,6 +102,35 @@ def test_an_index_entry_that_would_mislead_is_found(tmp_path: Path) -> None:
     assert "no batch ends there" in damages(path)[0].reason
     poke(index, 0, struct.pack(">ii", 0, position))
     assert [finding.kind for finding in damages(path)] == ["index"]
+
+
+def foreign(path: Path) -> Path:
+    """A log of three segments with ten records each, as without kstore's own files."""
+    with Log(path, durability="os") as log:
+        for _ in range(3):
+            log.append_many([b"x"] * 10)
+            log.roll()
+    for name in (".lock", "kstore.state", *(f"{30:020d}{suffix}" for suffix in (".log", ".index", ".timeindex"))):
+        (path / name).unlink()
+    return path
+
+
+@pytest.mark.parametrize("bases", [[0], [0, 10], [10]], ids=str)
+def test_a_segment_whose_swap_a_crash_has_interrupted_counts_as_a_read_counts_it(
+    bases: list[int], tmp_path: Path
+) -> None:
+    path = foreign(tmp_path / "log")
+    for base in bases:
+        for file in path.glob(f"{base:020d}.*"):
+            file.rename(f"{file}.swap")
+    before = sorted(path.iterdir())
+    with Log(path, read_only=True) as log:
+        assert [record.offset for record in log] == list(range(30))
+    verified, stats = verify_log(path), log_stats(path)
+    assert (verified.record_count, verified.start_offset, verified.end_offset) == (30, 0, 30)
+    assert (stats.record_count, stats.start_offset, stats.end_offset) == (30, 0, 30)
+    assert [note.reason for note in verified.notes] != []
+    assert (verified.damages, sorted(path.iterdir())) == ([], before)
 
 
 def test_a_time_entry_followed_by_earlier_records_is_found(tmp_path: Path) -> None:

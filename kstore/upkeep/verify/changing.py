@@ -14,8 +14,13 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
+from kstore.clock import SYSTEM_CLOCK
+from kstore.config import LogConfig
+from kstore.engine.swap import finish_swaps
 from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileSystem
+from kstore.files.handles import HandleCache
+from kstore.files.overlay import OverlayFs
 from kstore.files.paths import (
     INDEX_SUFFIX,
     KSTORE_STATE,
@@ -26,10 +31,21 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.metrics import LogCounters
+from kstore.segment import SegmentContext
 from kstore.state.log_state import read_state
 from kstore.types import OFFSET_MAX
 
-__all__ = ["TRIES_MAX", "Sight", "generation_of", "has_changed", "look", "read_settled", "settled_bases"]
+__all__ = [
+    "TRIES_MAX",
+    "Sight",
+    "generation_of",
+    "has_changed",
+    "look",
+    "read_settled",
+    "settled_bases",
+    "with_swaps_ended",
+]
 
 Result = TypeVar("Result")
 
@@ -96,6 +112,19 @@ def settled_bases(fs: FileSystem, directory: Path, *, is_live: bool) -> list[int
             sleep(PAUSE_SECONDS)
             names = classify(fs.list(directory))
     return names.bases[LOG_SUFFIX]
+
+
+def with_swaps_ended(fs: FileSystem, directory: Path) -> FileSystem:
+    """``fs`` as the next open of the log will leave it: compactions that a crash has interrupted after their commit are
+    in place, others are undone. Nothing is changed. ``fs`` itself if nothing was interrupted. Raises: StorageError."""
+    names = classify(fs.list(directory))
+    if not any(name.state == SWAP_SUFFIX for name in names.unfinished):
+        return fs
+    overlay = OverlayFs(fs)
+    config = LogConfig()
+    handles = HandleCache(config.open_files_max)
+    finish_swaps(SegmentContext(overlay, directory, config, SYSTEM_CLOCK, handles, LogCounters()), names)
+    return overlay
 
 
 def read_settled(read: Callable[[], Result], is_live: bool) -> Result:

@@ -36,7 +36,15 @@ from kstore.rules.losses import LossRanges, holes, joined
 from kstore.state.kafka_marks import read_kafka_marks
 from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import OFFSET_MAX
-from kstore.upkeep.verify.changing import TRIES_MAX, Sight, generation_of, has_changed, look, settled_bases
+from kstore.upkeep.verify.changing import (
+    TRIES_MAX,
+    Sight,
+    generation_of,
+    has_changed,
+    look,
+    settled_bases,
+    with_swaps_ended,
+)
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
@@ -70,6 +78,17 @@ def verify_log(
     Raises: StorageError if the directory cannot be listed or a segment cannot be read.
     """
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    found: list[Finding] = []
+    if not is_live(fs, directory):
+        settled = with_swaps_ended(fs, directory)
+        if settled is not fs:
+            found, fs = _names(directory, classify(fs.list(directory))), settled
+    log = _verified_settled(directory, fs, limit, advance)
+    log.findings += [finding for finding in found if finding not in log.findings]
+    return log
+
+
+def _verified_settled(directory: Path, fs: FileSystem, limit: int, advance: Advance) -> LogVerification:
     for _ in range(TRIES_MAX):
         log = _verified(directory, fs, limit, advance, is_final=False)
         if log is not None:
