@@ -38,6 +38,7 @@ from kstore.errors import (
 )
 from kstore.files.copies import FileRange, copy_range, crc_of
 from kstore.files.fs import File, FileSystem
+from kstore.files.linked import refuse_link
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import (
@@ -148,6 +149,8 @@ class BackupTarget:
         """The sizes of a log's files, by their names in the target."""
         if owner not in self._present:
             at, found = self._at / str(owner), {}
+            if self._at.local is not None:
+                refuse_link(self._at.local, at.path)
             with suppress(FileNotFoundError):
                 found = self._at.fs.list_stats(at.path)
             if is_log(classify(found)):

@@ -242,16 +242,19 @@ def _dump_file(job: Job, path: str) -> bool:
     return True
 
 
-def _expand(fs: FileSystem, place: Path, path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
+def _expand(
+    fs: FileSystem, place: Path, path: str, suffixes: tuple[str, ...], *, follows: bool = True
+) -> Iterator[str]:
     """``path`` itself, which is at ``place``, or, for a directory, its files of these kinds and those of its
-    subdirectories, by name."""
+    subdirectories, by name. ``follows``: also of directories that are links, whose own links are not followed."""
     if not _is_directory(fs, place, follow_symlinks=True):
         yield path
         return
     for name in sorted(fs.list(place)):
         inner = place / name
-        if inner.suffix in suffixes or _is_directory(fs, inner):
-            yield from _expand(fs, inner, joined(path, name), suffixes)
+        is_own = _is_directory(fs, inner)
+        if inner.suffix in suffixes or is_own or (follows and _is_directory(fs, inner, follow_symlinks=True)):
+            yield from _expand(fs, inner, joined(path, name), suffixes, follows=follows and is_own)
 
 
 def _is_directory(fs: FileSystem, path: Path, *, follow_symlinks: bool = False) -> bool:

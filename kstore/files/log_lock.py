@@ -70,7 +70,12 @@ def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mo
     lock = lock_past_lone_writers(directory, kind=kind, mode=mode, shared=shared)
     kept: WriteLock = lock
     try:
-        if not shared and not os.path.islink(directory):
+        if os.path.islink(directory):
+            # Its own lock keeps out all but a store that has the directory behind the link open as its own.
+            above = os.path.dirname(os.path.realpath(directory))
+            if not os.path.samefile(above, os.path.dirname(directory)):
+                probe_lock(above, shared=shared)
+        elif not shared:
             kept = root.share()
             lock.release()
         return kept

@@ -39,6 +39,7 @@ from kstore.files.checkpoint import (
     write_topic_id,
 )
 from kstore.files.fs import FileSystem
+from kstore.files.linked import is_link, link_target
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
@@ -419,6 +420,8 @@ class LogDirectory:
                 # First: after an interrupt just after the rename, nothing else here would remember it.
                 self._deleted.append(_Deleted(going, due))
                 with lock_past_lone_writers(path, mode=self._mode):
+                    if is_link(self.fs, path):
+                        logger.warning("%s is a link, and deleted; the data stays in %s", path, link_target(path))
                     self.fs.rename(path, self.path / going)
             # Before the entry goes: a directory without one would be a topic again.
             self.fs.sync_dir(self.path)
@@ -450,13 +453,13 @@ class LogDirectory:
 
     def _remove_tree(self, path: Path) -> None:
         fs = self.fs
+        if not fs.stat(path).is_dir:
+            fs.unlink(path)  # a link: what it leads to is not the store's
+            return
         # The files that make a directory a log go last: half of one is still recognised.
         for name in sorted(fs.list(path), key=lambda name: (name == LOCK, name == PARTITION_METADATA)):
             inner = path / name
-            if fs.stat(inner).is_dir:
-                self._remove_tree(inner)
-            else:
-                fs.unlink(inner)
+            self._remove_tree(inner)
         fs.rmdir(path)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------

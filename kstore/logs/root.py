@@ -24,6 +24,7 @@ from kstore.engine.directory import ensure_directory, is_log
 from kstore.errors import CorruptFileError, LogNotFoundError, NotALogError, StorageError, UnsupportedFormatError
 from kstore.files.checkpoint import read_small_file, read_topic_id
 from kstore.files.fs import FileSystem
+from kstore.files.linked import directories_in
 from kstore.files.paths import (
     CHECKPOINTS,
     CLEAN_SHUTDOWN,
@@ -100,6 +101,8 @@ class RootContents:
         self.deleted: list[str] = []
         # Names that kstore does not own.
         self.ignored: list[str] = []
+        # The names of partitions that are links to nothing.
+        self.broken: list[str] = []
         entries, found = self._read_topics(), self._listed()
         while not self.entries_lost and (unknown := found.keys() - entries.keys()):
             late = self._read_topics()
@@ -109,6 +112,8 @@ class RootContents:
             # they are listed after the entry is read: else a topic would seem to lack those that came in between.
             entries, found = late, self._listed()
         self._note_lost_partitions(entries, found)
+        for name in self.broken:
+            self._note(f"{name} is a symbolic link that leads to no directory")
         for topic in sorted(found.keys() - entries.keys()):
             entries[topic] = self._adopted(topic, found[topic])
         for topic, entry in entries.items():
@@ -123,9 +128,14 @@ class RootContents:
         """The partitions that have a directory, by topic."""
         found: dict[str, list[int]] = {}
         self.deleted, ignored = [], []
-        for name in self._fs.list(self._path):
-            owner = topic_partition(name)
-            if owner is not None and owner.topic != METADATA_TOPIC and self._is_directory(name):
+        names = self._fs.list(self._path)
+        owners = {name: owner for name in names if (owner := topic_partition(name)) and owner.topic != METADATA_TOPIC}
+        directories = directories_in(self._fs, self._path, owners)
+        self.broken = directories.broken
+        there = set(directories.names)
+        for name in names:
+            if name in there:
+                owner = owners[name]
                 found.setdefault(owner.topic, []).append(owner.partition)
             elif (going := marked_topic_partition(name)) is not None and going[1] == DELETE_MARK:
                 self.deleted.append(name)
@@ -144,12 +154,6 @@ class RootContents:
             lost = sorted(set(range(entry.made)) - set(found.get(topic, ())))
             if lost and not entry.deleting:
                 self._note(f"topic {topic} has lost its partitions {', '.join(map(str, lost[:10]))}")
-
-    def _is_directory(self, name: str) -> bool:
-        try:
-            return self._fs.stat(self._path / name).is_dir
-        except FileNotFoundError:
-            return False
 
     def _adopted(self, topic: str, partitions: Sequence[int]) -> TopicEntry:
         """The entry of a topic that a broker or a lone log has created."""

@@ -14,7 +14,7 @@ from kstore.errors import CorruptDataError
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch
 from kstore.record.parse import parse_batch
 from kstore.record.scan import Source, SparseSource, find_next_batch, offset_after_damage
-from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far
+from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far, last_damage
 from kstore.types import OFFSET_MAX
 
 __all__ = ["CHUNK_BYTES", "LARGE_BATCH_BYTES", "READ_BATCH_BYTES_MAX", "walk_headers"]
@@ -124,12 +124,12 @@ def walk_headers(
             found = None
             reason += "; there is so much damage that the rest was not searched"
         if found is None:
-            yield Damage(damaged_from, stop, next_offset, None, reason, torn)
+            yield last_damage(source, damaged_from, stop, next_offset, reason, torn)
             return
         try:
             header = parse_batch(source.pread(min(BATCH_HEADER_BYTES, stop - found), found), header_only=True)
         except CorruptDataError:
-            yield Damage(damaged_from, stop, next_offset, None, reason, torn)
+            yield last_damage(source, damaged_from, stop, next_offset, reason, torn)
             return  # the file was cut there since it was found
         after = header.base_offset if header.magic == MAGIC_V2 else max(next_offset, 0)
         yield Damage(damaged_from, found, next_offset, after, reason, False)

@@ -35,6 +35,7 @@ __all__ = [
     "SparseSource",
     "check_size_field",
     "find_next_batch",
+    "is_zero",
     "offset_after_damage",
     "parse_batches",
     "scan",
@@ -54,6 +55,8 @@ SEARCH_BYTES_FIRST = 1 << 14
 # How many bytes may be checksummed without finding a batch: a multiple of the searched bytes, and a minimum.
 SEARCH_PASSES = 4
 WASTED_BYTES_MIN = 64 << 20
+# How much is read first to see whether bytes are zeros: usually the first ones are not.
+ZERO_BYTES_FIRST = 4096
 # After the offset; the size counts the bytes after the field, of which a message of version 0 has the fewest.
 SIZE_FIELD_MIN = 14
 assert SIZE_MIN[0] == SIZE_FIELD_MIN + LOG_OVERHEAD_BYTES
@@ -331,8 +334,8 @@ def find_next_batch(
     while at < bound and not budget.candidates.is_spent:
         window = source.pread(min(search_bytes + PREFIX_BYTES - 1, bound - at), at)
         # Zeros, the commonest garbage, are skipped at memory speed: no entry has a size and magic of zeros.
-        is_zero = window == bytes(len(window))
-        zero_count = len(window) - (0 if is_zero else len(window.lstrip(b"\0")))
+        is_all_zeros = window == bytes(len(window))
+        zero_count = len(window) - (0 if is_all_zeros else len(window.lstrip(b"\0")))
         for candidate in candidates.finditer(window, max(zero_count - PREFIX_BYTES, 0)):
             start = at + candidate.start()
             head = matcher.header(start, bound, window, at)
@@ -348,7 +351,7 @@ def find_next_batch(
             if matcher.is_whole(start, head):
                 return start
         at += search_bytes
-        if is_zero and isinstance(source, SparseSource):
+        if is_all_zeros and isinstance(source, SparseSource):
             # A file that was allocated ahead may end with gigabytes of hole; a batch may begin with its last zeros.
             at = max(at, source.next_data(at) - PREFIX_BYTES + 1)
         search_bytes = min(2 * search_bytes, SEARCH_BYTES)
@@ -444,6 +447,20 @@ def parse_batches(buffer: Buffer) -> Iterator[Batch]:
         raise CorruptBatchError(stop.reason, position=stop.position)
     if stop.kind == "torn":
         check_size_field(view, stop.position)
+
+
+def is_zero(source: Source, start: int, stop: int) -> bool:
+    """Whether all bytes from ``start`` to ``stop`` are zeros, at least one; holes of a file are not read."""
+    size, position = ZERO_BYTES_FIRST, start
+    while position < stop:
+        data = source.pread(min(size, stop - position), position)
+        if not data or data.count(0) != len(data):
+            return False
+        position += len(data)
+        if position < stop and isinstance(source, SparseSource):
+            position = source.next_data(position)
+        size = CHUNK_BYTES
+    return stop > start
 
 
 def check_size_field(data: Buffer, position: int) -> None:

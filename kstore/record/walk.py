@@ -23,17 +23,19 @@ from kstore.record.scan import (
     SearchBudget,
     Source,
     find_next_batch,
+    is_zero,
     offset_after_damage,
     scan,
 )
 from kstore.types import INT64_MAX, OFFSET_MAX, RELATIVE_OFFSET_MAX
 
-__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "walk", "walk_runs"]
+__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "last_damage", "walk", "walk_runs"]
 
 # The offsets of a segment are stored relative to its base, as int32.
 OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
 # After damage, further damage may follow soon.
 FIRST_BYTES_BEHIND = 1 << 12
+SPACE = "all zeros, as in a file that was allocated ahead"
 NOT_SEARCHED = "; there is so much damage that the rest was not searched"
 
 
@@ -41,7 +43,8 @@ class Damage(NamedTuple):
     """Bytes ``position`` to ``stop`` in which no whole, fitting batch was found.
 
     ``first_offset`` is the offset expected there; ``next_offset`` the base of the whole batch at ``stop``, or None at
-    the walk's end. ``torn``: the bytes end before the entry that starts at ``position``.
+    the walk's end. ``torn``: the bytes end before the entry that starts at ``position``. ``is_space``: they are the
+    end, and all zeros, as in a file that was allocated ahead; nothing was lost unless offsets are known to be missing.
     """
 
     position: int
@@ -50,6 +53,7 @@ class Damage(NamedTuple):
     next_offset: int | None
     reason: str
     torn: bool
+    is_space: bool = False
 
 
 def walk(
@@ -168,12 +172,18 @@ def _walk(
             entry = (position, position + wasted_bytes)
             after = _next_fitting(source, entry, stop, next_offset, offset_stop, known_end, positions, budget)
         if after is None:
-            yield Damage(position, stop, next_offset, None, reason + NOT_SEARCHED * budget.is_spent, torn)
+            yield last_damage(source, position, stop, next_offset, reason + NOT_SEARCHED * budget.is_spent, torn)
             return
         first_bytes = FIRST_BYTES_BEHIND
         start, base_offset = after
         yield Damage(position, start, next_offset, base_offset, reason, False)
         next_offset = base_offset
+
+
+def last_damage(source: Source, position: int, stop: int, first_offset: int, reason: str, torn: bool) -> Damage:
+    """The damage after which no whole batch was found."""
+    is_space = is_zero(source, position, stop)
+    return Damage(position, stop, first_offset, None, SPACE if is_space else reason, torn, is_space)
 
 
 def _misplaced(

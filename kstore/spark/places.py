@@ -18,6 +18,7 @@ from kstore.engine.directory import is_log
 from kstore.errors import ConfigError, CorruptFileError, FileMissingError, LogNotFoundError, NotALogError, StorageError
 from kstore.files.checkpoint import read_small_file, read_topic_id
 from kstore.files.fs import FileStat
+from kstore.files.linked import directories_of
 from kstore.files.paths import (
     METADATA_TOPIC,
     PARTITION_METADATA,
@@ -149,11 +150,10 @@ def _places_in(at: _At, names: list[str], named: Collection[str]) -> Iterator[Lo
         yield LogPlace(at.url, *(topic_partition(at.name) or TopicPartition(at.name, 0)))
         return
     entries = _topics(at) if KSTORE_TOPICS in names else {}
-    stats = at.stats()
-    for name in names:
+    stats = {name: stat for name, stat in at.stats().items() if topic_partition(name)}
+    for name in directories_of(at.location.reading, at.location.path, stats).names:
         owner = topic_partition(name)
-        if owner is None or name not in stats or not stats[name].is_dir:
-            continue
+        assert owner is not None
         if not _is_hidden(owner.topic, named) and _is_there(owner, entries.get(owner.topic)):
             yield LogPlace(at.child(name).url, *owner)
 

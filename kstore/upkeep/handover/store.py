@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kstore.engine.directory import ensure_directory, is_log
-from kstore.errors import CorruptFileError, LogNotFoundError, StorageError
+from kstore.errors import CorruptFileError, LogNotFoundError
 from kstore.files._locks import block
 from kstore.files.checkpoint import read_broker_epoch, read_offset_checkpoint, write_offset_checkpoint
 from kstore.files.fs import FileSystem
+from kstore.files.linked import directories_in
 from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.modes import access
 from kstore.files.paths import CLEAN_SHUTDOWN, LOCK, LOG_SUFFIX, TopicPartition, classify, segment_name, topic_partition
@@ -67,15 +68,9 @@ class Store:
             self.report.refused.append(f"{path} holds no directory named <topic>-<partition>")
 
     def _listing(self) -> tuple[list[str], list[str]]:
-        directories: list[str] = []
-        files: list[str] = []
-        for name in sorted(self.fs.list(self.root)):
-            try:
-                is_dir = self.fs.stat(self.root / name, follow_symlinks=True).is_dir
-            except StorageError:
-                is_dir = False  # a link that leads nowhere, or a name that has just disappeared
-            (directories if is_dir else files).append(name)
-        return directories, files
+        names = sorted(self.fs.list(self.root))
+        directories = directories_in(self.fs, self.root, names).names
+        return directories, sorted(set(names).difference(directories))
 
     @property
     def is_whole(self) -> bool:

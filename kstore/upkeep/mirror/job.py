@@ -22,13 +22,14 @@ from kstore.errors import (
     StorageError,
 )
 from kstore.files.fs import FileStat, FileSystem
+from kstore.files.linked import directories_of
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_name, topic_partition
 from kstore.files.remote import Location, open_remote
 from kstore.record.walk import Damage
 from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX, losses_of
-from kstore.types import CorruptRange
+from kstore.types import OFFSET_MAX, CorruptRange
 from kstore.upkeep.mirror.compare import checked_chunks, end_offset, ends_equal, fit, plain_chunks
 from kstore.upkeep.mirror.report import MirroredLog
 from kstore.upkeep.mirror.source import INDEXES, NamedFile, SourceLog
@@ -120,7 +121,8 @@ def _logs_in(at: Location) -> list[str] | None:
     stats = at.fs.list_stats(at.path)
     if is_log(classify(stats)):
         return None
-    names = sorted(name for name, stat in stats.items() if stat.is_dir and topic_partition(name) is not None)
+    owned = {name: stat for name, stat in stats.items() if topic_partition(name) is not None}
+    names = sorted(directories_of(at.reading, at.path, owned).names)
     if not names:
         raise NotALogError(errno.ENOTDIR, "neither a log nor a directory of <topic>-<partition>", at.url)
     return names
@@ -332,6 +334,8 @@ class _Job:
         path = self._origin.fs.url_of(file.path)
 
         def note(damage: Damage) -> None:
+            if damage.is_space and offset_stop == OFFSET_MAX:
+                return
             behind = damage.next_offset if damage.next_offset is not None else min(offset_stop, source.end_offset)
             last = max(behind - 1, damage.first_offset)
             lost = CorruptRange(damage.first_offset, last, damage.position, damage.reason, path)

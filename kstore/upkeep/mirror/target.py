@@ -23,6 +23,7 @@ from kstore.engine.directory import is_log, make_directory
 from kstore.errors import NotALogError
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat, FileSystem
+from kstore.files.linked import refuse_link
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_log
 from kstore.files.paths import (
@@ -103,6 +104,7 @@ class LocalTarget:
         self._state: StateFile | None = None
         self._lock: DirectoryLock | None = None
         self._begun = False
+        refuse_link(fs, directory)
         if not dry_run:
             make_directory(fs, directory, mode=DIRECTORY_MODE)
         _ensure_log_or_empty(self.files(), str(directory))

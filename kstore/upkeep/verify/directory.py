@@ -11,6 +11,7 @@ from kstore.engine.directory import is_log
 from kstore.errors import CorruptDataError, FileMissingError, NotALogError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
+from kstore.files.linked import directories_in, is_directory
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CHECKPOINTS, classify, topic_partition
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
@@ -22,14 +23,15 @@ REFUSALS = frozenset({errno.EACCES, errno.EPERM})
 
 
 def find_logs(path: Path, *, fs: FileSystem = SYSTEM_FS) -> list[Path]:
-    """``path`` itself if it is a log, else the logs that are directories in it, by name.
+    """``path`` itself if it is a log, else the logs that are directories in it, or links to some, by name.
 
-    Raises: NotALogError if it finds none; StorageError.
+    Raises: NotALogError if it finds none; StorageError, also for two names of one log.
     """
     names = fs.list(path)
     if is_log(classify(names)):
         return [path]
-    found = [path / name for name in sorted(names) if is_log_in(path, name, fs=fs)]
+    logs = [name for name in sorted(names) if is_log_in(path, name, fs=fs)]
+    found = [path / name for name in directories_in(fs, path, logs).names]
     if not found:
         raise NotALogError(errno.ENOTDIR, "neither a log nor a directory of logs", str(path))
     return found
@@ -42,7 +44,7 @@ def is_log_in(path: Path, name: str, *, fs: FileSystem = SYSTEM_FS) -> bool:
     """
     inner = path / name
     try:
-        return fs.stat(inner).is_dir and is_log(classify(fs.list(inner)))
+        return is_directory(fs, inner) and is_log(classify(fs.list(inner)))
     except FileMissingError:
         return False
     except StorageError as error:
@@ -53,8 +55,16 @@ def is_log_in(path: Path, name: str, *, fs: FileSystem = SYSTEM_FS) -> bool:
 
 
 def verify_store_files(path: Path, *, fs: FileSystem = SYSTEM_FS) -> LogVerification:
-    """The problems of the checkpoints of the store in ``path``; none if it is a log, or has no checkpoints."""
+    """The problems of the checkpoints of the store in ``path``, and its partitions that are links to nothing; none if
+    it is a log."""
     store = LogVerification(str(path))
+    try:
+        names = fs.list(path)
+    except FileMissingError:
+        return store  # a log that has been deleted since it was found
+    for name in directories_in(fs, path, filter(topic_partition, names)).broken:
+        reason = "a symbolic link that leads to no directory: the partition was not examined"
+        store.findings.append(Finding("damage", "name", str(path / name), reason))
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(fs, path / name)
