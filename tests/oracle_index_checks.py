@@ -28,7 +28,8 @@ class PlainOffsetCheck:
             self.position_slot += 1
         while self.offset_slot < len(entries) and entries[self.offset_slot][0] <= last_offset:
             if entries[self.offset_slot][0] < last_offset and self.offset_slot < self.position_slot:
-                found.append((self.offset_slot, "no end", 0, 0))
+                what = "first" if entries[self.offset_slot] == (base_offset, position) else "no end"
+                found.append((self.offset_slot, what, 0, 0))
             self.offset_slot += 1
         return found
 

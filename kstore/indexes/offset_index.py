@@ -4,7 +4,8 @@
      0     4  delta     int32  last offset of a batch, less the segment's base offset
      4     4  position  int32  where that batch starts in the .log
 
-Kafka 2.8 and older: the last offset of the whole append that starts there. The batch at position 0 has no entry.
+Kafka 2.0 to 2.8: the last offset of the whole append that starts there. Kafka before 2.0: its first offset. The batch
+at position 0 has no entry.
 """
 
 from __future__ import annotations

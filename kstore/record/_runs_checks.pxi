@@ -24,7 +24,8 @@ cdef class OffsetCheck:
 
     ``rows`` (``OffsetIndex.rows``) are delta and position of each, both rising; ``base_offset`` is the segment's.
     A contradiction is a tuple (slot, what, base offset, last offset). ``what`` is "no start" if no batch starts at the
-    entry's position, "above" if the batch there begins above the entry's offset, "no end" if no batch ends with it.
+    entry's position, "above" if the batch there begins above the entry's offset, "first" if that batch begins with the
+    entry's offset, as in the indexes of Kafka before 2.0, "no end" if no batch ends with it otherwise.
     """
 
     cdef array.array rows
@@ -53,7 +54,8 @@ cdef class OffsetCheck:
             slot = self.offset_slot
             self.offset_slot += 1
             if rows[2 * slot] < last_delta and slot < self.position_slot:
-                found.append((slot, "no end", 0, 0))
+                is_first = rows[2 * slot] == base_delta and rows[2 * slot + 1] == position
+                found.append((slot, "first" if is_first else "no end", 0, 0))
         return 0
 
     def add(self, int64_t position, int64_t base_offset, int64_t last_offset):

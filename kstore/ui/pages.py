@@ -502,7 +502,7 @@ def _damage_row(url: str, segment: Segment, window: Window, damage: Damage) -> M
         "next_offset": damage.next_offset,
         "reason": damage.reason,
         # A writer may be writing there now.
-        "severity": "note" if is_tail else "damage",
+        "severity": "note" if is_tail or (damage.is_space and segment.offset_stop == OFFSET_MAX) else "damage",
         "open": window.is_open and damage is window.damages[-1],
     }
 

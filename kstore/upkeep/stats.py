@@ -382,7 +382,7 @@ def segment_stats(
             done = start
         for item in walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop):
             if isinstance(item, Damage):
-                if not (is_live_end and item.next_offset is None):
+                if not (item.next_offset is None and (is_live_end or (item.is_space and offset_stop == OFFSET_MAX))):
                     segment.add_loss(_damage_finding(path, item, offset_stop), losses)
                 expected = offset_stop if item.next_offset is None else item.next_offset
                 continue

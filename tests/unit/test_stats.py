@@ -379,9 +379,11 @@ def test_damage_is_a_finding_and_the_rest_is_counted(tmp_path: Path) -> None:
 def test_the_damage_that_a_broker_s_directories_hold_is_found() -> None:
     """Except for damage that statistics do not examine: indexes, snapshots, and without ``deep`` records."""
     names = golden_partitions("damaged")
+    # Zeros at the end of a log are space that was allocated ahead.
+    others = ("snapshot-crc-0", "log-empty-0", "log-ten-bytes-0", "zero-tail-0")
     sound = {name for name in names if log_stats(golden_root() / "damaged" / name).is_sound}
     deep_sound = {name for name in names if log_stats(golden_root() / "damaged" / name, deep=True).is_sound}
-    assert deep_sound == {name for name in names if "index" in name or name in ("snapshot-crc-0", "log-empty-0")}
+    assert deep_sound == {name for name in names if "index" in name or name in others}
     # Damage within records, which headers do not show.
     assert sound - deep_sound == {"flipped-crc-0", "flipped-in-last-batch-0", "flipped-record-0", "gzip-body-0"}
 
@@ -417,12 +419,12 @@ def test_a_live_writer_s_half_written_end_is_no_damage(tmp_path: Path) -> None:
         log.append(b"a")
         path = tmp_path / "log" / f"{0:020d}.log"
         with path.open("ab") as file:
-            file.write(b"\0\0\0")
+            file.write(b"\0\0\1")
         assert log_stats(tmp_path / "log").is_sound
         with path.open("r+b") as file:
             file.truncate(69)
     with path.open("ab") as file:
-        file.write(b"\0\0\0")
+        file.write(b"\0\0\1")
     assert not log_stats(tmp_path / "log").is_sound
 
 

@@ -69,14 +69,14 @@ def test_a_tail_is_damage_unless_a_writer_is_at_work(tmp_path: Path) -> None:
     path = filled(tmp_path / "log")
     segment = max(path.glob("*.log"))
     with segment.open("ab") as file:
-        file.write(b"\0" * 30)
+        file.write(b"\1" * 30)
     (found,) = damages(path)
     assert (found.kind, found.position, found.first) == ("tail", segment.stat().st_size - 30, 36)
     (path / "kstore.state").unlink()
     with Log(path) as log:
         log.append(b"live")
         with max(path.glob("*.log")).open("ab") as file:
-            file.write(b"\0" * 30)
+            file.write(b"\1" * 30)
         assert [finding.severity for finding in verify_log(path).findings if finding.kind == "tail"] == ["note"]
         writer_of(log).truncate_fully_and_start_at(0)
 

@@ -68,6 +68,11 @@ class Job:
         fs, place = self._place_of(path)
         return fs.exists(place)
 
+    def names_beside(self, path: str) -> list[str]:
+        """The names in the file's directory. Raises: as ``open``."""
+        fs, place = self._place_of(path)
+        return fs.list(Path(place).parent)
+
     def sibling(self, path: str, suffix: str) -> str:
         """The file of the same segment with another suffix. Raises FileProblem if it does not exist."""
         directory, name = _parted(path)

@@ -14,10 +14,12 @@ from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
 from kstore.cli.dump.reports import FileReport
 from kstore.cli.dump.text import TextPrinter
 from kstore.errors import CorruptBatchError, CorruptDataError
+from kstore.files.paths import LOG_SUFFIX, classify
 from kstore.record._codec import Record
 from kstore.record._runs import Run, walk_run
 from kstore.record.batch import MAGIC_V2
-from kstore.record.scan import SearchBudget, find_next_batch
+from kstore.record.scan import SearchBudget, find_next_batch, is_zero
+from kstore.record.walk import SPACE
 from kstore.types import OFFSET_MAX
 
 __all__ = ["dump_log", "dump_metadata_snapshot"]
@@ -83,9 +85,18 @@ class _LogDump:
                 elif not self._entry(entry):
                     return None, False
         except CorruptBatchError as error:
+            size = self._file.size()
+            if is_zero(self._file, walk.position, size) and not self._is_sealed():
+                self._job.printer.note(self._path, f"{size - walk.position} bytes after the last batch: {SPACE}")
+                return None, False
             self._job.damage(self._path, error.reason, walk.position)
             return walk.position, True
         return walk.position, False
+
+    def _is_sealed(self) -> bool:
+        """Whether a later segment is in the same directory: then no space is left in this one."""
+        bases = classify(self._job.names_beside(self._path)).bases[LOG_SUFFIX]
+        return any(base > (base_offset_of(self._path) or 0) for base in bases)
 
     def _run_at(self, entry: Entry, stop: int) -> Run | None:
         """The run of more than one plain batch that begins with ``entry``, if there is one."""

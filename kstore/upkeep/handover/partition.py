@@ -242,6 +242,8 @@ class Partition:
         size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
         for item in segment.walk_from(START, size, offset_stop=stop):
             if isinstance(item, Damage):
+                if item.is_space and following is None:
+                    continue
                 last = (stop if item.next_offset is None else item.next_offset) - 1
                 damage.append(
                     CorruptRange(item.first_offset, max(last, item.first_offset), item.position, item.reason, path)

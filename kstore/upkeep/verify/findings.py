@@ -73,9 +73,7 @@ REPAIRS: dict[tuple[Severity, str], str] = {
     ("damage", "state"): "",
     ("damage", "epochs"): "",
     ("damage", "index"): "--rebuild-indexes ",
-    ("note", "index"): "--rebuild-indexes ",
     ("damage", "timeindex"): "--rebuild-indexes ",
-    ("note", "timeindex"): "--rebuild-indexes ",
     ("damage", "txnindex"): "--rebuild-indexes ",
     ("damage", "snapshot"): "--rebuild-indexes ",
 }

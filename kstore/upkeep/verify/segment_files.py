@@ -1,7 +1,8 @@
 """Verifies one segment: every batch of its ``.log``, and both searchable indexes against them.
 
 An index entry is wrong if it would mislead a lookup. Brokers before 3.x wrote one entry for a whole append, so the
-batch that an entry points at may end before the entry's offset; it must not start after it.
+batch that an entry points at may end before the entry's offset; it must not start after it. Brokers before 2.0 wrote
+the first offset where later ones write the last: a lookup finds the same records.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ["SegmentFiles", "verify_segment"]
 
 # Long reads drop what they have read, and report progress, in steps of this size.
 STEP_BYTES = 8 << 20
+# An offset index's entry that misleads no lookup (``OffsetCheck``).
+NAMES_FIRST = "first"
 # What contradicts an entry (``OffsetCheck``, ``TimeCheck``).
 CONTRADICTIONS = {
     "no start": ", where no batch starts",
@@ -178,14 +181,15 @@ def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, 
 
 
 def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
-    """Damage between batches, or a tail: no whole batch at the end. A live writer may be writing it."""
+    """Damage between batches, or a tail: no whole batch at the end. A live writer may be writing it; zeros there are
+    space, unless durable offsets are missing."""
     path = files.path(LOG_SUFFIX)
     if damage.next_offset is None and files.is_last:
         reason = f"{size - damage.position} bytes after the last whole batch: {damage.reason}"
         end_offset = max(files.losses.end_after(damage.first_offset, OFFSET_MAX), files.known_end)
         is_known = end_offset > damage.first_offset
         last = end_offset - 1 if is_known else NO_OFFSET
-        severity: Severity = "note" if files.is_live and not is_known else "damage"
+        severity: Severity = "note" if (files.is_live or damage.is_space) and not is_known else "damage"
         return Finding(severity, "tail", path, reason, damage.position, damage.first_offset, last)
     last = (damage.next_offset if damage.next_offset is not None else files.offset_stop) - 1
     return Finding("damage", "batch", path, damage.reason, damage.position, damage.first_offset, last)
@@ -198,15 +202,16 @@ def _read(files: SegmentFiles, suffix: str) -> bytes | None:
         return None
 
 
-def _shape(data: bytes | None, entry_size: int, *, is_live: bool) -> Iterator[tuple[Severity, str]]:
-    """The problems shown by the size of an index, and by its end. A broker creates those of a new segment late."""
+def _shape(data: bytes | None, entry_size: int, files: SegmentFiles) -> Iterator[tuple[Severity, str]]:
+    """The problems shown by the size of an index, and by its end. A broker creates those of a new segment late, and
+    allocates space for all entries of its active segment, which a crash, or a copy, leaves there."""
     if data is None:
-        yield "note" if is_live else "damage", "is missing"
+        yield "note" if files.is_live else "damage", "is missing"
         return
     room = len(data) - len(data.rstrip(b"\0"))
     if len(data) % entry_size > room:
         yield "damage", f"{len(data)} bytes, expected a multiple of {entry_size}"
-    if room > 2 * entry_size:
+    if room > 2 * entry_size and not files.is_last:
         yield "note", f"{room} zero bytes at the end: space for entries that was not released"
 
 
@@ -217,16 +222,15 @@ class _OffsetEntries:
         self._path = files.path(INDEX_SUFFIX)
         self._base_offset = files.base_offset
         data = _read(files, INDEX_SUFFIX)
-        self._findings = [
-            Finding(severity, "index", self._path, reason)
-            for severity, reason in _shape(data, 8, is_live=files.is_live)
-        ]
+        self._findings = [Finding(severity, "index", self._path, reason) for severity, reason in _shape(data, 8, files)]
         index = OffsetIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True)
         self._rows = index.rows()
         self._count = len(self._rows) // 2
         for entry in islice(index.entries(), self._count, self._count + 1):
             self._add(f"{_place(entry)} does not follow the previous entry", self._count)
         self._check = OffsetCheck(self._rows, files.base_offset)
+        # The entries that name the first offset of their batch, not its last.
+        self._first_count = 0
 
     def positions(self) -> Sequence[int]:
         """The positions of batches according to the entries, while these are in order."""
@@ -254,6 +258,9 @@ class _OffsetEntries:
 
     def _tell(self, found: Sequence[tuple[int, str, int, int]]) -> None:
         for slot, what, base_offset, last_offset in found:
+            if what == NAMES_FIRST:
+                self._first_count += 1
+                continue
             self._add(f"{_place(self._entry(slot))}{CONTRADICTIONS[what].format(base_offset, last_offset)}", slot)
 
     def findings(self, size: int) -> Sequence[Finding]:
@@ -263,6 +270,9 @@ class _OffsetEntries:
         if left:
             more = f", and {left - 1} more entries" if left > 1 else ""
             self._add(f"{_place(self._entry(slot))}, after the last batch of {size} bytes{more}", slot)
+        if self._first_count:
+            reason = f"{self._first_count} entries name the first offset of a batch, as those of Kafka before 2.0 do"
+            self._findings.append(Finding("note", "index", self._path, reason))
         return self._findings
 
 
@@ -278,8 +288,7 @@ class _TimeEntries:
         self._base_offset = files.base_offset
         data = _read(files, TIME_INDEX_SUFFIX)
         self._findings = [
-            Finding(severity, "timeindex", self._path, reason)
-            for severity, reason in _shape(data, 12, is_live=files.is_live)
+            Finding(severity, "timeindex", self._path, reason) for severity, reason in _shape(data, 12, files)
         ]
         index = TimeIndex.from_bytes(data or b"", files.base_offset, path=self._path, live=True)
         self._rows = index.rows()
