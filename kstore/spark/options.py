@@ -66,6 +66,8 @@ MAX_PARTITION_BYTES = 128 * MIB
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 NoMatch = Literal["error", "latest"]
+# What becomes of timestamps that Spark cannot hold (``spark/timestamps``).
+OutOfRange = Literal["clamp", "null", "error"]
 
 
 # --- where reading starts and ends ------------------------------------------------------------------------------------
@@ -159,6 +161,7 @@ NAMES = (
     "columns",
     "isolationLevel",
     "checkCrcs",
+    "timestampOutOfRange",
     "batchRows",
     "batchBytes",
     "maxPartitionBytes",
@@ -202,6 +205,7 @@ class ReadOptions:
     isolation_level: IsolationLevel = "read_committed"
     isolation_is_default: bool = True
     check_crcs: bool = True
+    timestamp_out_of_range: OutOfRange | None = None
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
@@ -254,6 +258,9 @@ class ReadOptions:
             isolation_level=cast(IsolationLevel, isolation_level or "read_committed"),
             isolation_is_default=isolation_level is None,
             check_crcs=given.get("checkCrcs", to_bool, True),
+            timestamp_out_of_range=cast(
+                "OutOfRange | None", given.get("timestampOutOfRange", to_choice(get_args(OutOfRange)), None)
+            ),
             batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
             max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),

@@ -23,6 +23,7 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log, reads_of
+from kstore.record._codec import Record
 from kstore.record.columns import HeaderKeys
 from kstore.spark.conditions import filters_of
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
@@ -34,7 +35,8 @@ from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
-from kstore.types import CorruptRange
+from kstore.spark.timestamps import Timestamps, is_out_of_range
+from kstore.types import CorruptRange, IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -159,6 +161,13 @@ def _read_log(
     log: Log, piece: Piece, options: ReadOptions, columns: _Columns, losses: _Losses
 ) -> Iterator[pa.RecordBatch]:
     start = piece.start
+    isolation_level: IsolationLevel = "read_committed" if piece.aborted else "read_uncommitted"
+    timestamps = Timestamps(piece.place, options.timestamp_out_of_range)
+
+    def first_bad() -> Record | None:
+        records = log.read(start, stop, isolation_level=isolation_level, on_corrupt="skip")
+        return next((record for record in records if is_out_of_range(record.timestamp)), None)
+
     while start < piece.stop:
         start = losses.below(start, piece.stop, log.start_offset)
         stop = piece.stop
@@ -172,7 +181,7 @@ def _read_log(
                 start,
                 stop,
                 columns=columns.decoded,
-                isolation_level="read_committed" if piece.aborted else "read_uncommitted",
+                isolation_level=isolation_level,
                 on_corrupt="raise" if losses.raises_on_damage else "skip",
                 header_keys=columns.header_keys,
                 timestamp_unit="us",
@@ -180,7 +189,7 @@ def _read_log(
                 max_bytes=options.batch_bytes,
             )
             for batch in batches:
-                yield columns.complete(batch)
+                yield columns.complete(timestamps.checked(batch, first_bad))
             return
         except OffsetOutOfRangeError as error:
             # Retention was faster: the rest starts further on.

@@ -20,8 +20,10 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterTha
 
 import kstore
 from kstore.errors import (
+    ConfigError,
     CorruptBatchError,
     DataLossError,
+    InvalidRecordError,
     LogNotFoundError,
     NotALogError,
     TopicNotFoundError,
@@ -30,7 +32,7 @@ from kstore.log import Log, reads_of
 from kstore.record.walk import Damage
 from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split
-from kstore.types import IsolationLevel
+from kstore.types import INT64_MAX, IsolationLevel
 from tests.evidence import Wrong
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
 from tests.golden_data import golden_partitions, golden_root
@@ -358,6 +360,59 @@ def test_a_reader_and_its_splits_are_sent_as_plain_values(tmp_path: Path) -> Non
     splits = splits_of(reader)
     reader, splits = pickle.loads(pickle.dumps((reader, splits)))
     assert offsets_of(reader, splits) == list(range(20))
+
+
+# --- timestamps beyond Spark's ----------------------------------------------------------------------------------------
+
+LAST_MS = 9223372036854775
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """A log whose record at offset 4 is later than Spark can say; that at offset 3 is the latest possible."""
+    with Log(tmp_path / "orders-0", message_timestamp_after_max_ms=INT64_MAX) as log:
+        for timestamp in (1, 2, 3, LAST_MS, LAST_MS + 1, 5):
+            log.append(b"value", timestamp=timestamp)
+    return tmp_path
+
+
+def microseconds(table: pa.Table) -> list[int | None]:
+    return table.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+EXACT = [1000, 2000, 3000, LAST_MS * 1000]
+
+
+@pytest.mark.parametrize(
+    "columns", [("timestamp",), ("offset", "timestamp"), ("key", "topic", "timestamp", "value")], ids="-".join
+)
+def test_a_timestamp_that_spark_cannot_hold_is_clamped_with_a_warning_that_names_it(
+    far: Path, columns: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert microseconds(table_of(make_reader(far, columns=columns))) == [*EXACT, INT64_MAX, 5000]
+    (told,) = [record.message for record in caplog.records if "timestampOutOfRange" in record.message]
+    assert "topic orders, partition 0: the record at offset 4" in told
+    assert str(LAST_MS + 1) in told
+    assert "from the next release on it is an error" in told
+
+
+def test_a_timestamp_is_clamped_without_a_word_or_null_if_so_chosen(
+    far: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert microseconds(table_of(make_reader(far, timestampOutOfRange="clamp"))) == [*EXACT, INT64_MAX, 5000]
+        assert microseconds(table_of(make_reader(far, timestampOutOfRange="NULL"))) == [*EXACT, None, 5000]
+    assert "timestamp" not in caplog.text
+
+
+def test_a_timestamp_that_spark_cannot_hold_is_an_error_if_so_chosen(far: Path) -> None:
+    with pytest.raises(InvalidRecordError, match=f"topic orders, partition 0: .* offset 4 .* {LAST_MS + 1} ms"):
+        table_of(make_reader(far, timestampOutOfRange="error"))
+    rows = table_of(make_reader(far, timestampOutOfRange="error", columns=("offset",)))
+    assert rows.num_rows == 6
+    with pytest.raises(ConfigError, match="clamp, null, error"):
+        make_reader(far, timestampOutOfRange="ignore")
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------
