@@ -1,7 +1,8 @@
 """A browser's connection: uvicorn's, with a time limit for requests, and with our headers on its own answers too.
 
 Every connection counts towards the limit, with the token or without. So none stays open without a request: otherwise a
-few that are left open, or send a request that never ends, would keep out the user who has the token.
+few that are left open, or send a request that never ends, would keep out the user who has the token. When there are too
+many, the one that has waited for a request the longest gives way to a new one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # untyped for us
         self._head_timer: asyncio.TimerHandle | None = None
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if len(self.connections) > CONNECTIONS_MAX:
+        if self._open_count() > CONNECTIONS_MAX:
             self.logger.warning("over %d connections: a request is refused", CONNECTIONS_MAX)
             await answer(send, 503, "There are too many connections.", connection="close")
         else:
@@ -42,6 +43,8 @@ class Connection(H11Protocol):  # type: ignore[misc]  # untyped for us
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._expect_head()
+        if len(self.connections) > CONNECTIONS_MAX and self._open_count() > CONNECTIONS_MAX:
+            self._drop_oldest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -67,6 +70,17 @@ class Connection(H11Protocol):  # type: ignore[misc]  # untyped for us
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _open_count(self) -> int:
+        return sum(not each.transport.is_closing() for each in self.connections)
+
+    def _drop_oldest(self) -> None:
+        """Closes the connection that has waited for a request the longest; one that is being answered stays."""
+        waiting = [each for each in self.connections if each is not self and each._head_timer is not None]
+        if waiting:
+            oldest = min(waiting, key=lambda each: each._head_timer.when())
+            oldest._stop_timer()
+            oldest.transport.abort()
 
     def _expect_head(self) -> None:
         self._stop_timer()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -138,20 +141,66 @@ def test_requests_that_come_in_time_and_an_answer_that_takes_longer_are_left_alo
             found += part
 
 
-def test_connections_that_send_nothing_do_not_keep_others_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"], ids=["nothing", "half a request"])
+def test_the_connection_that_waits_longest_for_a_request_gives_way(
+    served: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 3.0)
-    silent = [served.connect() for _ in range(3)]
+    monkeypatch.setattr(connections, "HEAD_SECONDS", SECONDS * 10)
+    waiting = []
     try:
+        for _ in range(3):
+            waiting.append(served.connect(sent))
+            assert served.ask(REQUEST).startswith(b"HTTP/1.1 403 ")
+        waiting.append(served.connect(sent))
+        with suppress(ConnectionResetError):
+            assert waiting[0].recv(1) == b""
+        # The others are still served.
+        waiting[3].sendall(REQUEST[len(sent) :])
+        assert answer_of(waiting[3]).startswith(b"HTTP/1.1 403 ")
+    finally:
+        for each in waiting:
+            each.close()
+
+
+def test_connections_that_are_answered_are_not_dropped_and_more_are_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cookie = headers_of(served.ask(f"GET /?token={served.token}".encode() + REQUEST[5:]))["set-cookie"]
+    lines = REQUEST[:-2] + f"Cookie: {cookie.partition(';')[0]}\r\n\r\n".encode()
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 3)
+    followers = [served.connect(lines.replace(b"/", b"/logs/0/orders/0/live/events", 1)) for _ in range(3)]
+    try:
+        for each in followers:
+            assert each.recv(12) == b"HTTP/1.1 200"
         refused = served.ask(REQUEST)
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert HEADERS.items() <= headers_of(refused).items()
-        for each in silent:
-            assert each.recv(1) == b""
-        assert served.ask(REQUEST).startswith(b"HTTP/1.1 403 ")
     finally:
-        for each in silent:
+        for each in followers:
             each.close()
+
+
+def test_seven_hundred_half_requests_do_not_keep_the_user_out_of_a_real_server(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "orders-0") as log:
+        log.append(b"one")
+    command = [sys.executable, "-m", "kstore", "ui", "--port", "0", str(tmp_path / "orders-0")]
+    half: list[socket.socket] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = next(line for line in process.stdout if "token=" in line)
+            port, token = re.findall(r":(\d+)/\?token=(\S+)", address)[0]
+            for _ in range(700):
+                half.append(socket.create_connection(("127.0.0.1", int(port)), timeout=SECONDS))
+                half[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            with socket.create_connection(("127.0.0.1", int(port)), timeout=SECONDS) as owner:
+                owner.sendall(f"GET /?token={token} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+                assert re.match(rb"HTTP/1.1 (200|30[0-9]) ", answer_of(owner))
+        finally:
+            for each in half:
+                each.close()
+            process.terminate()
 
 
 @pytest.mark.parametrize(
