@@ -63,6 +63,7 @@ __all__ = [
     "RecordDeserializationError",
     "RecordError",
     "RecordTooLargeError",
+    "ReentrantCallError",
     "RequestError",
     "SerializationError",
     "SharedLogError",
@@ -408,6 +409,11 @@ class TopicWaitTimeoutError(RequestError, TimeoutError):
 
 class TransactionAbortedError(RequestError, RuntimeError):
     """A record that was not sent because its transaction was aborted."""
+
+
+class ReentrantCallError(RequestError, RuntimeError):
+    """A call that would wait for itself: a finalizer, a signal handler or a handler of log messages runs inside a call
+    of the same thread, which goes on unharmed. Make it later, or in another thread."""
 
 
 class DeliveryError(KstoreError, RuntimeError):

@@ -148,7 +148,7 @@ class LogCounters:
         self.group_appends: HistogramCounter = HistogramCounter(GROUP_BOUNDS)
         self.sync_seconds: HistogramCounter = HistogramCounter(SYNC_SECONDS_BOUNDS)
         self.append_errors: dict[str, float] = {}
-        self._errors_lock = threading.Lock()
+        self._errors_lock = threading.RLock()
 
     def count_appends(self, appends: int, batches: int, records: int, size: int) -> None:
         """Counts published appends. Needs the log's lock."""

@@ -36,6 +36,7 @@ PROMISES = {
     "fork": "a child's handles raise an error; the parent's keep working",
     "program ends": "what send accepted is delivered at the end of a program, for 10 s, or its count is logged; "
     "a fork writes it once",
+    "reentrant": "a finalizer or handler inside a call of its own thread does not wait: send accepts, append raises",
     "clock": "clock jumps affect neither offsets nor reads",
     "hostile file": "a hostile segment file gives a typed error: no crash, no hang, no allocation beyond the cap",
     "whole or absent": "an append that any exception ends, KeyboardInterrupt and MemoryError too, is whole or absent",

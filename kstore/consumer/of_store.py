@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
@@ -12,6 +11,7 @@ from kstore.consumer.group_files import FileGroup, group_directory
 from kstore.consumer.groups import GroupBox, MemoryGroup
 from kstore.consumer.offsets import SetBack, set_back
 from kstore.errors import KstoreError, ReadOnlyError
+from kstore.files._locks import OwnedLock
 from kstore.files.paths import TopicPartition
 from kstore.logs.topics import BorrowedTopics, Topics
 from kstore.rules.internal_topics import OFFSETS, is_internal
@@ -34,7 +34,7 @@ class StoreGroups:
     def __init__(self, topics: Topics, offsets: GroupOffsets) -> None:
         self._topics = topics
         self._offsets = offsets
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._boxes: dict[str, GroupBox] = {}  # guarded by _lock
 
     # --- members ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ cdef class Pending:
     cdef public object result, error
     # Whether its thread commits, and whether it waits until ``wake`` is released.
     cdef bint leads, waits
+    # That submitted it.
+    cdef unsigned long thread
     cdef PyThread_type_lock wake
     # The next one in the queue.
     cdef Pending next
@@ -29,6 +31,10 @@ cdef class PendingBatches(Pending):
 
 cdef class GroupCommit:
     cdef object commit, clock
+    # The log's, which ``commit`` takes; None in tests.
+    cdef object lock
+    # The leader's thread.
+    cdef unsigned long leading
     cdef Pending first, last
     # How many wait in the queue.
     cdef readonly Py_ssize_t waiting_count
@@ -42,6 +48,7 @@ cdef class GroupCommit:
 
     # ``submit``, which leaves the error to its caller.
     cdef int run(self, Pending item) except -1
+    cdef int refuse_inside(self, unsigned long me) except -1
     cdef int enqueue(self, Pending item) except -1
     cdef void withdraw(self, Pending item) noexcept
     cdef int lead(self, Pending leader) except -1

@@ -17,11 +17,12 @@ from cpython.pythread cimport (
     PyThread_acquire_lock,
     PyThread_allocate_lock,
     PyThread_free_lock,
+    PyThread_get_thread_ident,
     PyThread_release_lock,
     PyThread_type_lock,
 )
 
-from kstore.errors import StorageError
+from kstore.errors import ReentrantCallError, StorageError
 
 __all__ = ["GroupCommit", "Pending", "PendingBatches"]
 
@@ -116,7 +117,9 @@ cdef class GroupCommit:
     def __cinit__(self):
         self.gathered = taken_lock()
 
-    def __init__(self, commit not None, clock not None):
+    def __init__(self, commit not None, clock not None, lock=None):
+        """``lock``: what ``commit`` takes."""
+        self.lock = lock
         self.commit = commit
         self.clock = clock
         self.last_count = 1
@@ -130,6 +133,7 @@ cdef class GroupCommit:
 
         An exception from outside during the wait (KeyboardInterrupt) withdraws the item if no leader has taken it yet;
         otherwise it is committed although no thread waits for it.
+        Raises: ReentrantCallError if this thread is inside ``submit``, or has the log's lock: it would wait for itself.
         """
         self.run(item)
         item.raise_error()
@@ -147,12 +151,32 @@ cdef class GroupCommit:
             raise
         return 0
 
+    cdef int refuse_inside(self, unsigned long me) except -1:
+        """Raises ReentrantCallError if this thread leads, or has an item in the queue that may have to lead."""
+        cdef bint is_inside = self.leading == me
+        cdef Pending each = self.first
+        while each is not None and not is_inside:
+            is_inside = each.thread == me
+            each = each.next
+        if is_inside:
+            raise ReentrantCallError(
+                "this append would wait for itself: a finalizer or a handler makes it inside an append of the same thread"
+            )
+        return 0
+
     cdef int enqueue(self, Pending item) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        if self.lock is not None and self.lock.locked():
+            # First: as the leader it would fail the appends of other threads.
+            self.lock.refuse_inside()
+        item.thread = me
         if self.is_led:
+            self.refuse_inside(me)
             item.wake = taken_lock()
             item.waits = True
         else:
             self.is_led = item.leads = True
+            self.leading = me
         if self.last is None:
             self.first = item
         else:
@@ -246,6 +270,8 @@ cdef class GroupCommit:
             leader.leads = False
             if self.first is None:
                 self.is_led = False
+                self.leading = 0
             else:
                 self.first.leads = True
+                self.leading = self.first.thread
                 self.first.release()

@@ -99,7 +99,7 @@ class Appends:
             self._placed = PlacedAppends(self, files, turn.lock, durability, rolls, growth)
         self.single: SingleAppends | None = None
         self._synced: SyncedAppends | None = None
-        self._group = GroupCommit(self._commit_group, self._clock) if durability.is_sync else None
+        self._group = GroupCommit(self._commit_group, self._clock, turn.lock) if durability.is_sync else None
         if isinstance(durability, WriteBehind):
             self.single = WrittenAppends(files, turn.lock, durability, rolls, growth)
         elif isinstance(durability, SyncInWrite):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
-from kstore.files._locks import block
+from kstore.files._locks import OwnedLock, block
 from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.fs import replaced_failed_sync
@@ -116,7 +115,7 @@ class LogFiles(LogFields):
         loaded: Loaded,
         others: Others | None = None,
         *,
-        parks_under: threading.Lock | None = None,
+        parks_under: OwnedLock | None = None,
         has_kafka_marks: bool = True,
     ) -> None:
         """
@@ -460,7 +459,7 @@ class Syncs:
     """Thread-safe. The lock is held while files are synced. Where the log's lock is held too, it is taken first."""
 
     def __init__(self) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: OwnedLock = OwnedLock()
         self._failure: SyncFailedError | None = None  # guarded by the lock
 
     def alone(self, sync: Callable[[], None]) -> None:

@@ -8,13 +8,13 @@ because it is read-only or the disk is full, keeps up to ``KEPT_BYTES_MAX`` in m
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, StorageError
+from kstore.files._locks import OwnedLock
 from kstore.files.checkpoint import replace_file
 from kstore.files.fs import File, read_file
 from kstore.files.handles import MEMORY_BYTES_MAX
@@ -73,8 +73,8 @@ class IndexRepairs:
     def __init__(self) -> None:
         self._owner: IndexOwner | None = None
         # One scan at a time; the lock has no other purpose.
-        self._scanning = threading.Lock()
-        self._lock = threading.Lock()
+        self._scanning = OwnedLock()
+        self._lock = OwnedLock()
         # Guarded by ``_lock``; the least recently rebuilt comes first.
         self._kept: OrderedDict[LogSegment, dict[str, OffsetIndex | TimeIndex]] = OrderedDict()
         self._kept_bytes = 0

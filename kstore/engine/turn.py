@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
 from typing import Protocol
 
+from kstore.files._locks import OwnedLock
 from kstore.files.log_lock import WriteLock
 from kstore.files.watch import DirectoryWatch
 
@@ -13,11 +13,17 @@ __all__ = ["Alone", "Turn", "TurnLock"]
 
 
 class TurnLock(Protocol):
-    """``with`` takes and releases it; so do the methods, which are those of a ``threading.Lock``."""
+    """``with`` takes and releases it; so do the methods, which are those of a ``threading.Lock``. A thread that has it
+    does not wait for itself: ReentrantCallError."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
 
     def release(self) -> None: ...
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has it."""
+        ...
 
     def __enter__(self) -> object: ...
 
@@ -75,7 +81,7 @@ class Alone:
     watch = None
 
     def __init__(self, directory_lock: WriteLock) -> None:
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: OwnedLock = OwnedLock()
         self._directory_lock = directory_lock
 
     def refresh(self) -> None:

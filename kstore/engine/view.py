@@ -10,7 +10,6 @@ are lost: recovery would fence them, and reads raise for them.
 from __future__ import annotations
 
 import errno
-import threading
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
 from kstore.errors import CorruptDataError, LogNotFoundError, NotALogError, StorageError
+from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat
 from kstore.files.paths import (
@@ -87,7 +87,7 @@ class LogView:
     def __init__(self, context: SegmentContext) -> None:
         self.context = context
         self.report: RecoveryReport = RecoveryReport()
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._mark: TailMark | None = None
         self._searched: _SearchedTail | None = None
         # Two counters that reveal truncations; only together are they conclusive. The state gets a new record before

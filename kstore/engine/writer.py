@@ -12,7 +12,6 @@ A shared log has another turn, another flush and, with "sync", another durabilit
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -44,6 +43,7 @@ from kstore.errors import (
     SharedLogError,
     StorageError,
 )
+from kstore.files._locks import OwnedLock
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
 from kstore.files.paths import LOG_SUFFIX
@@ -109,7 +109,7 @@ class LogWriter:
         flush.flusher = self._flusher
         files.admit_open_tail()
         # Held by a compaction; taken before the log's lock.
-        self.compacting: threading.Lock = threading.Lock()
+        self.compacting: OwnedLock = OwnedLock()
         self._is_closing = False
 
     # --- what is known of the log -------------------------------------------------------------------------------------

@@ -7,12 +7,34 @@ Signals are served between the byte codes of Python functions. In here they are 
 
 cimport cython
 
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.pythread cimport (
+    PyThread_acquire_lock,
+    PyThread_allocate_lock,
+    PyThread_free_lock,
+    PyThread_get_thread_ident,
+    PyThread_release_lock,
+    PyThread_type_lock,
+)
+
 from functools import wraps
 from time import monotonic
 
 from _thread import TIMEOUT_MAX, allocate_lock
 
-__all__ = ["Attempt", "Block", "Condition", "Gate", "Released", "block"]
+from kstore.errors import ReentrantCallError
+
+__all__ = ["Attempt", "Block", "Condition", "Gate", "OwnedLock", "Presence", "Released", "block"]
+
+cdef extern from "Python.h" nogil:
+    ctypedef enum PyLockStatus:
+        PY_LOCK_ACQUIRED
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int serves_signals)
+
+cdef enum:
+    NO_WAIT = 0
+    # A signal that comes just before a wait does not end it.
+    SIGNALS_SERVED_MICROSECONDS = 100000
 
 
 def block(function not None):
@@ -196,3 +218,124 @@ cdef class Gate:
             # For the next thread; no signal is served in between.
             self.lock.release()
         return True
+
+
+@cython.final
+cdef class OwnedLock:
+    """As ``threading.Lock``, but a thread that has it does not wait for it: ``ReentrantCallError``.
+
+    The garbage collector and signals run Python code anywhere, also in a thread that holds a lock. If that code needs the
+    lock, a plain one waits for ever. The owner is compared only if the lock is not free.
+    """
+
+    cdef PyThread_type_lock lock
+    # 0 while it is free.
+    cdef unsigned long owner
+
+    def __cinit__(self):
+        self.lock = PyThread_allocate_lock()
+        if self.lock == NULL:
+            raise MemoryError("no memory for a lock")
+
+    def __dealloc__(self):
+        if self.lock != NULL:
+            if self.owner:
+                PyThread_release_lock(self.lock)
+            PyThread_free_lock(self.lock)
+
+    cdef bint acquired(self, bint waits, double seconds) except -1:
+        cdef unsigned long me = PyThread_get_thread_ident()
+        cdef PyLockStatus status
+        cdef long long slice_microseconds = SIGNALS_SERVED_MICROSECONDS
+        cdef double deadline = 0.0
+        if PyThread_acquire_lock(self.lock, NO_WAIT):
+            self.owner = me
+            return True
+        if not waits or seconds == 0.0:
+            return False
+        if self.owner == me:
+            raise ReentrantCallError(
+                "this call would wait for itself: a finalizer or a handler makes it inside a call of the same thread"
+            )
+        if seconds > 0.0:
+            deadline = <double>monotonic() + seconds
+        while True:
+            if seconds > 0.0:
+                slice_microseconds = <long long>min(max((deadline - <double>monotonic()) * 1e6, 0.0), 1e5)
+            with nogil:
+                status = PyThread_acquire_lock_timed(self.lock, slice_microseconds, 1)
+            if status == PY_LOCK_ACQUIRED:
+                self.owner = me
+                return True
+            PyErr_CheckSignals()
+            if slice_microseconds == 0:
+                return False
+
+    def acquire(self, bint blocking=True, double timeout=-1.0):
+        """As ``threading.Lock.acquire``. Raises: ReentrantCallError, and what a signal's handler raises."""
+        return self.acquired(blocking, timeout)
+
+    def release(self):
+        if not self.owner:
+            raise RuntimeError("release unlocked lock")
+        self.owner = 0
+        PyThread_release_lock(self.lock)
+
+    def locked(self):
+        return self.owner != 0
+
+    @property
+    def is_mine(self):
+        """Whether this thread has it."""
+        return self.owner == PyThread_get_thread_ident()
+
+    def refuse_inside(self):
+        """Raises: ReentrantCallError, if this thread has it."""
+        if self.owner == PyThread_get_thread_ident():
+            self.acquired(True, -1.0)
+
+    def __enter__(self):
+        self.acquired(True, -1.0)
+        return True
+
+    def __exit__(self, kind, error, traceback):
+        self.release()
+
+
+@cython.final
+cdef class Presence:
+    """The threads that are inside something: ``with presence.entered() as is_outermost``. No interrupt leaves one."""
+
+    cdef set idents
+
+    def __init__(self):
+        self.idents = set()
+
+    def entered(self):
+        cdef Entered made = Entered.__new__(Entered)
+        made.idents = self.idents
+        return made
+
+    @property
+    def has_me(self):
+        """Whether this thread is inside."""
+        return PyThread_get_thread_ident() in self.idents
+
+
+@cython.final
+cdef class Entered:
+    cdef set idents
+    cdef object ident
+
+    def __enter__(self):
+        ident = PyThread_get_thread_ident()
+        if ident in self.idents:
+            return False
+        self.idents.add(ident)
+        self.ident = ident
+        return True
+
+    def __exit__(self, kind, error, traceback):
+        if self.ident is not None:
+            self.idents.discard(self.ident)
+            self.ident = None

@@ -7,12 +7,12 @@ closed when the last reader finishes, and never before: its number could belong 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kstore.files._locks import OwnedLock
 from kstore.files.descriptors import EXHAUSTED_ERRNOS, add_reliever, soft_limit
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class HandleCache:
         assert count_max >= 0, "a count"
         self.count_max: int = count_max
         self.memory_bytes_max: int = memory_bytes_max
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         # Guarded by the lock; the least recently used comes first.
         self._handles: Cached = OrderedDict()
         self._memory_bytes = 0

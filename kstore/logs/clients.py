@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Generic, Protocol, TypeVar
+
+from kstore.files._locks import OwnedLock
 
 __all__ = ["LiveClients"]
 
@@ -25,7 +26,7 @@ class LiveClients(Generic[AnyClient]):
     """Holds them weakly: one that is garbage is dropped. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._clients: weakref.WeakValueDictionary[str, AnyClient] = weakref.WeakValueDictionary()  # guarded by _lock
 
     def add(self, client: AnyClient) -> None:

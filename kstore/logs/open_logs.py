@@ -19,7 +19,7 @@ from kstore.engine.flush import BackgroundFlusher
 from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
-from kstore.files._locks import block
+from kstore.files._locks import OwnedLock, block
 from kstore.files.paths import TopicPartition
 from kstore.log import Log, writer_of
 from kstore.logs.directory import LogDirectory
@@ -42,7 +42,7 @@ class _Entry:
     ``writer`` is the log's own, which knows the log's offsets even after its user has closed it.
     """
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: OwnedLock = field(default_factory=OwnedLock)
     log: Log | None = None
     writer: LogWriter | None = None
     is_kept: bool = False
@@ -61,7 +61,7 @@ class OpenLogs:
         # One for all: a log that is opened after a jump of the clock must not believe it.
         clock = directory.clock
         self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
-        self._mutex = threading.Lock()
+        self._mutex = OwnedLock()
         self._entries: dict[TopicPartition, _Entry] = {}
         # The offsets of logs at their close, for the checkpoints.
         self._closed_at: dict[TopicPartition, LogOffsets] = {}
@@ -246,7 +246,7 @@ class Flushes:
     def __init__(self, clock: Clock, scheduler: Scheduler) -> None:
         self._clock = clock
         self._scheduler = scheduler
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._due: dict[_LogFlusher, float] = {}
 
     def begin(self) -> None:
@@ -301,7 +301,7 @@ class _LogFlusher:
         self._noted = False
         self._stopped = False
         # Held while the log is flushed.
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
 
     def note(self) -> None:
         """Notes that there is something to flush; almost free if that was noted before. Raises: ThreadStartError."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.errors import ThreadStartError
-from kstore.files._locks import Attempt, Condition
+from kstore.files._locks import Attempt, Condition, OwnedLock
 from kstore.files.threads import start_thread
 
 __all__ = ["Scheduler", "TaskStatus"]
@@ -58,7 +58,7 @@ class _Task:
     error: str = ""
     last_error: str = ""
     # Held during a run: a mark would be left by an interrupt beside the task.
-    at_work: threading.Lock = field(default_factory=threading.Lock)
+    at_work: OwnedLock = field(default_factory=OwnedLock)
 
 
 class Scheduler:
@@ -69,7 +69,7 @@ class Scheduler:
         self._name = name
         self._with_threads = threads
         # Guards everything below; notified when a task may be due earlier than expected, and at the end.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changed = Condition(self._lock)
         self._tasks: dict[str, _Task] = {}
         self._threads: dict[str, threading.Thread] = {}
@@ -283,7 +283,7 @@ LOOK_SECONDS = 60.0
 BUSY_SECONDS = 0.05
 
 
-def _run_lane(owner: weakref.ref[Scheduler], lane: str, lock: threading.Lock, changed: Condition) -> None:
+def _run_lane(owner: weakref.ref[Scheduler], lane: str, lock: threading.RLock, changed: Condition) -> None:
     """The thread of a lane. It has the scheduler only while it works: so a store that was dropped is garbage."""
     while True:
         with lock:

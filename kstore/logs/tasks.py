@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 
 from kstore.config import NO_LIMIT, StoreConfig
 from kstore.errors import ClosedError, ConfigError, KstoreError, TopicNotFoundError
+from kstore.files._locks import OwnedLock
 from kstore.files.paths import (
     CHECKPOINTS,
     CLEANER_OFFSETS,
@@ -47,7 +47,7 @@ class StoreTasks:
         self._settings = topics.settings
         self._scheduler = scheduler
         self._config = config
-        self._retaining = threading.Lock()
+        self._retaining = OwnedLock()
         self._cleaner = StoreCleaner(topics, config)
 
     def begin(self) -> None:

@@ -1,6 +1,5 @@
 """Types of the compiled send; what each thing does is said in _accumulate.pyx."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from typing import Any, Protocol, final
 from typing_extensions import Buffer
 
 from kstore.clock import Clock
+from kstore.files._locks import OwnedLock
 from kstore.producer.accumulator import Queue
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.records import Callback, RecordMetadata
@@ -181,7 +181,7 @@ class PartitionQueue:
     @property
     def batch_count(self) -> int: ...
     @property
-    def lock(self) -> threading.Lock: ...
+    def lock(self) -> OwnedLock: ...
     def __init__(self, topic: str, partition: int) -> None: ...
     def close_open(self) -> None: ...
 

@@ -35,6 +35,7 @@ from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_head
 
 from kstore.engine.pending import PendingAppend
 from kstore.errors import ClosedError, DuplicateSequenceError, KstoreError, TopicNotFoundError
+from kstore.files._locks import OwnedLock
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import EncodedBatch
 
@@ -160,7 +161,7 @@ cdef class PartitionQueue:
     def __init__(self, str topic not None, int32_t partition):
         self.topic = topic
         self.partition = partition
-        self.lock = threading.Lock()
+        self.lock = OwnedLock()
         self.closed = deque()
 
     @property

@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from kstore.clock import Clock, SystemClock
 from kstore.config import LogConfig
 from kstore.engine.writer import LogWriter
-from kstore.errors import ClosedError, InvalidTransactionStateError
+from kstore.errors import BufferExhaustedError, ClosedError, InvalidTransactionStateError, ReentrantCallError
+from kstore.files._locks import Presence
 from kstore.producer._accumulate import (
     BatchOpener,
     Delivery,
     DrainLock,
     Failures,
+    Loan,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
@@ -49,6 +52,8 @@ VARINT_BYTES_MAX: Final = 5
 RETRY_JITTER: Final = 0.2
 # Records of one call may share a batch this many times the size of others: no thread waits for it to fill.
 RUN_BATCHES: Final = 8
+# Records of finalizers and signal handlers that wait until the call that they came into goes on.
+ASIDE_MAX: Final = 1000
 # A write that takes less costs the sending thread no more than waiting for the interpreter's lock.
 FAST_WRITE_SECONDS: Final = 0.001
 
@@ -95,6 +100,11 @@ class Queue(PartitionQueue):
         One slow write does not decide: a busy machine delays one now and then.
         """
         return min(self.write_seconds, self.write_seconds_before) < FAST_WRITE_SECONDS
+
+    @property
+    def is_in_its_log(self) -> bool:
+        """Whether this thread is inside a change of the log: as a finalizer it cannot write there."""
+        return self.writer is not None and self.writer.turn.lock.is_mine
 
 
 class Topic(TopicQueues):
@@ -158,6 +168,11 @@ class RecordAccumulator(BatchOpener):
     ) -> None:
         """``hurry`` is called when a thread waits for a batch."""
         self.pool = pool
+        # The threads that are in ``append``, and those that write batches: what they have taken only they give back.
+        self.appending: Presence = Presence()
+        self.writing: Presence = Presence()
+        # Batches of one record each, with their queues, which could not be put into these: see ``_set_aside``.
+        self._aside: deque[tuple[Queue, ProducerBatch]] = deque()
         linger = config.linger_ms / 1000
         self._use(pool.account, failures, hurry, linger=linger, is_system_clock=isinstance(clock, SystemClock))
         self.ratios: CompressionRatios = CompressionRatios()
@@ -192,7 +207,38 @@ class RecordAccumulator(BatchOpener):
         A batch that it opens has space for at least ``run_bytes``, if the log allows that. Returns None if the queue is
         no longer used, or if a batch would have to be opened and ``may_open`` is False. Raises: BufferExhaustedError
         after ``timeout`` seconds, RecordTooLargeError, ClosedError.
+
+        A finalizer or a signal handler may call this inside a call of the same thread. Then it waits neither for memory
+        nor for a lock: the record is set aside, and the outer call takes it over.
         """
+        with self.appending.entered() as is_outermost:
+            is_inner = self.writing.has_me or not is_outermost
+            try:
+                return self._append(
+                    topic, partition, value, key, headers, timestamp, on_delivery, timeout,
+                    may_open=may_open, run_bytes=run_bytes, is_inner=is_inner,
+                )  # fmt: skip
+            except ReentrantCallError:
+                return self._set_aside(topic, partition, value, key, headers, timestamp, on_delivery)
+            finally:
+                if self._aside and is_outermost:
+                    self.take_over()
+
+    def _append(
+        self,
+        topic: Topic,
+        partition: int | None,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+        timeout: float,
+        *,
+        may_open: bool,
+        run_bytes: int,
+        is_inner: bool,
+    ) -> tuple[Delivery, Queue] | None:
         buffer = None
         size = self._size_max(topic, value, key, headers)
         if run_bytes > size:
@@ -221,11 +267,73 @@ class RecordAccumulator(BatchOpener):
                             is_opened = True
                             return delivery, queue
                 if not is_elsewhere:
+                    if is_inner:
+                        raise ReentrantCallError("only the outer call can return memory")
                     buffer = self.pool.allocate(size, timeout)
         finally:
             # After an interrupt the memory may belong to a batch.
             if buffer is not None and not is_opened and all(one.buffer is not buffer for one in list(self.incomplete)):
                 self.pool.deallocate(buffer, size)
+
+    def _set_aside(
+        self,
+        topic: Topic,
+        partition: int | None,
+        value: bytes | None,
+        key: bytes | None,
+        headers: RecordHeaders,
+        timestamp: int,
+        on_delivery: Callback | None,
+    ) -> tuple[Delivery, Queue] | None:
+        """Makes a batch of one record, which ``take_over`` puts into its queue. Takes no lock. Raises:
+        BufferExhaustedError at once, ClosedError, InvalidTransactionStateError."""
+        if self.is_closed or self.is_paused:
+            raise self._refusal()
+        queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
+        if queue.is_retired:
+            return None
+        size = size_upper_bound(value, key, headers)
+        loan = Loan(self.pool.account, size)
+        if len(self._aside) >= ASIDE_MAX or not loan.take():
+            pool = self.pool
+            self.pool.exhausted_total += 1
+            raise BufferExhaustedError(
+                wanted=size,
+                waited_ms=0,
+                total_bytes=pool.total_bytes,
+                available=pool.available,
+                poolable_bytes=pool.poolable_bytes,
+            )
+        buffer = BatchBuffer(size)
+        buffer.loan = loan
+        now = self._clock.monotonic()
+        batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)
+        batch.is_transactional = self.is_transactional
+        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        assert delivery is not None, "the first record finds room"
+        self.incomplete.add(batch)
+        self._aside.append((queue, batch))
+        self.opened_count += 1
+        return delivery, queue
+
+    def take_over(self) -> None:
+        """Puts what finalizers and signal handlers have set aside into its queues, in order.
+
+        After an interrupt the next call continues."""
+        while self._aside:
+            queue, batch = self._aside[0]
+            try:
+                with queue.lock:
+                    if not self._aside or self._aside[0][1] is not batch:
+                        continue  # another thread was faster
+                    queue.close_open()
+                    self.active[queue] = None
+                    batch.close()
+                    if not queue.closed or queue.closed[-1] is not batch:
+                        queue.closed.append(batch)
+                    self._aside.popleft()
+            except ReentrantCallError:
+                return  # the outer call does it
 
     def _try(
         self,
@@ -386,4 +494,8 @@ class RecordAccumulator(BatchOpener):
                     if queue.batch_count:
                         return False
                     queue.is_retired = True
+                    # After the mark: a finalizer in this thread may set records aside at any time.
+                    if any(one is queue for one, _ in list(self._aside)):
+                        queue.is_retired = False
+                        return False
         return True

@@ -19,6 +19,7 @@ from typing import Final
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import BufferExhaustedError, ClosedError, RecordTooLargeError
+from kstore.files._locks import OwnedLock
 from kstore.producer._accumulate import Account, Loan
 from kstore.record._codec import BatchBuffer
 
@@ -65,7 +66,7 @@ class BufferPool:
         self.exhausted_total: int = 0
         self._clock = clock
         self._on_wait = on_wait
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         # Guarded by _lock, as ``account.freed``.
         self._waiting: deque[_Claim] = deque()
         # Bytes that are not lent, including those of the free buffers. A buffer always has a minimum capacity, so that

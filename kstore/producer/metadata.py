@@ -122,6 +122,9 @@ class TopicMetadata:
                     self._forget(name)
                     return None
                 topic = self._topic(name, count, config, before)
+                # A finalizer in this thread may have looked it up during that. No signal is served before the store.
+                if name in self.topics and self.topics[name] is not before:
+                    return self.topics[name]
                 self.topics[name] = topic
                 self.version += 1
                 return topic

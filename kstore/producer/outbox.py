@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from kstore.errors import ClosedError, DeliveryError
+from kstore.errors import ClosedError, DeliveryError, ReentrantCallError
 from kstore.files.lifetime import Lifetime
 from kstore.logs.topics import Topics
 from kstore.producer._accumulate import Failures, ProducerBatch, WeakCall
@@ -104,6 +104,7 @@ class Outbox:
         self._life.check_fork()
         if batch.is_done:
             return
+        self._refuse_inside()
         topic = self._metadata.topics.get(batch.topic)
         if topic is None or batch.partition >= topic.partition_count:
             self.wakeup.set()
@@ -131,8 +132,15 @@ class Outbox:
 
     # --- all of it --------------------------------------------------------------------------------------------------
 
+    def _refuse_inside(self) -> None:
+        """Raises: ReentrantCallError, in a finalizer or a handler inside a call of the same thread that has batches in
+        its hands: a wait for them would not end."""
+        if self.accumulator.appending.has_me or self.accumulator.writing.has_me:
+            raise ReentrantCallError(f"{self._client_id}: this thread is inside a send, and cannot wait for its end")
+
     def drain(self, timeout: float | None) -> bool:
         """Waits until every present batch has a result; returns whether all have."""
+        self._refuse_inside()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         who = object()
         try:
@@ -168,6 +176,7 @@ class Outbox:
 
     def close(self, timeout: float | None) -> None:
         """Accepts no more batches, and waits until all are delivered; the rest fails after ``timeout`` seconds."""
+        self._refuse_inside()
         self.accumulator.is_closed = True
         self.pool.close()
         self.wakeup.set()

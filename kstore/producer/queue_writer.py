@@ -25,6 +25,7 @@ from kstore.errors import (
     PoisonedError,
     ProducerFencedError,
     RecordTooLargeError,
+    ReentrantCallError,
     StorageError,
     SyncFailedError,
 )
@@ -217,6 +218,10 @@ class QueueWriter(ReadyWriter):
             except Exception as refusal:
                 first.attempts -= 1
                 error = refusal
+        if isinstance(error, ReentrantCallError):
+            # A finalizer inside a change of the log: another thread writes them later.
+            self._accumulator.put_back(queue, batches)
+            return []
         if self._can_retry(queue, first, error):
             queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
             queue.retry_count += 1

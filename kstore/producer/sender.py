@@ -145,6 +145,7 @@ class Sender:
     def run_once(self) -> float:
         """Writes what is ready; returns the seconds until the next batch may be ready."""
         accumulator = self._accumulator
+        accumulator.take_over()
         self._completions.run()
         now = self._clock.monotonic()
         wait = ROUND_SECONDS_MAX
@@ -196,7 +197,7 @@ class Sender:
 
     def _write(self, queue: Queue, now: float) -> None:
         """Writes batches of the queue. Does nothing if another thread is writing it."""
-        with queue.drain_lock.attempt() as is_mine:
+        with self._accumulator.writing.entered(), queue.drain_lock.attempt() as is_mine:
             if not is_mine:
                 return
             self._queue_writer.fail_expired(queue, now)
@@ -210,14 +211,15 @@ class Sender:
     def write_here(self, queue: Queue) -> None:
         """Writes what is ready in a queue in the caller's thread, if no other thread writes it and no callback is due.
 
-        On the thread of an event loop it only wakes the sender.
+        On the thread of an event loop it only wakes the sender; so it does in a finalizer or a handler that runs inside
+        a write, or inside a change of the log, of the same thread.
         """
-        if is_on_loop():
+        if is_on_loop() or self._accumulator.writing.has_me or queue.is_in_its_log:
             self._wakeup.set()
             return
         is_mine = False
         try:
-            with queue.drain_lock.attempt() as is_mine:
+            with self._accumulator.writing.entered(), queue.drain_lock.attempt() as is_mine:
                 if (
                     not is_mine
                     or self._queue_writer.forced is not None
@@ -228,6 +230,7 @@ class Sender:
                 if self._accumulator.ready_in(queue, now) <= 0:
                     self._queue_writer.write_ready(queue, now, self._completions.complete_here)
         finally:
+            self._accumulator.take_over()
             # After the lock is released: the sender skips queues that other threads hold, and ends with the last batch.
             if is_mine and (queue.batch_count or self._completions.waiting or self._accumulator.is_closed):
                 self._wakeup.set()
@@ -240,6 +243,7 @@ class Sender:
 
     def abandon(self, error: Exception) -> None:
         """Fails all waiting batches, except those that follow a write in progress."""
+        self._accumulator.take_over()
         for queue in list(self._accumulator.active):
             with queue.drain_lock.attempt() as is_mine:
                 if is_mine:

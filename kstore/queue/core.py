@@ -15,7 +15,7 @@ from typing import cast
 from kstore.clock import Clock
 from kstore.engine.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
-from kstore.files._locks import Condition, Released, block
+from kstore.files._locks import Condition, OwnedLock, Released, block
 from kstore.log import Log, reads_of, writer_of
 from kstore.queue._jobs import (
     close_all,
@@ -68,7 +68,7 @@ class QueueCore:
         self.journal: Journal = ledger.journal
         self.config: QueueConfig = ledger.config
         self.clock: Clock = ledger.clock
-        self.lock: threading.Lock = ledger.lock
+        self.lock: OwnedLock = ledger.lock
         self.state: QueueState[Record, Job] = ledger.state
         # Three conditions with one lock: an item may be available; a put may find space; all items may be done.
         self.available: Condition = Condition(self.lock)

@@ -9,11 +9,11 @@ it reads them back, in order with those of the others.
 from __future__ import annotations
 
 import logging
-import threading
 from itertools import islice
 
 from kstore.clock import Clock
 from kstore.errors import OffsetOutOfRangeError
+from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
@@ -46,7 +46,7 @@ class Ledger:
         self.journal = journal
         self.config = config
         self.clock = clock
-        self.lock: threading.Lock = threading.Lock()
+        self.lock: OwnedLock = OwnedLock()
         self.state: QueueState[Record, Job] = QueueState(max_deliveries=config.max_deliveries, is_shared=is_shared)
         # The writes to the journal in progress: where it ended when each started.
         self._writing: dict[object, int] = {}

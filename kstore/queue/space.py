@@ -7,11 +7,10 @@ copies count. Until then a copy does not count, so no crash duplicates an item.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from kstore.errors import ClosedError, KstoreError
-from kstore.files._locks import Attempt
+from kstore.files._locks import Attempt, OwnedLock
 from kstore.log import reads_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE
@@ -41,8 +40,8 @@ class QueueSpace:
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
-        self._at_work = threading.Lock()
-        self._burying = threading.Lock()
+        self._at_work = OwnedLock()
+        self._burying = OwnedLock()
         # Nothing can be done until the floor, or the count of done items above it, reaches this. Under the core's lock.
         self._floor_due = 0
         self._done_due = 0

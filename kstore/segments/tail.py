@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
@@ -23,6 +22,7 @@ from kstore.errors import (
     StorageError,
     SyncFailedError,
 )
+from kstore.files._locks import OwnedLock
 from kstore.files.fs import File, FileSystem, sync_error
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
@@ -110,7 +110,7 @@ class SegmentTail:
         self._has_spare = False
         # Whether they are to be released after the seal. The lock guards this, and is held while it is done.
         self._owes_spare = False
-        self._spare_lock = threading.Lock()
+        self._spare_lock = OwnedLock()
         self._counters = counters
         self._indexes_changed()
         self.use(config)

@@ -18,7 +18,6 @@ from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-import errno
 from threading import RLock
 
 from kstore.files._direct cimport descriptor_of
@@ -26,7 +25,7 @@ from kstore.files._memory cimport SharedMemory
 from kstore.segments._numbers cimport TailNumbers
 
 from kstore.engine.ends import Ends
-from kstore.errors import LockedError
+from kstore.errors import ReentrantCallError
 from kstore.files.local import OsMapping
 from kstore.files.lock import TURN, DirectoryLock
 from kstore.state.shared_slot import MAGIC, POSITION, SIZE, SLOT, TAIL_KNOWN, VERSION, SharedState
@@ -108,8 +107,8 @@ cdef class TurnLock:
     """The log's lock: that of the threads and, inside it, that of the processes.
 
     An exception from outside (KeyboardInterrupt) may end either method anywhere. The turn is released nevertheless, at
-    the latest when the same thread takes it again. While the function that took it still runs, that raises LockedError:
-    a handler of signals or of log messages is inside a change, whose files are not in order.
+    the latest when the same thread takes it again. While the function that took it still runs, that raises
+    ReentrantCallError:     a handler of signals or of log messages is inside a change, whose files are not in order.
     """
 
     cdef object _turn, _files, _others, _directory_lock
@@ -151,7 +150,7 @@ cdef class TurnLock:
         """Takes the turn; False if ``timeout`` seconds were not enough. Negative: there is no limit."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == me:
-            self.refuse_inside()
+            self.refuse_in_frames()
             self.leave()  # an interrupt came before the release
         try:
             if timeout < 0:
@@ -171,13 +170,22 @@ cdef class TurnLock:
             raise
         return True
 
-    cdef int refuse_inside(self) except -1:
-        """Raises: LockedError if the function that took the turn still runs."""
+    def locked(self):
+        """Whether a thread has it."""
+        return self._owner != 0
+
+    def refuse_inside(self):
+        """Raises: ReentrantCallError, if this thread has it."""
+        if self._owner == PyThread_get_thread_ident():
+            self.refuse_in_frames()
+
+    cdef int refuse_in_frames(self) except -1:
+        """Raises: ReentrantCallError if the function that took the turn still runs."""
         frame = frame_of_caller()
         while frame is not None:
             if frame is self._frame:
                 reason = "this thread is in the middle of a change of the log: a handler that runs inside it cannot use it"
-                raise LockedError(errno.EDEADLK, reason, str(self._files.context.directory))
+                raise ReentrantCallError(f"{self._files.context.directory}: {reason}")
             frame = frame.f_back
         return 0
 

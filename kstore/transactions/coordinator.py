@@ -13,7 +13,6 @@ A process that finds step 2 continues with 3; one that finds only step 1, withou
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from kstore.errors import (
     TopicNotFoundError,
     TransactionCoordinatorFencedError,
 )
+from kstore.files._locks import OwnedLock
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.logs.topics import Topics
@@ -54,7 +54,7 @@ class _Entry:
     ``began``: when the open transaction started, monotonic.
     """
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: OwnedLock = field(default_factory=OwnedLock)
     metadata: TransactionMetadata | None = None
     unmarked: set[TopicPartition] = field(default_factory=set)
     began: float = 0.0
@@ -84,7 +84,7 @@ class TransactionCoordinator:
         self._state_log = StateLog(topics)
         self._offsets = offsets
         # Guards the map, not its contents.
-        self._mutex = threading.Lock()
+        self._mutex = OwnedLock()
         self._entries: dict[str, _Entry] = {}
         for name, metadata in self._state_log.load().items():
             unmarked = set(metadata.partitions) if metadata.state.is_prepared else set()

@@ -7,7 +7,6 @@ the log wins. So reads go up to the high watermark, past open transactions, and 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -20,6 +19,7 @@ from kstore.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from kstore.files._locks import OwnedLock
 from kstore.files.paths import TopicPartition
 from kstore.log import Log, reads_of
 from kstore.messages.primitives import check_string
@@ -83,7 +83,7 @@ class GroupOffsets:
     def __init__(self, topics: TopicLogs, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
-        self._mutex = threading.Lock()
+        self._mutex = OwnedLock()
         self._partitions: dict[int, _Partition] = {}
 
     # --- commit -----------------------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ class _Partition:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.appending = threading.Lock()
+        self.lock = OwnedLock()
+        self.appending = OwnedLock()
         self.position = 0
         # The log whose contents these are, and its ``cut_count`` when they were read.
         self._log: Log | None = None

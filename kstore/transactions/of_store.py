@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 from kstore.errors import KstoreError
+from kstore.files._locks import OwnedLock
 from kstore.log import writer_of
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topics import Topics
@@ -30,7 +30,7 @@ class StoreCoordinator:
         self._topics = topics
         self._directory = topics.directory
         self._scheduler = scheduler
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._made: TransactionCoordinator | None = None
         self._is_planned = False
         # Used by callers that need only the groups.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,6 +22,7 @@ from kstore.errors import (
     StorageError,
     UnsupportedFormatError,
 )
+from kstore.files._locks import OwnedLock
 from kstore.files.checked_text import CheckedText
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, read_file
@@ -64,7 +64,7 @@ class ProducerIds:
         self._path = directory / PRODUCER_IDS
         self._replace_file = replace_file
         self._highest_known = highest_known
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         # Ids that are reserved but not assigned: from the first up to, excluding, the second.
         self._next = self._stop = 0
 

@@ -195,7 +195,9 @@ def test_a_batch_that_another_thread_opened_meanwhile_is_used_and_the_spare_memo
     def allocate_late(size: int, timeout_seconds: float) -> BatchBuffer:
         buffer = allocate(size, timeout_seconds)
         gathering.pool.allocate = allocate  # type: ignore[method-assign]
-        gathering.append(b"the other's")
+        other = threading.Thread(target=gathering.append, args=(b"the other's",))
+        other.start()
+        other.join()
         return buffer
 
     gathering.pool.allocate = allocate_late  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pytest
 
 import kstore.queue
 from kstore.errors import Empty, KstoreError
-from kstore.files._locks import Attempt
+from kstore.files._locks import Attempt, OwnedLock
 from kstore.queue.queue import Queue, core_of, give_back
 from kstore.store import Store
 from kstore.types import Durability
@@ -176,7 +176,7 @@ def test_an_interrupt_leaves_no_lock_with_a_thread_that_is_gone(
     life: Life, act: Callable[[Life], Callable[[], object]], tried: Tried
 ) -> None:
     space = life.queue._space
-    locks = [core_of(life.queue).lock, space._at_work, space._burying]
+    locks: list[OwnedLock] = [core_of(life.queue).lock, space._at_work, space._burying]
     for number in count(1):
         with InterruptWithin(number, QUEUE) as interrupted:
             try:
