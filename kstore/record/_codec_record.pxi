@@ -37,10 +37,11 @@ def java_string(bytes data not None):
     cdef Py_ssize_t size = PyBytes_GET_SIZE(<PyObject*>data)
     cdef Py_ssize_t mended_size
     cdef bytes mended
+    cdef bint is_text = True
     try:
         return PyUnicode_DecodeUTF8(<const char*>start, size, NULL)
     except UnicodeDecodeError:
-        mended_size = text_size(start, size)
+        mended_size = text_size(start, size, &is_text)
     mended = PyBytes_FromStringAndSize(NULL, mended_size)
     put_text(<uint8_t*>PyBytes_AS_STRING(<PyObject*>mended), start, size)
     return PyUnicode_DecodeUTF8(PyBytes_AS_STRING(<PyObject*>mended), mended_size, NULL)

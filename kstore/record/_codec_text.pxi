@@ -39,8 +39,8 @@ cdef inline Py_ssize_t piece_size(const uint8_t* at, const uint8_t* stop, bint* 
     return size
 
 
-cdef Py_ssize_t text_size(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    """The size of the text as UTF-8. It may be ``size`` if the bytes are not UTF-8, too."""
+cdef Py_ssize_t text_size(const uint8_t* at, Py_ssize_t size, bint* is_text) noexcept nogil:
+    """The size of the text as UTF-8; ``is_text`` becomes False if the bytes are not that already."""
     cdef const uint8_t* stop = at + size
     cdef Py_ssize_t piece, found = 0
     cdef bint is_sound = False
@@ -53,7 +53,11 @@ cdef Py_ssize_t text_size(const uint8_t* at, Py_ssize_t size) noexcept nogil:
                 found += 8
                 continue
         piece = piece_size(at, stop, &is_sound)
-        found += piece if is_sound else REPLACEMENT_SIZE
+        if is_sound:
+            found += piece
+        else:
+            found += REPLACEMENT_SIZE
+            is_text[0] = False
         at += piece
     return found
 

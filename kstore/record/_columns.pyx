@@ -390,7 +390,8 @@ cdef class ColumnBuilder:
         cdef Walk before
         cdef RecordView record
         cdef Py_ssize_t row = self.row_count, size = self.size, size_left = walk.stop - walk.at
-        cdef Py_ssize_t wanted, row_stop
+        cdef Py_ssize_t wanted, row_stop, growth = 0
+        cdef bint is_text = True
         cdef Py_ssize_t headerless_count = self.headerless_count, header_count = self.header_count
         cdef Py_ssize_t header_key_size = self.header_key.size, header_value_size = self.header_value.size
         cdef Py_ssize_t header_null_count = self.header_value.null_count
@@ -426,7 +427,9 @@ cdef class ColumnBuilder:
                 if has_headers and record.header_count:
                     # As stored here they are not smaller than their bytes in the columns, apart from the offsets.
                     wanted += (record.stop - record.headers) + record.header_count * <Py_ssize_t>(16 if large else 8)
-                    wanted += self.key_growth(&record)
+                    is_text = True
+                    growth = self.key_growth(&record, &is_text)
+                    wanted += growth
                     if unlikely(record.header_count > INT32_MAX - self.header_count):
                         wanted = INT64_MAX
                 if unlikely(row == self.rows_max or (row and wanted > self.size_max - size)):
@@ -448,7 +451,7 @@ cdef class ColumnBuilder:
                     types[row] = type_id
                 if has_headers:
                     if record.header_count:
-                        self.put_headers(&record, row)
+                        self.put_headers(&record, row, growth, is_text)
                     else:
                         self.put_no_headers(row)
                 row += 1
@@ -490,8 +493,8 @@ cdef class ColumnBuilder:
         (<int32_t*>self.header_offsets.data)[row + 1] = <int32_t>self.header_count
         return 0
 
-    cdef Py_ssize_t key_growth(self, RecordView* record) except -1:
-        """By how much the keys of a record's headers become larger as text, if at all."""
+    cdef Py_ssize_t key_growth(self, RecordView* record, bint* is_text) except -1:
+        """By how much the keys of a record's headers become larger as text; ``is_text`` becomes False if one is none."""
         cdef const uint8_t* at = record.headers
         cdef const uint8_t* header_value = NULL
         cdef Py_ssize_t value_size = 0, size = 0, keys_size = 0
@@ -500,30 +503,31 @@ cdef class ColumnBuilder:
             return 0
         for i in range(record.header_count):
             at = get_varint(at, record.stop, &key_size)
-            size += text_size(at, key_size)
+            size += text_size(at, key_size, is_text)
             keys_size += key_size
             at = get_field(record, at + key_size, record.stop, &header_value, &value_size)
         if unlikely(size > INT32_MAX and not self.large):
             raise CorruptRecordError(f"header keys of {size} bytes as text, expected at most {INT32_MAX} in a column")
-        return max(size - keys_size, <Py_ssize_t>0)
+        return size - keys_size
 
-    cdef int put_headers(self, RecordView* record, Py_ssize_t row) except -1:
-        """Stores the headers of a record that ``next_record`` has just checked; nothing has run since."""
+    cdef int put_headers(self, RecordView* record, Py_ssize_t row, Py_ssize_t growth, bint is_text) except -1:
+        """Stores the headers of a record that ``next_record`` and ``key_growth`` have just checked; nothing has run
+        since."""
         cdef const uint8_t* at = record.headers
         cdef const uint8_t* header_value = NULL
         cdef Py_ssize_t value_size = 0, index = self.header_count, size = record.stop - record.headers
         cdef int32_t i, key_size = 0
-        cdef Py_ssize_t keys_size = size + self.key_growth(record)
-        reserve_bytes(&self.header_key, index + record.header_count, self.header_key.size + keys_size, self.large)
+        cdef uint8_t* end
+        reserve_bytes(&self.header_key, index + record.header_count, self.header_key.size + size + growth, self.large)
         reserve_bytes(&self.header_value, index + record.header_count, self.header_value.size + size, self.large)
         for i in range(record.header_count):
             at = get_varint(at, record.stop, &key_size)
-            if self.text_keys:
-                put_text(self.header_key.data.data + self.header_key.size, at, key_size)
-                self.header_key.size += text_size(at, key_size)
-                put_end(&self.header_key, index, self.large)
-            else:
+            if is_text:
                 put_bytes(&self.header_key, index, at, key_size, self.large)
+            else:
+                end = put_text(self.header_key.data.data + self.header_key.size, at, key_size)
+                self.header_key.size = end - self.header_key.data.data
+                put_end(&self.header_key, index, self.large)
             at = get_field(record, at + key_size, record.stop, &header_value, &value_size)
             put_bytes(&self.header_value, index, header_value, value_size, self.large)
             index += 1

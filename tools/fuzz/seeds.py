@@ -14,7 +14,9 @@ from kstore.record.compression import CODECS
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState
 from kstore.state.producer_snapshot import ProducerEntry, encode_snapshot
+from tests.decoded import payloads
 from tests.golden_data import golden_root
+from tests.odd_batches import ODD, ODD_LEGACY
 from tests.oracle_legacy import message, wrapper
 from tests.version_one import version_one_file
 from tools.fuzz.batches import batch_bounds
@@ -77,6 +79,7 @@ def batch_seeds() -> tuple[bytes, ...]:
     found = [small_batches(codec, base) for codec in CODEC_NAMES for base in (0, 40)]
     found += [small_sets(codec, magic) for magic in (0, 1) for codec in CODEC_NAMES[:4]]
     found += [small_sets("none", 1)[:-1] + b"", small_batches("none") + bytes(64)]
+    found += [odd.data for odd in (*ODD.values(), *ODD_LEGACY.values())]
     for path in _golden("*.log")[:FILES_MAX]:
         data = path.read_bytes()
         stops = [stop for _, stop in batch_bounds(data) if stop <= BYTES_MAX]
@@ -108,12 +111,14 @@ def run_seeds() -> tuple[bytes, ...]:
 def codec_seeds() -> tuple[bytes, ...]:
     """A byte that selects codec and version, and a compressed payload."""
     texts = (b"", b"a", bytes(5000), bytes(range(256)) * 3)
-    return tuple(
+    whole = [
         bytes([codec.id | magic << 4]) + codec.compress(text, None)
         for codec in CODECS
         for magic in (0, 2)
         for text in texts
-    )
+    ]
+    # In pieces, cut, and with all that a format allows.
+    return (*whole, *[bytes([row.codec_id | row.magic << 4]) + row.data for row in payloads()])
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kstore.config import CompressionType, LogConfig
 from kstore.errors import CorruptDataError, KstoreError
+from kstore.record._codec import Record, java_string
 from kstore.record._runs import Run, epoch_starts, find_batch, index_notes, record_at
 from kstore.record.batch import Batch
 from kstore.record.compression import CODECS
@@ -53,6 +54,12 @@ def check_batch(batch: Batch) -> None:
         with within_memory(batch.size):
             batch.check(limit)
     records = list(batch.records(max_bytes_uncompressed=limit))
+    for record in records:
+        fields = (record.offset, record.timestamp, record.timestamp_type, record.key, record.value)
+        copy = Record(*fields, record.header_bytes, record.leader_epoch)
+        expect(copy == record, "other headers from their bytes")
+        texts = [java_string(key) for key, _ in record.header_bytes]
+        expect([key for key, _ in record.headers] == texts, "keys that are not the text of their bytes")
     offsets, timestamps = batch.offsets_and_timestamps(max_bytes_uncompressed=limit)
     expect(list(offsets) == [record.offset for record in records], "offsets other than the records'")
     expect(list(timestamps) == [record.timestamp for record in records], "timestamps other than the records'")
