@@ -180,6 +180,8 @@ class RecoveryReport:
     """What opening a log found and did.
 
     ``clean``: the last writer closed the log cleanly and nothing had to be checked; then the rest is empty.
+    ``skipped`` are offsets that were used, of which no batch is left and nothing shows that they were ever synced: they
+    are not used again, and reads pass over them.
     """
 
     clean: bool = True
@@ -193,6 +195,7 @@ class RecoveryReport:
     ignored: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    skipped: list[CorruptRange] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """Only what differs from a clean open of a log that needed no work."""
@@ -214,6 +217,9 @@ class RecoveryReport:
             if unconfirmed := sum(gone.last - gone.first + 1 for gone in self.corrupt if gone.is_unconfirmed):
                 parts.append(f"{unconfirmed} of these offsets may never have been acknowledged")
             parts.append("Log.accept_loss, or kstore recover --accept-loss, lets reads skip them")
+        if self.skipped:
+            count = sum(gone.last - gone.first + 1 for gone in self.skipped)
+            parts.append(f"{count} offsets are skipped: their records were never known to be durable, and are gone")
         if self.cut:
             saved = [cut.saved_as for cut in self.cut if cut.saved_as]
             parts.append(f"{self.bytes_cut} bytes were cut" + (f", kept in {', '.join(saved)}" if saved else ""))

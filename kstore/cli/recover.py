@@ -175,6 +175,11 @@ def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
             f"  {painted('cut', 'red' if cut.saved_as else 'yellow')}: {cut.path} from position {cut.position},"
             f" {cut.size:,} bytes{kept}: {cut.reason}"
         )
+    for gone in report.skipped:
+        yield (
+            f"  {painted('skipped', 'yellow')}: {gone.last - gone.first + 1:,} offsets, {gone.first} to {gone.last}:"
+            f" {gone.reason}; they are not used again"
+        )
     for path in report.rebuilt:
         what = "the indexes of " if path.endswith(LOG_SUFFIX) else ""
         yield f"  {would}rebuilt: {what}{path}"
@@ -182,5 +187,5 @@ def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
         yield f"  {painted('note', 'yellow')}: {note}"
     for name in report.ignored:
         yield f"  ignored: {name}"
-    if not report.corrupt and not report.cut:
+    if not (report.corrupt or report.cut or report.skipped):
         yield f"  {painted('nothing was lost', 'green')}"

@@ -1,7 +1,7 @@
 """Everything under ``Log``: opens, appends to, reads and maintains one log. A map of its files:
 
 what a log is    ends, segments, source (what readers need of it), files (what an open finds, and its writer has)
-opening          directory, opening (believe), recovery (or check), segment_end
+opening          directory, opening (believe), recovery (or check), segment_end, evidence (of what is gone)
 appending        append (compiled: _*), foreign (batches from elsewhere), pending (one append), roll
 durability       durability (when), flush (how: at once, in the background, at the close)
 whose turn       turn, others (processes that share the log), growth (waiting for appends)

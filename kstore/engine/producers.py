@@ -128,6 +128,11 @@ class LogProducers:
         """The offset up to which the producers are known; 0 if nothing was read yet."""
         return self._next_offset if self._state is not None else 0
 
+    @property
+    def snapshot_offsets(self) -> Sequence[int]:
+        """The offsets of the log's snapshots, increasing."""
+        return self._snapshots
+
     def apart(self) -> LogProducers:
         """A second, empty object for the same log: it reads without changing this one. See ``adopt``."""
         return LogProducers(self._context, self._segments, self._snapshots, self.index_sizes)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from kstore.engine.evidence import find_evidence, keep_copies
 from kstore.engine.files import Loaded
 from kstore.engine.segment_end import segment_end
 from kstore.engine.transaction_rebuild import TransactionRebuild
@@ -30,7 +31,8 @@ from kstore.record.legacy import SIZE_MIN
 from kstore.record.parse import entry_size
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk_runs
-from kstore.rules.losses import LossRanges
+from kstore.rules.evidence import Evidence
+from kstore.rules.losses import LossRanges, holes, joined
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
 from kstore.segment import LogSegment
 from kstore.segments.places import START
@@ -48,6 +50,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     """Finds the end of the log and the damage in it; cuts what must go, and sets aside the whole batches in that."""
     report = loaded.report
     report.clean = False
+    evidence = Evidence()
     first = loaded.segments.first.base_offset
     if state is not None:
         suffix_only = state.durability != "sync" and state.boot_id != boot_id()
@@ -59,7 +62,11 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
         loaded.position = loaded.segments.last.size
         return
     else:
-        doubt = Doubt(first, first, False)
+        evidence = find_evidence(
+            loaded.context, loaded.segments, loaded.producers.snapshot_offsets, marks.recovery_point
+        )
+        _keep_evidence(loaded, evidence)
+        doubt = Doubt(first, max(first, evidence.proven_end), False)
         if marks.recovery_point is not None and marks.recovery_point > first:
             report.notes.append("a Kafka checkpoint does not fit: the whole log is checked")
     started = loaded.context.clock.monotonic()
@@ -87,6 +94,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     decision = decide(findings, doubt)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
+    decision = _with_evidence(loaded, decision, evidence)
     _take_losses(loaded, decision)
     report.corrupt.extend(lost for lost in decision.fenced if lost.last >= loaded.start_offset)
     _take_accepted(report, loaded.losses)
@@ -104,6 +112,53 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     # The names of rebuilt indexes must be durable before the state says that the log is sound.
     loaded.context.fs.sync_dir(loaded.context.directory)
     loaded.store()
+
+
+def _keep_evidence(loaded: Loaded, evidence: Evidence) -> None:
+    """Makes what ``evidence`` shows durable, before the scan replaces the files that show it.
+
+    If the process ends meanwhile, the next open finds these offsets in the state: it neither assigns them nor takes
+    the log for whole. Raises: DiskFullError, StorageError.
+    """
+    if not evidence.missing:
+        return
+    if evidence.is_loss:
+        loaded.report.notes.append(f"{evidence.proof} proves that the log reached offset {evidence.proven_end}")
+        copies = keep_copies(loaded.context, evidence, loaded.segments.bases, loaded.producers.snapshot_offsets)
+        loaded.report.notes += [f"what proves a loss is kept as {name}" for name in copies]
+    before = loaded.end_offset, loaded.recovery_point, loaded.losses
+    loaded.recovery_point, loaded.end_offset = loaded.segments.first.base_offset, max(evidence.end, evidence.log_end)
+    losses = loaded.losses.with_lost(evidence.missing, LOST_MAX)
+    for first, last in evidence.untold:
+        losses = losses.with_accepted(first, last)
+    loaded.losses = losses
+    loaded.store()
+    loaded.end_offset, loaded.recovery_point, loaded.losses = before
+
+
+def _with_evidence(loaded: Loaded, decision: Decision, evidence: Evidence) -> Decision:
+    """Adds to ``decision`` what ``evidence`` shows and the scan cannot know: lost ends of sealed segments, and offsets
+    that were used above everything that is known to have been durable."""
+    known = joined((gone.first, gone.last) for gone in decision.fenced)
+    fenced, lost = list(decision.fenced), list(decision.lost)
+    for first, last, base_offset, what in evidence.holes:
+        segment = loaded.segments.floor(base_offset)
+        if segment is None or segment.base_offset != base_offset:
+            continue  # it was cut
+        for part in holes(first, last, known):
+            reason = f"the segment ends at offset {first}, but {what} shows that it had more"
+            fenced.append(CorruptRange(*part, segment.size, reason, str(segment.path(LOG_SUFFIX))))
+            lost.append(part)
+    decision = decision._replace(fenced=sorted(fenced), lost=lost)
+    if evidence.end <= max(decision.end_offset, loaded.start_offset):
+        return decision
+    first, last = max(decision.end_offset, loaded.start_offset), evidence.end - 1
+    segment = loaded.segments.last
+    reason = f"{evidence.sign} shows that these offsets were used, and nothing that they were ever synced"
+    loaded.report.skipped.append(CorruptRange(first, last, segment.size, reason, str(segment.path(LOG_SUFFIX))))
+    # Readers pass over them, as over a loss that was accepted: no promise covers them.
+    loaded.losses = loaded.losses.with_accepted(first, last)
+    return decision._replace(lost=[*lost, (first, last)], end_offset=evidence.end, seal=True)
 
 
 def _scan(

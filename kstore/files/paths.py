@@ -5,6 +5,7 @@
       <offset>.snapshot                           producer state below the offset
       ... .deleted  .cleaned  .swap               one more suffix: awaiting removal, being written, being swapped in
       <base>.log.cut-<position>                   what recovery cut from a .log at that byte (kstore's)
+      <base>.index.cut-<number>  ...              an index or a snapshot that proved a loss (kstore's)
       leader-epoch-checkpoint  partition.metadata  kstore.state  .lock
       kstore.groups                               where members of groups meet, a directory (consumer/group_files)
 
@@ -60,6 +61,7 @@ __all__ = [
     "DirectoryNames",
     "SegmentName",
     "TopicPartition",
+    "aside_name",
     "classify",
     "cut_name",
     "marked_dir_name",
@@ -110,7 +112,7 @@ MANIFEST = re.compile(r"(backup|replica)-([0-9]{15})\.manifest", re.ASCII)
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.deleted|\.cleaned|\.swap|)", re.ASCII
 )
-_CUT_FILE = re.compile(r"[0-9]{20}\.log\.cut-(0|[1-9][0-9]*)", re.ASCII)
+_CUT_FILE = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)\.cut-(0|[1-9][0-9]*)", re.ASCII)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _PARTITION_DIR = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
@@ -170,6 +172,11 @@ def segment_name(base_offset: int, suffix: str) -> str:
 def cut_name(base_offset: int, position: int) -> str:
     """The name of the file that keeps what was cut from a ``.log`` at ``position``."""
     return segment_name(base_offset, f"{LOG_SUFFIX}.cut-{position}")
+
+
+def aside_name(name: str, number: int) -> str:
+    """The name of a copy of file ``name``, an index or a snapshot that proved a loss."""
+    return f"{name}.cut-{number}"
 
 
 def parse_segment_name(name: str) -> SegmentName | None:

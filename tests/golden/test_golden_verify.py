@@ -47,8 +47,14 @@ def test_nothing_is_wrong_with_what_a_broker_wrote(tree: str) -> None:
 @pytest.mark.parametrize("name", golden_partitions("damaged"))
 @pytest.mark.promise("hostile file")
 def test_every_damage_is_found(name: str) -> None:
-    log = verify_log(golden_root() / "damaged" / name)
-    assert {finding.kind for finding in log.damages} == KINDS.get(name, {"batch"})
+    directory = golden_root() / "damaged" / name
+    log = verify_log(directory)
+    # Only the broken segment was kept: the snapshot of the clean close proves that the log had more.
+    ends = (int(path.stem) for path in directory.glob("*.snapshot"))
+    is_cut_short = max(ends) > log.end_offset and name != "snapshot-crc-0"  # there the only later one is damaged
+    assert {finding.kind for finding in log.damages} == KINDS.get(name, {"batch"}) | (
+        {"lost"} if is_cut_short else set()
+    )
 
 
 @pytest.mark.parametrize(

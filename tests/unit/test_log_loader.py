@@ -224,7 +224,9 @@ def test_a_broker_s_clean_marker_counts_if_the_log_ends_there(point: int | None,
     with Log(path) as log:
         assert log.recovery.clean is (point == 30)
         assert log.recovery.records_scanned == (0 if point == 30 else 30)
-        assert offsets(log) == list(range(30))
+        # A recovery point above the end proves a loss.
+        assert [(gone.first, gone.last) for gone in log.recovery.corrupt] == ([(30, 30)] if point == 31 else [])
+        assert offsets(log, on_corrupt="skip") == list(range(30))
 
 
 def test_a_broker_s_clean_marker_goes_before_a_log_beside_it_changes(tmp_path: Path) -> None:

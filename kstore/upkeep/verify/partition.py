@@ -45,6 +45,7 @@ from kstore.upkeep.verify.changing import (
     settled_bases,
     with_swaps_ended,
 )
+from kstore.upkeep.verify.evidence import add_evidence
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
@@ -215,6 +216,11 @@ class _Reading:
         if unstable is not None:
             log.last_stable_offset = max(min(unstable, log.end_offset), log.start_offset)
         self._head.hold_against_end(fs)
+        if self._head.state is None and self.bases and not isinstance(fs, BackupFs):
+            directory = Path(log.path)
+            # A backup's manifest names each of its files. While a program writes, the files differ from what was read.
+            if not is_live(fs, directory):
+                add_evidence(fs, directory, self.bases, self._head.snapshots, self._head.recovery_point, log)
         return log
 
 
