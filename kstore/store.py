@@ -53,7 +53,7 @@ from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.of_store import StoreCoordinator
-from kstore.types import DURABILITIES, Durability, RetentionResult
+from kstore.types import DURABILITIES, Durability, RecoveryReport, RetentionResult
 
 if TYPE_CHECKING:
     from kstore.backup.replicate import Replicator, ReplicatorSettings
@@ -200,6 +200,14 @@ class Store:
     def notes(self) -> list[str]:
         """Problems found when the store was opened, or read."""
         return list(self._topics.directory.notes)
+
+    @property
+    def recovery(self) -> dict[str, RecoveryReport]:
+        """What the store found and did in each log that was not closed cleanly before, by ``<topic>-<partition>``.
+
+        The log's own ``recovery`` shows the same. Empty if the store is read-only. Thread-safe.
+        """
+        return {str(owner): report for owner, report in self._topics.logs.recovery().items()}
 
     def status(self) -> StoreStatus:
         """The result of each background task, the open logs, and the findings in the directory."""

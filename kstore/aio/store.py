@@ -29,7 +29,7 @@ from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
 from kstore.store import StoreStatus, TopicDescription, TopicSummary, parts_of
 from kstore.store import open as open_store
-from kstore.types import Durability, RetentionResult
+from kstore.types import Durability, RecoveryReport, RetentionResult
 
 if TYPE_CHECKING:
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
@@ -171,6 +171,11 @@ class Store:
     async def metrics(self) -> dict[str, MetricValue]:
         """See ``kstore.Store.metrics``."""
         return await self.run(self.sync.metrics)
+
+    @property
+    def recovery(self) -> dict[str, RecoveryReport]:
+        """See ``kstore.Store.recovery``."""
+        return self.sync.recovery
 
     def status(self) -> StoreStatus:
         """See ``kstore.Store.status``."""

@@ -122,6 +122,7 @@ class TransactionRebuild:
         try:
             for transaction in index.entries():
                 found.append(transaction)
+            index.check_versions()
         except CorruptDataError as error:
             logger.warning("%s: rebuilt: %s", index.path, error)
             return found, False

@@ -35,7 +35,8 @@ from kstore.types import NO_OFFSET, AbortedTransaction
 __all__ = ["AbortedTransactions", "TransactionIndex"]
 
 ENTRY = struct.Struct(">bxqqqq")
-assert ENTRY.size == 34
+WHOLE_VERSION = struct.Struct(">h32x")
+assert ENTRY.size == WHOLE_VERSION.size == 34
 
 VERSION = 0
 CHUNK_BYTES = 1024 * ENTRY.size
@@ -210,6 +211,21 @@ class TransactionIndex:
             # Entries that our own truncation has just removed are no loss.
             if at + len(data) < min(stop, self.size, at + CHUNK_BYTES):
                 raise CorruptIndexError(f"ends at {at + len(data)}, expected {stop} bytes", path=self.path)
+
+    def check_versions(self) -> None:
+        """Checks both bytes of every entry's version, where readers ignore the second one.
+
+        Raises: CorruptIndexError at the first entry of another version; StorageError.
+        """
+        file, stop = self._file, self.size
+        for at in range(0, stop if file is not None else 0, CHUNK_BYTES):
+            assert file is not None
+            data = file.pread(min(CHUNK_BYTES, stop - at), at)
+            whole = len(data) - len(data) % ENTRY.size
+            for delta, (version,) in enumerate(WHOLE_VERSION.iter_unpack(memoryview(data)[:whole])):
+                if version != VERSION:
+                    fault = f"version {version}, expected {VERSION}"
+                    raise CorruptIndexError(fault, path=self.path, position=at + delta * ENTRY.size)
 
     def truncate_to(self, offset: int) -> None:
         """Keeps the entries whose last offset is below ``offset``. Raises: ReadOnlyError, CorruptIndexError."""

@@ -27,7 +27,7 @@ from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
 from kstore.metrics import LogCounters
 from kstore.rules.retain import TrustedClock
-from kstore.types import Durability
+from kstore.types import Durability, RecoveryReport
 
 __all__ = ["Flushes", "OpenLogs"]
 
@@ -67,6 +67,8 @@ class OpenLogs:
         self._closed_at: dict[TopicPartition, LogOffsets] = {}
         # The replicators that retention waits for. Replaced by one store.
         self._held_for: frozenset[str] = frozenset()
+        # What opening logs found and did, unless they were closed cleanly: the recovery comes before a user opens one.
+        self._recovery: dict[TopicPartition, RecoveryReport] = {}
         self._closed = False
 
     def get(self, owner: TopicPartition) -> Log:
@@ -100,6 +102,11 @@ class OpenLogs:
             entries = list(self._entries.items())
         logs = [(owner, entry.log) for owner, entry in entries]
         return [(owner, log) for owner, log in logs if log is not None and not log.closed]
+
+    def recovery(self) -> dict[TopicPartition, RecoveryReport]:
+        """The reports of the logs that were not closed cleanly when this store first opened them, or opened again."""
+        with self._mutex:
+            return dict(sorted(self._recovery.items()))
 
     def counters(self) -> dict[TopicPartition, LogCounters]:
         """The counters of every log opened so far."""
@@ -172,6 +179,7 @@ class OpenLogs:
         with self._mutex:
             self._entries.pop(owner, None)
             self._closed_at.pop(owner, None)
+            self._recovery.pop(owner, None)
 
     @block
     def _held(self, owner: TopicPartition) -> Iterator[_Entry]:
@@ -198,9 +206,19 @@ class OpenLogs:
                 entry.log.close()
             entry.log = self._open(owner, config, durability, entry.counters)
             entry.writer = None if self._directory.read_only else writer_of(entry.log)
+            if entry.writer is not None:
+                self._note_recovery(owner, entry.writer)
             for name in self._held_for:
                 writer_of(entry.log).retention.hold(name, 0)
         return entry.log
+
+    def _note_recovery(self, owner: TopicPartition, writer: LogWriter) -> None:
+        """Keeps the report of an open that had work to do; a clean one shows the report that is kept."""
+        with self._mutex:
+            if writer.report.clean:
+                writer.report = self._recovery.get(owner, writer.report)
+            else:
+                self._recovery[owner] = writer.report
 
     def _close_log(self, owner: TopicPartition, entry: _Entry) -> None:
         """Needs the entry's lock."""

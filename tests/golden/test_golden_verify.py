@@ -31,8 +31,7 @@ KINDS: dict[str, set[str]] = {
     "timeindex-time-0": {"timeindex"},
     "timeindex-unordered-0": {"timeindex"},
     "timeindex-zeros-0": {"timeindex"},
-    # Kafka reads only the other of the version's two bytes.
-    "txnindex-version-0": set(),
+    "txnindex-version-0": {"txnindex"},
 }
 
 

@@ -32,7 +32,18 @@ FACES = {
     | {"add_partitions", "alter_topic", "apply_retention", "backup", "checkpoint", "config", "consumer"}
     | {"consumer_offsets", "create_topic", "delete_topic", "describe_topic", "disk_usage", "group_members", "ignored"}
     | {"live_consumers", "live_producers", "log", "log_metrics", "notes", "own_metrics", "partitions", "path"}
-    | {"producer", "queue", "read_only", "replicator", "run_due_tasks", "run_task", "status", "summary", "topic"}
+    | {
+        "producer",
+        "queue",
+        "read_only",
+        "recovery",
+        "replicator",
+        "run_due_tasks",
+        "run_task",
+        "status",
+        "summary",
+        "topic",
+    }
     | {"topics"},
     "Producer": COMMON
     | {"abort_transaction", "begin_transaction", "client_id", "commit_transaction", "config", "flush"}

@@ -11,7 +11,7 @@ from kstore.engine.evidence import find_evidence
 from kstore.engine.segments import LogSegments
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
-from kstore.files.paths import LOG_SUFFIX, segment_name
+from kstore.files.paths import LOG_SUFFIX, classify, segment_name
 from kstore.metrics import LogCounters
 from kstore.rules.losses import holes, joined
 from kstore.segment import LogSegment, SegmentContext
@@ -29,6 +29,8 @@ def add_evidence(
     log: LogVerification,
 ) -> None:
     """Adds what recovery would call lost, or skip, in a log that no program is writing. Raises: StorageError."""
+    if classify(fs.list(directory)).unfinished:
+        return  # the next open first ends what a crash has interrupted: its files are not those of whole segments yet
     config = LogConfig()
     context = SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters())
     segments = LogSegments(LogSegment(context, base) for base in bases)

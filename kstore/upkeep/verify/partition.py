@@ -216,11 +216,6 @@ class _Reading:
         if unstable is not None:
             log.last_stable_offset = max(min(unstable, log.end_offset), log.start_offset)
         self._head.hold_against_end(fs)
-        if self._head.state is None and self.bases and not isinstance(fs, BackupFs):
-            directory = Path(log.path)
-            # A backup's manifest names each of its files. While a program writes, the files differ from what was read.
-            if not is_live(fs, directory):
-                add_evidence(fs, directory, self.bases, self._head.snapshots, self._head.recovery_point, log)
         return log
 
 
@@ -266,6 +261,10 @@ class LogHead(NamedTuple):
             log.findings.append(Finding("note", "state", f"{log.path}/{KSTORE_STATE}", reason))
         else:
             log.findings += missing
+        directory = Path(log.path)
+        if state is None and self.bases and not (isinstance(fs, BackupFs) or is_live(fs, directory)):
+            # A backup's manifest names each of its files. While a program writes, the files differ from what was read.
+            add_evidence(fs, directory, self.bases, self.snapshots, self.recovery_point, log)
 
 
 def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:

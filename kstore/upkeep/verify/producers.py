@@ -219,6 +219,7 @@ class ProducerCheck:
         index = TransactionIndex.open(self._fs, path, base_offset)
         try:
             found = list(index.entries())
+            index.check_versions()
         except CorruptDataError as error:
             self.findings.append(Finding("damage", "txnindex", path, str(error.reason)))
             return
