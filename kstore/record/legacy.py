@@ -58,6 +58,7 @@ class Message(NamedTuple):
     timestamp_type: TimestampType
     key: bytes | None
     value: bytes | None
+    magic: int
 
 
 class LegacyBatch:
@@ -165,7 +166,7 @@ class LegacyBatch:
         """The records with offsets in [first_offset, stop_offset), all checked before the iterator exists."""
         return iter(
             [
-                Record(*message)
+                Record(*message[:-1])
                 for message in self._messages(max_bytes_uncompressed)
                 if first_offset <= message.offset < stop_offset
             ]
@@ -203,10 +204,19 @@ class LegacyBatch:
             sum(message.key is None for message in messages),
         )
 
+    def ensure_one_version(self, max_bytes_uncompressed: int) -> None:
+        """Raises: CorruptRecordError if a wrapper has a message of another version, which a broker refuses."""
+        for message in self._messages(max_bytes_uncompressed):
+            if message.magic != self.magic:
+                raise CorruptRecordError(
+                    f"inner message of version {message.magic} in a wrapper of version {self.magic}",
+                    position=self._position,
+                )
+
     def _messages(self, size_max: int) -> list[Message]:
         key, value = _fields(self.data, self.magic, self._position)
         if not self.is_wrapper:
-            return [Message(self.last_offset, self.max_timestamp, self.timestamp_type, key, value)]
+            return [Message(self.last_offset, self.max_timestamp, self.timestamp_type, key, value, self.magic)]
         if not value:
             raise CorruptRecordError("a compressed message without a value", position=self._position)
         # Not at the top: only a wrapper needs the codecs' libraries.
@@ -233,7 +243,7 @@ class LegacyBatch:
                 timestamp_type = self.timestamp_type
                 if timestamp_type == LOG_APPEND_TIME:
                     timestamp = self.max_timestamp
-            messages.append(Message(entry.last_offset, timestamp, timestamp_type, key, value))
+            messages.append(Message(entry.last_offset, timestamp, timestamp_type, key, value, entry.magic))
             at += entry.size
         if not messages:
             raise CorruptRecordError("a compressed message without messages", position=self._position)

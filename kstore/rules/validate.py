@@ -48,6 +48,7 @@ from kstore.record.batch import (
 )
 from kstore.record.builder import BATCH_BYTES_MAX, build_batches
 from kstore.record.compression import CODECS_BY_NAME, NO_CODEC
+from kstore.record.legacy import LegacyBatch
 from kstore.record.parse import MAGIC_POSITION, entry_size, parse_batch
 from kstore.record.scan import check_size_field
 from kstore.rules.roll import ensure_fits
@@ -341,6 +342,8 @@ def _rebuild_legacy(
         for batch in group:
             try:
                 records = list(batch.records(max_bytes_uncompressed=config.max_batch_bytes_uncompressed))
+                if isinstance(batch, LegacyBatch):
+                    batch.ensure_one_version(config.max_batch_bytes_uncompressed)
             except CorruptRecordError as error:
                 _damaged(number, error)
             limits.check(records, number)
