@@ -266,3 +266,21 @@ def test_a_recovery_that_fails_on_the_way_forgets_nothing(tmp_path: Path) -> Non
         shutil.rmtree(copy)
     else:
         raise AssertionError("never got to the end")
+
+
+@pytest.mark.parametrize(("start", "is_tiered"), [(0, True), (437, True), (8894, False), (None, False)])
+def test_a_start_below_the_first_segment_says_that_records_are_elsewhere(
+    start: int | None, is_tiered: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "orders-0"
+    with Log(path) as log:
+        log.append_batches(transaction(7, 8894, 8895), assign_offsets=False)
+    (path / "kstore.state").unlink()
+    (path / FIRST).rename(path / f"{8894:020d}.log")
+    for suffix in (".index", ".timeindex"):
+        (path / f"{0:020d}{suffix}").unlink(missing_ok=True)
+    if start is not None:
+        points = {TopicPartition("orders", 0): start}
+        write_offset_checkpoint(SYSTEM_FS, tmp_path / "log-start-offset-checkpoint", points)
+    notes = [note.reason for note in verify_log(path).notes if note.kind == "checkpoint"]
+    assert [f"offset {start} to 8893 are elsewhere" in note for note in notes] == [True] * is_tiered

@@ -278,6 +278,13 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     log.findings.extend(_names(directory, names))
     log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, bases[0] if bases else 0)
     _check_epochs(fs, directory, log)
+    if state is None and bases and marks.log_start_offset is not None and marks.log_start_offset < bases[0]:
+        # A broker stores a start below the first segment only if it keeps older records in remote storage.
+        reason = (
+            f"records from offset {marks.log_start_offset} to {bases[0] - 1} are elsewhere: the topic starts there,"
+            " as log-start-offset-checkpoint says, but the first local segment does not (tiered storage)"
+        )
+        log.findings.append(Finding("note", "checkpoint", log.path, reason))
     return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
 
 
