@@ -27,7 +27,7 @@ from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
-from kstore.errors import ConfigError, LockedError, not_picklable
+from kstore.errors import ConfigError, KstoreError, LockedError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import is_held_here
@@ -49,6 +49,7 @@ from kstore.queue.of_store import StoreQueues
 from kstore.queue.queue import Queue
 from kstore.rules.arguments import one_of
 from kstore.rules.deprecated import Deprecated
+from kstore.rules.internal_topics import is_internal, journal_of
 from kstore.setting_rules import resolved
 from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
@@ -158,6 +159,7 @@ class Store:
             self._tasks = StoreTasks(self._topics, self._scheduler, self.config, self._coordinator.offsets.offset_at)
             self._groups = StoreGroups(self._topics, self._coordinator.offsets)
             self._queues = StoreQueues(self._topics)
+            self._topics.before_end = partial(_forget_deleted, self._topics, self._groups)
             self._producers: LiveClients[Producer] = LiveClients()
             self._consumers: LiveClients[Consumer] = LiveClients()
             self._replicators: list[Replicator] = []
@@ -174,6 +176,10 @@ class Store:
         topics = self._topics
         unclean: set[TopicPartition] = set()
         if topics.directory.is_first:
+            try:
+                topics.finish_deletions()
+            except KstoreError as error:
+                topics.directory.note(f"a topic stays half deleted: {error}")
             unclean = topics.recover(self.config.recovery_threads)
             for one in self._groups.set_back(unclean):
                 topics.directory.notes.append(str(one))
@@ -303,12 +309,8 @@ class Store:
         next open finishes it), ReadOnlyError, StorageError.
         """
         self._topics.check_alone("deleting a topic")
-        with self._topics.telling(name), self._queues.ended(name) as journal:
-            if journal:
-                self.delete_topic(journal)  # first: its events must not be applied to a later topic's items
-            with self._topics.changing():
-                self._groups.forget(name)  # before the deletion is decided, for the same reason
-                delay_seconds = self._topics.delete(name)
+        with self._topics.telling(name), self._queues.ended(name), self._topics.changing():
+            delay_seconds = self._topics.delete(name)
         self._tasks.remove_after(delay_seconds)
 
     def summary(self, name: str) -> TopicSummary:
@@ -584,6 +586,17 @@ class Store:
         coordinator = Deprecated(
             lambda store: coordinator_of(store), "use producer(transactional_id=...), and Log.transactions"
         )
+
+
+def _forget_deleted(topics: Topics, groups: StoreGroups, name: str) -> None:
+    """Removes what a topic whose deletion is decided has in other topics. Not earlier: if a power cut undoes the
+    decision, the topic is whole. Not later: a topic of this name must not get another's offsets, or its items' events.
+    """
+    journal = journal_of(name)
+    if not is_internal(name) and topics.count(journal):
+        with topics.telling(journal):
+            topics.delete(journal)
+    groups.forget(name)
 
 
 # --- stores that were dropped -----------------------------------------------------------------------------------------

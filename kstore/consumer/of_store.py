@@ -117,10 +117,10 @@ class StoreGroups:
             return []
 
     def forget(self, topic: str) -> None:
-        """Removes the committed offsets of ``topic``, which is about to be deleted: a later topic of that name has
-        other records. A failure is logged."""
+        """Removes the committed offsets of ``topic``, which is being deleted: a later topic of that name has other
+        records. A failure is logged."""
         directory = self._topics.directory
-        if not directory.numbers(OFFSETS.name) or not directory.numbers(topic) or is_internal(topic):
+        if not directory.numbers(OFFSETS.name) or is_internal(topic):
             return
         try:
             with ExitStack() as stack:

@@ -150,7 +150,7 @@ class LogDirectory:
             if read_meta_properties(fs, path / META_PROPERTIES) is None:
                 write_meta_properties(fs, path / META_PROPERTIES, mode=self._mode)
         except CorruptFileError as error:
-            self._note(f"{META_PROPERTIES} is left unchanged: {error.reason}")
+            self.note(f"{META_PROPERTIES} is left unchanged: {error.reason}")
         if self.was_clean:
             # Durably, before anything is written: it would tell a broker that the logs have not changed.
             fs.unlink(marker)
@@ -158,25 +158,26 @@ class LogDirectory:
         if contents.entries_lost:
             # From now on the entries decide.
             self._store_topics(self.topics)
+        # Deletions go on once the logs can be opened: ``Topics.finish_deletions``.
         for name, entry in list(self.topics.items()):
+            if entry.deleting or entry.is_made:
+                continue
             try:
-                if entry.deleting:
-                    self.finish_delete(name)
-                elif not entry.is_made:
-                    with self._changing():
-                        if entry.topic_id is None:  # kstore gives one before anything is made
-                            entry = replace(entry, topic_id=random_id())
-                            self.store_topic(name, entry)
-                        self._make(name, entry, range(entry.made, entry.partitions))
+                with self._changing():
+                    if entry.topic_id is None:  # kstore gives one before anything is made
+                        entry = replace(entry, topic_id=random_id())
+                        self.store_topic(name, entry)
+                    self._make(name, entry, range(entry.made, entry.partitions))
             except KstoreError as error:
                 # The next open continues it; until then its state is unchanged.
-                self._note(f"topic {name} stays half {'deleted' if entry.deleting else 'created'}: {error}")
+                self.note(f"topic {name} stays half created: {error}")
 
     def _read_checkpoints(self) -> None:
         for note in self._checkpoints.read():
-            self._note(note)
+            self.note(note)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Records, and logs, a problem that was found when the store was opened."""
         self.notes.append(text)
         logger.warning("%s: %s", self.path, text)
 

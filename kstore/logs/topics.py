@@ -132,6 +132,9 @@ class Topics:
             # Reentrant: the collection of a producer during a call takes it again.
             self._watching = threading.RLock()
             self._watchers: list[Callable[[str], None]] = []  # guarded by _watching
+            # Called with a topic whose deletion is decided, before its name is free: removes what belongs to it
+            # elsewhere, of which a later topic of that name must find nothing. May be called again.
+            self.before_end: Callable[[str], None] = lambda name: None
         except BaseException:
             self.directory.close()  # at once: a stored exception keeps it
             raise
@@ -362,6 +365,7 @@ class Topics:
         """Closes the logs of a topic whose deletion is decided, and deletes it; after an exception it may be called
         again."""
         directory = self.directory
+        self.before_end(name)
         owners = [TopicPartition(name, number) for number in directory.partitions.get(name, ())]
         self._unclean.difference_update(owners)
         for owner in owners:
@@ -373,7 +377,7 @@ class Topics:
         directory.finish_delete(name, delay_seconds=delay_seconds)
 
     def finish_deletions(self) -> None:
-        """Continues deletions that an error interrupted. Raises: the first failure, after trying all."""
+        """Continues deletions that an error, or a crash, interrupted. Raises: the first failure, after trying all."""
         failure: KstoreError | None = None
         with self._lock:
             for name in [name for name, entry in self.directory.topics.items() if entry.deleting]:

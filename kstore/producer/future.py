@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from concurrent.futures import Future
 
@@ -66,7 +65,7 @@ def _fail_in_child() -> None:
     """Ends the waits of a forked child, where no thread delivers: with ForkedError, by whatever function it waits."""
     for future in list(_known):
         # A thread of the parent may hold the lock, and its waiters and callbacks are the parent's.
-        future._condition = threading.Condition()
+        future._condition = type(future._condition)()
         if future._state != FINISHED:
             vars(future)["_done_callbacks"] = []
             future._exception = ForkedError("the delivery belongs to the parent process, which writes the record")

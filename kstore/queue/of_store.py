@@ -142,14 +142,13 @@ class StoreQueues:
         self._topics.ensure(name, 1, **{**KEPT, **settings})
 
     @block
-    def ended(self, name: str) -> Iterator[str]:
-        """Closes a topic's queue, and opens none, while the topic is deleted. Yields its journal's topic, or ""."""
+    def ended(self, name: str) -> Iterator[None]:
+        """Closes a topic's queue, and opens none, while the topic is deleted."""
         while True:
             with self._lock:
                 queue = self._queues.pop(name, None)
                 if queue is None:
-                    journal = journal_of(name)
-                    yield journal if not is_internal(name) and self._count(journal) else ""
+                    yield
                     return
             # Not under the lock: it waits for threads that may be putting a dead letter into another queue.
             queue.close()
