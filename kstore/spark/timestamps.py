@@ -40,7 +40,8 @@ class Timestamps:
         """``choice`` None: the user did not choose. The values are clamped, and the first one is told."""
         self._place = place
         self._choice = choice
-        self._is_told = choice == "clamp"
+        # Nothing more is to be looked for.
+        self._is_settled = choice == "clamp"
 
     def checked(self, batch: pa.RecordBatch, first_bad: Callable[[], Record | None]) -> pa.RecordBatch:
         """``batch``, with null in place of a value that does not fit if so chosen.
@@ -48,7 +49,7 @@ class Timestamps:
         ``first_bad`` finds the first record of the piece whose timestamp does not fit; it is called only if one exists.
         Raises: InvalidRecordError if that is to be an error.
         """
-        at = -1 if self._choice == "clamp" else batch.schema.get_field_index("timestamp")
+        at = -1 if self._is_settled else batch.schema.get_field_index("timestamp")
         if at < 0 or not batch.num_rows:
             return batch
         values = batch.column(at)
@@ -75,10 +76,9 @@ class Timestamps:
         )
         if self._choice == "error":
             raise InvalidRecordError(f"{what}; the option timestampOutOfRange=null or clamp reads it")
-        if not self._is_told:
-            self._is_told = True
-            logger.warning(
-                "%s. It is clamped to the nearest possible time; from the next release on it is an error, unless the"
-                " option timestampOutOfRange is clamp or null",
-                what,
-            )
+        self._is_settled = True
+        logger.warning(
+            "%s. It is clamped to the nearest possible time; from the next release on it is an error, unless the"
+            " option timestampOutOfRange is clamp or null",
+            what,
+        )

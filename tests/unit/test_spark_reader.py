@@ -32,6 +32,7 @@ from kstore.log import Log, reads_of
 from kstore.record.walk import Damage
 from kstore.spark.places import LogPlace
 from kstore.spark.plan import Piece, Split
+from kstore.spark.timestamps import Timestamps
 from kstore.types import INT64_MAX, IsolationLevel
 from tests.evidence import Wrong
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
@@ -395,6 +396,21 @@ def test_a_timestamp_that_spark_cannot_hold_is_clamped_with_a_warning_that_names
     assert "topic orders, partition 0: the record at offset 4" in told
     assert str(LAST_MS + 1) in told
     assert "from the next release on it is an error" in told
+
+
+def test_the_record_behind_the_warning_is_searched_for_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Log(tmp_path / "orders-0", message_timestamp_after_max_ms=INT64_MAX) as log:
+        for _ in range(20):
+            log.append(b"value", timestamp=LAST_MS + 1)
+    with caplog.at_level(logging.WARNING):
+        table = table_of(make_reader(tmp_path, batchRows=2))
+    assert microseconds(table) == [INT64_MAX] * 20
+    assert sum("timestampOutOfRange" in record.message for record in caplog.records) == 1
+    searches: list[int] = []
+    timestamps = Timestamps(LogPlace("orders-0", "orders", 0), None)
+    for batch in table.select(["timestamp"]).to_batches(max_chunksize=2):
+        timestamps.checked(batch, lambda: searches.append(1))
+    assert len(searches) == 1
 
 
 def test_a_timestamp_is_clamped_without_a_word_or_null_if_so_chosen(
