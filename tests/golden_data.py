@@ -11,10 +11,11 @@ import hashlib
 import os
 import shutil
 import stat
-import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from tests.unpacking import unpack
 
 __all__ = ["copy_partition", "golden_partitions", "golden_root"]
 
@@ -61,8 +62,7 @@ def _unpack(archives: list[Path], root: Path) -> None:
         shutil.rmtree(root, ignore_errors=True)
         aside = Path(tempfile.mkdtemp(prefix=f"{root.name}-", dir=root.parent))
         for archive in archives:
-            with tarfile.open(archive) as packed:
-                packed.extractall(aside, filter="data")
+            unpack(archive, aside)
         count = sum(path.is_file() for path in aside.rglob("*"))
         (aside / "count").write_text(str(count))
         aside.rename(root)

@@ -6,7 +6,6 @@ import json
 import site
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,7 @@ from kstore.errors import MissingExtraError
 from kstore.spark.java import java_home
 from kstore.spark.pack import pack
 from tests.spark.sessions import QUIET, environment, run_script
+from tests.unpacking import unpack
 
 JOB = Path(__file__).with_name("cluster_job.py")
 PARTITIONS = 2
@@ -78,8 +78,7 @@ def test_executors_run_kstore_from_the_archive_and_killed_tasks_double_nothing(
     packed = pack(tmp_path / "kstore.tar.gz")
     settings = {**packed.settings, **QUIET}
     # The driver's helpers run the same Python outside any executor's directory: for them, unpack the archive by hand.
-    with tarfile.open(packed.path) as archive:
-        archive.extractall(tmp_path / "driver", filter="data")
+    unpack(packed.path, tmp_path / "driver")
     env = environment(
         tmp_path,
         JAVA_HOME=str(home),

@@ -12,6 +12,7 @@ import pytest
 import kstore
 from kstore.errors import ConfigError, MissingExtraError
 from kstore.spark.pack import Packed, pack, settings_for
+from tests.unpacking import unpack
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 @pytest.fixture(scope="module")
 def unpacked(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(packed.path) as archive:
-        archive.extractall(directory, filter="data")
+    unpack(packed.path, directory)
     return directory
 
 
