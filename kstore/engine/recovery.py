@@ -301,6 +301,7 @@ def _cut(
     saved = ""
     if size and _holds_batch(tail.file, position, found.size):
         saved = _copy(loaded, tail.file, segment.base_offset, position, found.size).name
+    # The names of what is set aside: a power cut must not take the copy, and keep the cut.
     fs.sync_dir(directory)
     tail.truncate_to(decision.end_offset, position)
     sizes = loaded.producers.index_sizes
@@ -328,7 +329,7 @@ def _free_name(fs: FileSystem, directory: Path, base_offset: int, position: int)
 
 
 def _copy(loaded: Loaded, source: File, base_offset: int, position: int, stop: int) -> Path:
-    """Copies bytes to a file of their own, durably. Raises DiskFullError, and then nothing has been cut."""
+    """Copies bytes to a file of their own; the caller makes its name durable. Raises DiskFullError: nothing was cut."""
     fs, directory = loaded.context.fs, loaded.context.directory
     path = _free_name(fs, directory, base_offset, position)
     try:
@@ -336,7 +337,6 @@ def _copy(loaded: Loaded, source: File, base_offset: int, position: int, stop: i
         for at in range(position, stop, COPY_BYTES):
             target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)
         target.fsync()
-        fs.sync_dir(directory)
     except DiskFullError as error:
         with suppress(StorageError):
             fs.unlink(path)  # it may not even have been created

@@ -117,6 +117,24 @@ def test_a_damaged_last_batch_is_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("set aside")
+def test_a_second_cut_at_the_same_place_keeps_what_the_first_one_set_aside(tmp_path: Path) -> None:
+    path = crashed(tmp_path / "log")
+    start = batch_positions(path)[-2]
+    damaged = []
+    for number in range(3):
+        edit(only_log(path), lambda data: data.__setitem__(start + 70, data[start + 70] ^ 1))
+        damaged.append(only_log(path).read_bytes()[start:])
+        # Nothing of it is known to be on disk.
+        state_file = StateFile.open(SYSTEM_FS, path / "kstore.state", mode=0o600)
+        state_file.store(LogState(durability="os", boot_id=b"an earlier boot."))
+        state_file.close()
+        with Log(path, durability="os") as log:
+            assert log.end_offset == 18
+            log.append_many([b"%d" % number * 40] * 2)
+    assert [(path / f"{0:020d}.log.cut-{start + number}").read_bytes() for number in range(3)] == damaged
+
+
+@pytest.mark.promise("set aside")
 def test_without_room_to_set_aside_nothing_is_cut(tmp_path: Path) -> None:
     path = crashed(tmp_path / "log")
     start = batch_positions(path)[-2]

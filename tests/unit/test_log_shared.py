@@ -490,3 +490,12 @@ def test_a_reader_never_sees_half_of_what_another_process_did(
         (two.start_offset, two.high_watermark, two.end_offset)
     )
     assert len(set(seen)) > 1
+
+
+def test_a_leader_epoch_that_another_process_wrote_is_that_of_the_next_batch(tmp_path: Path) -> None:
+    with shared(tmp_path / "log") as one, shared(tmp_path / "log") as two:
+        two.append(b"before")
+        batch = build_batch([Record(1, 1, key=None, value=b"of a leader")], leader_epoch=5)
+        one.append_batches(bytes(batch), assign_offsets=False)
+        two.append(b"after")
+        assert [record.leader_epoch for record in two] == [0, 5, 5]

@@ -163,6 +163,27 @@ MUTANTS = (
         FLUSHES,
     ),
     Mutant(
+        "what recovery sets aside has no name on disk when the cut does",
+        "kstore/engine/recovery.py",
+        "    fs.sync_dir(directory)\n    tail.truncate_to(",
+        "    tail.truncate_to(",
+        "tests/crash/test_cut_copies.py",
+    ),
+    Mutant(
+        "a second cut at the same place takes the name of the first one's copy",
+        "kstore/engine/recovery.py",
+        "        position += 1\n    return directory",
+        "        break\n    return directory",
+        "tests/unit/test_log_recovery.py",
+    ),
+    Mutant(
+        "a process does not take in the leader epochs that another one wrote",
+        "kstore/shared/catch_up.py",
+        "        if seen.epoch != before.epoch:",
+        "        if False:",
+        "tests/unit/test_log_shared.py",
+    ),
+    Mutant(
         "a recovery does not sync the names of indexes",
         "kstore/engine/recovery.py",
         "    loaded.context.fs.sync_dir(loaded.context.directory)\n    loaded.store()",
