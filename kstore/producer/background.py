@@ -12,6 +12,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 from typing import Final
 
 from kstore.errors import DeliveryError, KstoreError, TransactionAbortedError
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 # How long a store that closes, or the interpreter's exit, waits for the records of producers that were not closed.
 EXIT_SECONDS: Final = 10.0
+# How long a close whose time is over waits for writes in progress.
+GRACE_SECONDS: Final = 1.0
 
 
 class Background:
@@ -73,10 +76,11 @@ class Background:
 
     # --- close ------------------------------------------------------------------------------------------------------
 
-    def close(self, timeout: float | None, why: str = "") -> None:
+    def close(self, timeout: float | None, why: str = "", *, grace: float = GRACE_SECONDS) -> None:
         """See ``Producer.close``. A second call does nothing, unless an interrupt ended the first: it continues.
 
-        ``why`` ends the sentence that names an aborted transaction in the log; without it there is none.
+        ``why`` ends the sentence that names an aborted transaction in the log; without it there is none. ``grace``: how
+        long, in seconds, it waits for writes in progress after ``timeout``.
         Raises: DeliveryError.
         """
         # Nothing from here to the ``try`` can run a signal handler or another thread.
@@ -85,7 +89,7 @@ class Background:
         self._is_closing = True
         try:
             self._life.closed = True
-            self._close(0.0 if self._outbox.sender.is_this_thread else timeout, why)
+            self._close(0.0 if self._outbox.sender.is_this_thread else timeout, why, grace)
             self._slow_path.close()
             self._leave()
             self.is_ended = True
@@ -93,12 +97,14 @@ class Background:
             self._is_closing = False
         self._outbox.report_failures()
 
-    def _close(self, timeout: float | None, why: str) -> None:
+    def _close(self, timeout: float | None, why: str, grace: float) -> None:
         """May be repeated after an interrupt."""
         started = self._clock.monotonic()
         if self._transactions.is_open:
             self._end_transaction(timeout, why)
-        self._outbox.close(None if timeout is None else max(timeout - (self._clock.monotonic() - started), 0.0))
+        if timeout is not None:
+            timeout = max(timeout - (self._clock.monotonic() - started), 0.0)
+        self._outbox.close(timeout, grace)
 
     def abort(self, timeout: float | None = None) -> None:
         """Ends the transaction, whose records are never read as committed; those not yet written fail.
@@ -159,6 +165,10 @@ class Background:
         except DeliveryError:
             pass  # it is in the log now
 
+    def hurry(self) -> None:
+        """Makes its thread write everything at once. Does not wait."""
+        self._outbox.begin_last_hurry()
+
     def finish(self, deadline: float, why: str) -> None:
         """Delivers what waits until ``deadline``, by the clock, and closes; the rest is lost, and its counts are logged
         as an error. ``why`` ends that sentence. Raises: what ends the wait, such as KeyboardInterrupt, after all of it.
@@ -171,7 +181,10 @@ class Background:
             interrupt, is_drained = error, False
         lost = {} if is_drained else self._outbox.undelivered()
         try:
-            self.close(0.0 if lost else max(deadline - self._clock.monotonic(), 0.0), why)
+            left = deadline - self._clock.monotonic()
+            # All producers together get the grace once.
+            grace = min(max(left + GRACE_SECONDS, 0.0), GRACE_SECONDS)
+            self.close(0.0 if lost else max(left, 0.0), why, grace=grace)
         except DeliveryError:
             pass  # it is in the log now
         except Exception:
@@ -192,19 +205,26 @@ class Background:
 
 # Held strongly: a producer that is gone has left its records here.
 _running: set[Background] = set()
-# The process that has registered its end with multiprocessing.
-_child = 0
+# Whether this process has registered its end with multiprocessing.
+_has_finalizer = False
 
 
 def deliver_all(topics: Topics | None, why: str) -> None:
     """Delivers what the producers of a store, or of all stores, still have in memory, and closes them. It waits at most
     ``EXIT_SECONDS``; what is lost is logged. Raises: KeyboardInterrupt, which ends the wait."""
     found = [one for one in list(_running) if topics is None or one.topics is topics]
+    found = [one for one in found if not (one.is_ended or one._life.forked)]
     interrupt: BaseException | None = None
+    for one in found:
+        # First: one that is stuck must not use up the time of the others.
+        try:
+            one.hurry()
+        except Exception:
+            logger.exception("%s: %s", one.client_id, why)  # a lack of memory, and ``finish`` tries again
+        except BaseException as error:
+            interrupt = error
     deadline = None
     for one in found:
-        if one.is_ended or one._life.forked:
-            continue
         now = one._clock.monotonic()
         if deadline is None:
             deadline = now + EXIT_SECONDS
@@ -220,23 +240,49 @@ def deliver_all(topics: Topics | None, why: str) -> None:
 def _deliver_at_exit() -> None:
     try:
         deliver_all(None, "at the interpreter's exit")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         pass  # it has ended the wait, and what is lost is in the log
 
 
 def _deliver_at_the_end_of_a_child() -> None:
     """Forked children of multiprocessing end without ``atexit``. They call the finalizers that they have registered."""
-    global _child
-    util = sys.modules.get("multiprocessing.util")
-    if util is None or _child == os.getpid():
+    global _has_finalizer
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    # Other processes end with ``atexit``, in whose order a program may still send.
+    if _has_finalizer or util is None or process is None or process.parent_process() is None:
         return
-    _child = os.getpid()
-    util.Finalize(None, _deliver_at_exit, exitpriority=100)
+    util.Finalize(None, _deliver_after_the_threads, exitpriority=0)
+    _has_finalizer = True
+
+
+def _deliver_after_the_threads() -> None:
+    """As at an interpreter's exit, the threads that are not daemons may still send. The child waits for them
+    afterwards, and so also for the thread that is started here, which waits for them and then delivers."""
+    if _other_threads():
+        try:
+            threading.Thread(target=_wait_and_deliver, name="kstore-exit", daemon=False).start()
+            return
+        except RuntimeError:
+            pass  # no thread can be started
+    _deliver_at_exit()
+
+
+def _wait_and_deliver() -> None:
+    while others := _other_threads():
+        others[0].join()
+    _deliver_at_exit()
+
+
+def _other_threads() -> list[threading.Thread]:
+    here = (threading.current_thread(), threading.main_thread())
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in here]
 
 
 def _forget_in_child() -> None:
+    global _has_finalizer
     # They are the parent's, which delivers them.
     _running.clear()
+    _has_finalizer = False
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from kstore.errors import ForkedError
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
+from kstore.producer.waiting import Hurry
 
 __all__ = ["RecordFuture"]
 
@@ -23,6 +24,13 @@ class RecordFuture(Future[RecordMetadata]):
         super().__init__()
         self._delivery = delivery
         self.set_running_or_notify_cancel()
+        batch = delivery._batch()
+        if not batch.is_done and isinstance(batch.hurry, Hurry):
+            try:
+                batch.hurry.check_fork()
+            except ForkedError as error:
+                self.set_exception(error)
+                return
         _known.add(self)
         delivery.add_callback(_Completion(self))
 

@@ -24,7 +24,7 @@ from kstore.producer.metadata import TopicMetadata
 from kstore.producer.queue_writer import QueueWriter
 from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.transactions import TransactionManager
-from kstore.producer.waiting import Wakeup
+from kstore.producer.waiting import Hurry, Wakeup
 
 __all__ = ["Outbox"]
 
@@ -51,7 +51,6 @@ class Outbox:
         self.is_threaded = is_threaded
         self._clock = clock = topics.clock
         self._metadata = metadata
-        self._life = life
         # Called before a thread waits for memory; an exception from it ends the attempt. None means no check.
         self.before_wait: Callable[[], None] | None = None
         self.failures: Failures = Failures()
@@ -60,7 +59,7 @@ class Outbox:
             config.buffer_memory, max(config.batch_size, 1), clock, on_wait=WeakCall(self, Outbox._make_room)
         )
         self.accumulator: RecordAccumulator = RecordAccumulator(
-            config, self.pool, clock, hurry=WeakCall(self, Outbox.hurry), failures=self.failures
+            config, self.pool, clock, hurry=Hurry(WeakCall(self, Outbox.hurry), life), failures=self.failures
         )
         completions = Completions(self.accumulator)
         self.accumulator.stale = metadata.stale
@@ -101,7 +100,6 @@ class Outbox:
 
     def hurry(self, batch: ProducerBatch) -> None:
         """Called by a thread that waits for a batch: writes it at once, in this thread if possible."""
-        self._life.check_fork()
         if batch.is_done:
             return
         self._refuse_inside()
@@ -159,6 +157,11 @@ class Outbox:
         finally:
             self.accumulator.end_hurry(who)
 
+    def begin_last_hurry(self) -> None:
+        """Makes all batches ready, now and in future; does not wait."""
+        self.accumulator.begin_hurry(self)
+        self.wakeup.set()
+
     def undelivered(self) -> dict[str, int]:
         """How many records have no result yet, by partition."""
         counts: Counter[str] = Counter()
@@ -174,8 +177,9 @@ class Outbox:
             logger.error("%s: %s", self._client_id, error)
             raise error
 
-    def close(self, timeout: float | None) -> None:
-        """Accepts no more batches, and waits until all are delivered; the rest fails after ``timeout`` seconds."""
+    def close(self, timeout: float | None, grace: float) -> None:
+        """Accepts no more batches, and waits until all are delivered; the rest fails after ``timeout`` seconds. Then it
+        waits up to ``grace`` seconds for writes in progress."""
         self._refuse_inside()
         self.accumulator.is_closed = True
         self.pool.close()
@@ -185,7 +189,7 @@ class Outbox:
         elif not self.sender.join(timeout):
             self.sender.force(ClosedError(f"the producer {self._client_id} was closed before they were written"))
             if not self.sender.is_this_thread:
-                self.sender.join(1.0)
+                self.sender.join(grace)
 
     def abandon(self) -> None:
         """Accepts no more batches; the sender's thread delivers the existing ones, and ends. Takes no lock."""

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kstore.producer._accumulate import Delivery
+from kstore.files.lifetime import Lifetime
+from kstore.producer._accumulate import Delivery, ProducerBatch, WeakCall
 from kstore.producer.records import RecordMetadata
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Awaited", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
+__all__ = ["Awaited", "Hurry", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
 
 # A loop, and the future that its tasks await.
 Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
@@ -41,6 +42,24 @@ class Wakeup:
     def wait(self, timeout: float) -> bool:
         """Waits until it is set, up to ``timeout`` seconds; then clears it."""
         return self._lock.acquire(timeout=timeout)
+
+
+class Hurry:
+    """What a batch calls when a thread waits for it. In a forked child it raises an error, also without the producer:
+    no thread delivers the batch there."""
+
+    def __init__(self, call: WeakCall, life: Lifetime) -> None:
+        self._call = call
+        self._life = life
+
+    def __call__(self, batch: ProducerBatch) -> None:
+        """Raises: ForkedError."""
+        self.check_fork()
+        self._call(batch)
+
+    def check_fork(self) -> None:
+        """Raises: ForkedError."""
+        self._life.check_fork()
 
 
 def is_on_loop() -> bool:

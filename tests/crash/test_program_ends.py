@@ -121,6 +121,37 @@ DELIVERED = {
             sys.exit(0)
         os.wait()
     """,
+    "a handler of atexit sends": """
+        import atexit
+        store = opened()
+        atexit.register(lambda: sent(producer))
+        import multiprocessing.util  # its own handler runs before
+        producer = store.producer(linger_ms=600_000)
+    """,
+    "a thread of a child of multiprocessing outlives its function": """
+        import multiprocessing
+        from concurrent.futures import ThreadPoolExecutor
+        def work():
+            store = opened(shared=True)
+            idle = ThreadPoolExecutor(1)
+            idle.submit(int)
+            first = store.producer(linger_ms=600_000)
+            def late():
+                while not any(thread.name == "kstore-exit" for thread in threading.enumerate()):
+                    time.sleep(0.01)  # until the child is at its end
+                for number in range(50):
+                    first.send("t", b"%d" % number)
+                first.flush()
+                last = store.producer(linger_ms=600_000)
+                for number in range(50, 100):
+                    last.send("t", b"%d" % number)
+            threading.Thread(target=late).start()
+        opened(shared=True).close()
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        os._exit(0)
+    """,
     **{
         f"a child of multiprocessing, {method}": f"""
             import multiprocessing
@@ -334,3 +365,39 @@ def test_a_future_of_the_parent_fails_in_a_forked_child_and_is_completed_in_the_
     """
     done = run(tmp_path, code)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+def test_a_parent_s_delivery_fails_in_a_forked_child_also_without_its_producer(tmp_path: Path) -> None:
+    code = """
+        import gc, warnings
+        store = opened()
+        producer = store.producer(linger_ms=600_000)
+        first = producer.send("t", b"0")
+        first.result()
+        pending = producer.send("t", b"1")
+        del producer
+        gc.collect()  # what has no result yet is kept by the background alone
+        other = store.producer(linger_ms=600_000)
+        waiting = other.send("t", b"2")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if os.fork() == 0:
+            assert first.future().result().offset == 0
+            for call in (waiting.future().result, waiting.result, pending.result):
+                try:
+                    assert call(SECONDS).offset == 1 and pending.done()  # it was written before the fork
+                except kstore.ForkedError:
+                    pass
+            del other
+            gc.collect()
+            for call in (waiting.future().result, waiting.result):
+                try:
+                    call(SECONDS)
+                except kstore.ForkedError:
+                    continue
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+        assert (pending.result().offset, waiting.result().offset) == (1, 2)
+    """
+    done = run(tmp_path, code, head=f"{HEAD}\nSECONDS = {SECONDS_MAX}")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
