@@ -321,7 +321,10 @@ class RecordAccumulator(BatchOpener):
 
         After an interrupt the next call continues."""
         while self._aside:
-            queue, batch = self._aside[0]
+            try:
+                queue, batch = self._aside[0]
+            except IndexError:
+                return  # another thread was faster
             try:
                 with queue.lock:
                     if not self._aside or self._aside[0][1] is not batch:
