@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kstore import Log
-from kstore.errors import KstoreError, LockedError, StorageError
+from kstore.errors import KstoreError, ReentrantCallError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import writer_of
@@ -167,13 +167,13 @@ def test_a_handler_of_log_messages_inside_a_change_cannot_append(
 ) -> None:
     """Its append would get the offset of the append that it interrupts."""
     offsets: list[int] = []
-    refusals: list[LockedError] = []
+    refusals: list[ReentrantCallError] = []
 
     class Appending(logging.Handler):
         def emit(self, message: logging.LogRecord) -> None:
             try:
                 offsets.append(log.append(b"from the handler"))
-            except LockedError as error:
+            except ReentrantCallError as error:
                 refusals.append(error)
 
     handler = Appending()
@@ -190,13 +190,13 @@ def test_a_handler_of_log_messages_inside_a_change_cannot_append(
 
 
 def test_a_handler_inside_a_change_cannot_close_the_log_without_the_turn(tmp_path: Path) -> None:
-    refusals: list[LockedError] = []
+    refusals: list[ReentrantCallError] = []
 
     class Closing(logging.Handler):
         def emit(self, message: logging.LogRecord) -> None:
             try:
                 log.close()
-            except LockedError as error:
+            except ReentrantCallError as error:
                 refusals.append(error)
 
     handler, logger = Closing(), logging.getLogger("kstore.engine.roll")
