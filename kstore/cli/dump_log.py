@@ -150,9 +150,9 @@ def command(
 
     PATHS are such files, or directories, which stand for all their files in name order. They may be in a place of
     backups, under the names that they have in the store, or in an object store or on HDFS. The options and the lines
-    are those of Kafka's kafka-dump-log. The dumped files are never written to.
+    are those of kafka-dump-log in Kafka 4.4. The dumped files are never written to.
 
-    The decoders know the records of Kafka 4.3; an unknown record is printed as Kafka's tool prints what it cannot
+    The decoders know the records of Kafka 4.4; an unknown record is printed as Kafka's tool prints what it cannot
     decode.
     """
     named = [name for names in files for name in names.split(",") if name] + list(paths)

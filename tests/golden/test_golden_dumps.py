@@ -11,6 +11,7 @@ import pytest
 
 from kstore.cli.main import main
 from tests.golden_data import golden_partitions, golden_root
+from tests.older_release import as_older
 
 OPTIONS = {
     "shallow": [],
@@ -110,7 +111,7 @@ def test_a_whole_partition_is_dumped_as_kafka_dumps_it(tree: str, partition: str
     for expected in expected_runs(tree, partition):
         count += 1
         status, out, err = run(expected.arguments)
-        assert out == expected.out, expected.name
+        assert as_older(out) == expected.out, expected.name
         if expected.threw:
             assert status == 1, expected.name
             assert expected.path in err, expected.name
@@ -138,17 +139,21 @@ def test_a_damaged_partition_is_dumped_up_to_the_damage(tree: str, partition: st
     assert (1 in statuses) == (partition != "timeindex-missing-0")
 
 
-def decoded_files() -> list[str]:
-    trees = (golden_root() / "decoded.dumped", golden_root() / "coordinators.dumped")
-    return sorted(str(path.relative_to(tree)) for tree in trees for path in tree.rglob("*.txt"))
+# By tree of dumps: whether the tool of 4.4 made them, which kstore follows.
+DECODED = {"decoded": False, "coordinators": False, "kafka44": True}
 
 
-@pytest.mark.parametrize("name", decoded_files())
-def test_records_of_kafka_s_own_topics_are_decoded_as_kafka_decodes_them(name: str, run: Run) -> None:
+def decoded_files() -> list[tuple[str, str]]:
+    trees = {tree: golden_root() / f"{tree}.dumped" for tree in DECODED}
+    return sorted((tree, str(path.relative_to(root))) for tree, root in trees.items() for path in root.rglob("*.txt"))
+
+
+@pytest.mark.parametrize(("tree", "name"), decoded_files())
+def test_records_of_kafka_s_own_topics_are_decoded_as_kafka_decodes_them(tree: str, name: str, run: Run) -> None:
     file, option = name.removesuffix(".txt").rsplit(".", 1)
     status, out, err = run(["dump-log", "--files", file, f"--{option}"])
     assert status == 0
     assert not err
-    expected = (golden_root() / f"{name.partition('/')[0]}.dumped" / name).read_bytes()
+    expected = (golden_root() / f"{tree}.dumped" / name).read_bytes()
     # Each tool describes an undecodable record in its own words.
-    assert ERROR.sub(rb"\1", out) == ERROR.sub(rb"\1", expected)
+    assert ERROR.sub(rb"\1", out if DECODED[tree] else as_older(out)) == ERROR.sub(rb"\1", expected)

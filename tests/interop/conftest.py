@@ -1,7 +1,12 @@
-"""Shared by the interop tests: Kafka's jars, a real HDFS, and the partition directories that kstore wrote."""
+"""Shared by the interop tests: Kafka's jars, a real HDFS, and the partition directories that kstore wrote.
+
+Kafka is the release of tools/interop/pom.xml, whose lines ``dump-log`` prints, or an older one that the variable
+KAFKA_RELEASE names; then only the tests that use Kafka run.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +15,7 @@ import pytest
 
 from kstore.files.remote import Location, open_remote
 from tests.interop.scenarios import SCENARIOS
+from tests.older_release import as_older
 from tests.spark.conftest import spark as spark
 from tools.interop import java
 from tools.interop.broker import Broker
@@ -18,10 +24,15 @@ from tools.interop.records import Row
 
 
 class Kafka(NamedTuple):
-    """A Java, and the folder with Kafka's jars."""
+    """A Java, and the folder with the jars of a release of Kafka."""
 
     java: str
     jars: Path
+    is_older: bool
+
+    def lines(self, out: bytes) -> bytes:
+        """What ``kstore dump-log`` printed, as this release's tool prints it."""
+        return as_older(out) if self.is_older else out
 
     def broker(self, root: Path) -> Broker:
         return Broker(root, self.java, self.jars)
@@ -57,10 +68,25 @@ class Library:
         return {name: written.directory for name, written in self._written.items() if is_wanted(name)}
 
 
+OLDER_RELEASE = os.environ.get("KAFKA_RELEASE", "")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not OLDER_RELEASE:
+        return
+    others = [
+        item
+        for item in items
+        if isinstance(item, pytest.Function) and item.get_closest_marker("interop") and "kafka" not in item.fixturenames
+    ]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Kafka:
     try:
-        return Kafka(java.find_java(), java.fetch_jars())
+        return Kafka(java.find_java(), java.fetch_jars(kafka_release=OLDER_RELEASE), bool(OLDER_RELEASE))
     except java.Unavailable as reason:
         pytest.skip(str(reason))
 

@@ -2,12 +2,14 @@
 
     python -m tests.interop.decoder_logs TARGET
 
-makes TARGET/decoded and, with Kafka's own tool, TARGET/decoded.dumped, which tools/pack_golden.py packs.
+makes TARGET/kafka44 and, with Kafka's own tool, TARGET/kafka44.dumped, which tools/pack_golden.py packs: the logs, and
+dumps of the transactions' logs of older trees too.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from kstore.messages.primitives import NUMBERS
 from kstore.messages.schema import Field, Message, load_messages
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
+from tests.golden_data import golden_root
 from tools.interop import java
 from tools.interop.dump import Run, kafka_dumps
 
@@ -33,6 +36,9 @@ FRAMED = {"metadata": "--cluster-metadata-decoder", "remote": "--remote-log-meta
 DECODERS = COORDINATORS | FRAMED
 BASE_TIMESTAMP = 1_700_000_000_000
 MESSAGE_COUNT = 6
+NAME, SEED = "kafka44", 4
+TRANSACTIONS = "__transaction_state-0"
+TRANSACTION_TREES = ("clean", "crashed", "recovered", "coordinators")
 
 KeyValue = tuple[bytes | None, bytes | None]
 
@@ -136,10 +142,16 @@ def _framed_pairs(messages: dict[str, Message], rng: random.Random) -> Iterator[
     yield from [(None, b"\0\0\0"), (None, b"\x02\0\0"), (None, b"\x01\x7f\0"), (None, b""), (None, None), (b"k", None)]
 
 
-def encode_random(message: Message, version: int, rng: random.Random) -> bytes:
-    """A message of ``version`` with random fields; nullable ones may be null, tagged ones are sometimes omitted."""
+def encode_random(
+    message: Message, version: int, rng: random.Random, future: Sequence[tuple[int, bytes]] | None = None
+) -> bytes:
+    """A message of ``version`` with random fields; nullable ones may be null, tagged ones are sometimes omitted.
+
+    ``future`` are tagged fields that no schema knows; None: one, at times.
+    """
     is_flexible = version in message.flexible
-    future = [(1000, b"from the future")] if is_flexible and rng.random() < 0.1 else []
+    if future is None:
+        future = [(1000, b"from the future")] if is_flexible and rng.random() < 0.1 else []
     return _fields(message.fields, version, rng, is_flexible, future)
 
 
@@ -221,13 +233,17 @@ def write_all(target: Path, seed: int) -> list[Run]:
 
 
 def main(target: Path) -> None:
-    runs = write_all(target / "decoded", seed=1)
+    runs = write_all(target / NAME, SEED)
+    for tree in TRANSACTION_TREES:
+        # The dumps name the log by its path below the golden trees.
+        copy = Path(shutil.copytree(golden_root() / tree / TRANSACTIONS, target / tree / TRANSACTIONS))
+        runs.append(Run(copy / "00000000000000000000.log", (COORDINATORS["transaction"],)))
     with tempfile.TemporaryDirectory() as work:
         for run, printed in kafka_dumps(java.find_java(), java.fetch_jars(), runs, Path(work)).items():
             assert not printed.threw, printed.threw
             # As in the other trees, the file's name contains the option's.
             kind = run.options[0].removeprefix("--")
-            dumped = target / "decoded.dumped" / f"{run.path.relative_to(target)}.{kind}.txt"
+            dumped = target / f"{NAME}.dumped" / f"{run.path.relative_to(target)}.{kind}.txt"
             dumped.parent.mkdir(parents=True, exist_ok=True)
             dumped.write_bytes(printed.out.replace(f"{target}/".encode(), b""))
 

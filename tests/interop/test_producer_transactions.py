@@ -203,7 +203,7 @@ def test_kafka_s_tool_decodes_both_internal_logs_as_ours_does(story: Story, kafk
         assert b"Error" not in printed.out
         command = [sys.executable, str(ROOT / "tools" / "dump_log.py"), *run.arguments]
         ours = subprocess.run(command, capture_output=True, check=False)
-        assert (ours.returncode, ours.stderr, ours.stdout) == (0, b"", printed.out), run
+        assert (ours.returncode, ours.stderr, kafka.lines(ours.stdout)) == (0, b"", printed.out), run
         told += printed.out
     for word in (b'"transactionalId":"mover-0"', b'"group":"billing"', b'"transactionStatus":'):
         assert word in told, word

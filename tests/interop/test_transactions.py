@@ -178,4 +178,4 @@ def test_kafkas_tool_and_ours_decode_alike(story: Story, kafka: Kafka, tmp_path:
         assert (b'"transactionalId":"first"' in printed.out) or (b'"group":"billing"' in printed.out)
         command = [sys.executable, str(ROOT / "tools" / "dump_log.py"), *run.arguments]
         ours = subprocess.run(command, capture_output=True, check=False)
-        assert (ours.returncode, ours.stderr, ours.stdout) == (0, b"", printed.out), run
+        assert (ours.returncode, ours.stderr, kafka.lines(ours.stdout)) == (0, b"", printed.out), run

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from kstore.cli.decoders.coordinators import transaction_log_decoder
 from kstore.cli.decoders.framed import remote_log_metadata_decoder
 from kstore.cli.decoders.java_text import java_double, json_text
 from kstore.messages.primitives import MessageError, Reader
@@ -151,6 +152,15 @@ def test_a_tombstone_is_shown_as_such(dump: Dump) -> None:
     write_log(build_batch([record(0, None, struct.pack(">hh", 2, 1) + b"g")], base_offset=0))
     _, out, _ = dump("--offsets-decoder", "--files", f"{BASE}.log")
     assert out.endswith(' key: {"type":"2","data":{"group":"g"}} payload: <DELETE>\n')
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(0, "Empty"), (2, "PrepareCommit"), (7, "PrepareEpochFence"), (8, "8"), (-1, "-1")]
+)
+def test_a_transaction_s_state_is_named_and_an_unknown_one_keeps_its_number(number: int, name: str) -> None:
+    value = struct.pack(">hqhib", 0, 5, 0, 60_000, number) + struct.pack(">iqq", -1, 1, -1)
+    shown = transaction_log_decoder()(record(0, value, struct.pack(">hh", 0, 1) + b"t")).value
+    assert f'"transactionStatus":"{name}"' in json_text(shown)
 
 
 def test_a_record_without_a_key_is_no_coordinator_s(dump: Dump) -> None:

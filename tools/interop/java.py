@@ -79,10 +79,14 @@ def find_java() -> str:
     return found
 
 
-def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE) -> Path:
-    """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises: Unavailable."""
-    folder = cache / f"lib-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
-    return _made_once(folder, lambda partial: _copy_dependencies(pom, partial))
+def fetch_jars(pom: Path = KAFKA_POM, cache: Path = CACHE, kafka_release: str = "") -> Path:
+    """The folder with the jars that ``pom`` names, fetched by Maven if it does not exist. Raises: Unavailable.
+
+    ``kafka_release``, such as "4.3.1", takes the place of the release of Kafka in ``pom``.
+    """
+    settings = [f"-Dkafka.version={kafka_release}"] if kafka_release else []
+    digest = hashlib.sha256(pom.read_bytes() + "".join(settings).encode()).hexdigest()[:12]
+    return _made_once(cache / f"lib-{digest}", lambda partial: _copy_dependencies(pom, partial, settings))
 
 
 def _made_once(folder: Path, make: Callable[[Path], None]) -> Path:
@@ -103,14 +107,14 @@ def _made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _copy_dependencies(pom: Path, target: Path) -> None:
+def _copy_dependencies(pom: Path, target: Path, settings: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise Unavailable("no mvn (Maven) on PATH to fetch jars with")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={target}"]
     try:
         done = subprocess.run(
-            [maven, "-q", "-B", "-f", str(pom), *goal],
+            [maven, "-q", "-B", "-f", str(pom), *settings, *goal],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

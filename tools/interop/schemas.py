@@ -23,16 +23,16 @@ GENERATED = "# Written by tools/interop/schemas.py from Kafka's definitions; the
 # By schema file: the jar, and the names of its messages (None for all).
 SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "control": (
-        "kafka-clients-4.3.1",
+        "kafka-clients-4.4.0",
         ("LeaderChangeMessage", "SnapshotHeaderRecord", "SnapshotFooterRecord", "KRaftVersionRecord", "VotersRecord"),
     ),
-    "consumer": ("kafka-clients-4.3.1", ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")),
-    "group": ("kafka-group-coordinator-4.3.1", None),
-    "transaction": ("kafka-transaction-coordinator-4.3.1", None),
-    "share": ("kafka-share-coordinator-4.3.1", None),
-    "metadata": ("kafka-metadata-4.3.1", None),
+    "consumer": ("kafka-clients-4.4.0", ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")),
+    "group": ("kafka-group-coordinator-4.4.0", None),
+    "transaction": ("kafka-transaction-coordinator-4.4.0", None),
+    "share": ("kafka-share-coordinator-4.4.0", None),
+    "metadata": ("kafka-metadata-4.4.0", None),
     "remote": (
-        "kafka-storage-4.3.1",
+        "kafka-storage-4.4.0",
         (
             "RemoteLogSegmentMetadataRecord",
             "RemoteLogSegmentMetadataSnapshotRecord",

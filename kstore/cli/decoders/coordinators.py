@@ -9,6 +9,7 @@ from kstore.cli.decoders.protocol import Decoded
 from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
+from kstore.transactions.metadata import TransactionState
 
 __all__ = ["CoordinatorDecoder", "offsets_decoder", "share_group_state_decoder", "transaction_log_decoder"]
 
@@ -16,6 +17,7 @@ __all__ = ["CoordinatorDecoder", "offsets_decoder", "share_group_state_decoder",
 KEY_VERSION = 0
 TOMBSTONE = "<DELETE>"
 GROUP_METADATA = 2
+STATE_NAMES: dict[object, str] = {int(state): str(state) for state in TransactionState}
 
 
 class CoordinatorDecoder:
@@ -80,6 +82,18 @@ def _read_embedded(message: Message, data: Value) -> Value:
     return message.read(reader, reader.int16())
 
 
+class _TransactionLogDecoder(CoordinatorDecoder):
+    """Names a transaction's state, as Kafka's tool does from 4.4 on; a number that is no state's stays, as text."""
+
+    def __init__(self) -> None:
+        super().__init__("transaction")
+
+    def _read_value(self, message: Message, reader: Reader, version: int) -> dict[str, Value]:
+        data = message.read(reader, version)
+        data["transactionStatus"] = STATE_NAMES.get(data["transactionStatus"], str(data["transactionStatus"]))
+        return data
+
+
 def offsets_decoder() -> CoordinatorDecoder:
     """The decoder for __consumer_offsets."""
     return _OffsetsDecoder()
@@ -87,7 +101,7 @@ def offsets_decoder() -> CoordinatorDecoder:
 
 def transaction_log_decoder() -> CoordinatorDecoder:
     """The decoder for __transaction_state."""
-    return CoordinatorDecoder("transaction")
+    return _TransactionLogDecoder()
 
 
 def share_group_state_decoder() -> CoordinatorDecoder:
