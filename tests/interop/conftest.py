@@ -1,7 +1,7 @@
 """Shared by the interop tests: Kafka's jars, a real HDFS, and the partition directories that kstore wrote.
 
-Kafka is the release of tools/interop/pom.xml, whose lines ``dump-log`` prints, or an older one that the variable
-KAFKA_RELEASE names; then only the tests that use Kafka run.
+Brokers are of the release in tools/interop/pom.xml, Kafka's dump tool of the newest one, whose lines ``dump-log``
+prints. With the variable KAFKA_SWAPPED it is the other way round, and only the tests that use Kafka run.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Kafka(NamedTuple):
 
     java: str
     jars: Path
-    is_older: bool
+    release: str
 
     def lines(self, out: bytes) -> bytes:
         """What ``kstore dump-log`` printed, as this release's tool prints it."""
-        return as_older(out) if self.is_older else out
+        return out if self.release == java.NEWEST_KAFKA else as_older(out)
 
     def broker(self, root: Path) -> Broker:
         return Broker(root, self.java, self.jars)
@@ -68,16 +68,19 @@ class Library:
         return {name: written.directory for name, written in self._written.items() if is_wanted(name)}
 
 
-OLDER_RELEASE = os.environ.get("KAFKA_RELEASE", "")
+# "" is the release of the pom.
+BROKER, DUMP_TOOL = (java.NEWEST_KAFKA, "") if os.environ.get("KAFKA_SWAPPED") else ("", java.NEWEST_KAFKA)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not OLDER_RELEASE:
+    if not BROKER:
         return
     others = [
         item
         for item in items
-        if isinstance(item, pytest.Function) and item.get_closest_marker("interop") and "kafka" not in item.fixturenames
+        if isinstance(item, pytest.Function)
+        and item.get_closest_marker("interop")
+        and not {"kafka", "dump_tool"}.intersection(item.fixturenames)
     ]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
@@ -85,8 +88,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def kafka() -> Kafka:
+    """For brokers, and for the dumps of what they wrote."""
+    return kafka_of(BROKER)
+
+
+@pytest.fixture(scope="session")
+def dump_tool() -> Kafka:
+    """For dumps alone."""
+    return kafka_of(DUMP_TOOL)
+
+
+def kafka_of(release: str) -> Kafka:
     try:
-        return Kafka(java.find_java(), java.fetch_jars(kafka_release=OLDER_RELEASE), bool(OLDER_RELEASE))
+        return Kafka(java.find_java(), java.fetch_jars(kafka_release=release), release)
     except java.Unavailable as reason:
         pytest.skip(str(reason))
 

@@ -239,7 +239,8 @@ def main(target: Path) -> None:
         copy = Path(shutil.copytree(golden_root() / tree / TRANSACTIONS, target / tree / TRANSACTIONS))
         runs.append(Run(copy / "00000000000000000000.log", (COORDINATORS["transaction"],)))
     with tempfile.TemporaryDirectory() as work:
-        for run, printed in kafka_dumps(java.find_java(), java.fetch_jars(), runs, Path(work)).items():
+        jars = java.fetch_jars(kafka_release=java.NEWEST_KAFKA)
+        for run, printed in kafka_dumps(java.find_java(), jars, runs, Path(work)).items():
             assert not printed.threw, printed.threw
             # As in the other trees, the file's name contains the option's.
             kind = run.options[0].removeprefix("--")

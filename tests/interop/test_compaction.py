@@ -16,6 +16,7 @@ from tests.compaction_model import batches_in, random_batches
 from tests.evidence import Lost
 from tests.interop.cleaning import first_difference, timeless, wait_until_clean
 from tests.interop.conftest import Kafka
+from tools.interop import java
 from tools.interop.dump import kafka_dumps, runs_over, unexpected_reports
 from tools.interop.handover import put_in_place
 
@@ -41,6 +42,15 @@ class Cleaned(NamedTuple):
     dirty: dict[str, Path]
     by_broker: dict[str, Path]
     by_kstore: dict[str, Path]
+
+
+@pytest.fixture
+def compared(request: pytest.FixtureRequest, kafka: Kafka, topic: str) -> str:
+    """A topic whose two results are alike, but for one with the cleaner of 4.4."""
+    if kafka.release == java.NEWEST_KAFKA and topic == "cleaned-many-keys":
+        reason = "Kafka 4.4 removes an emptied batch that kstore keeps, as Kafka 4.3 does"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    return topic
 
 
 def write(directory: Path, seed: int, count: int, keys: int) -> Path:
@@ -85,9 +95,9 @@ def cleaned(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Cleaned:
 
 
 @pytest.mark.parametrize("topic", LOGS)
-def test_a_broker_s_cleaner_and_kstore_keep_the_same(topic: str, cleaned: Cleaned) -> None:
-    theirs, ours = batches_in(cleaned.by_broker[topic]), batches_in(cleaned.by_kstore[topic])
-    assert len(theirs) < len(batches_in(cleaned.dirty[topic]))
+def test_a_broker_s_cleaner_and_kstore_keep_the_same(compared: str, cleaned: Cleaned) -> None:
+    theirs, ours = batches_in(cleaned.by_broker[compared]), batches_in(cleaned.by_kstore[compared])
+    assert len(theirs) < len(batches_in(cleaned.dirty[compared]))
     if timeless(theirs) != timeless(ours):
         raise Lost(first_difference(theirs, ours))
 
@@ -103,11 +113,11 @@ def test_segments_and_indexes_of_transactions_are_alike(topic: str, cleaned: Cle
 
 @pytest.mark.parametrize("topic", LOGS)
 def test_kafka_s_dump_tool_finds_no_mismatch_that_it_does_not_find_in_the_broker_s_own(
-    topic: str, cleaned: Cleaned, kafka: Kafka, tmp_path: Path
+    compared: str, cleaned: Cleaned, kafka: Kafka, tmp_path: Path
 ) -> None:
     """The tool finds no time in an emptied batch, and so reports the time index entry that leads to it."""
-    theirs = reports(cleaned.by_broker[topic], kafka, tmp_path / "theirs")
-    ours = reports(cleaned.by_kstore[topic], kafka, tmp_path / "ours")
+    theirs = reports(cleaned.by_broker[compared], kafka, tmp_path / "theirs")
+    ours = reports(cleaned.by_kstore[compared], kafka, tmp_path / "ours")
     assert {run: said for run, said in ours.items() if said and said != theirs.get(run)} == {}
     assert len(ours) > 10
 

@@ -21,13 +21,13 @@ ERROR = re.compile(rb"(Error at (?:offset )?\d+, skipping\.).*")
 SEEDS = (2, 3)
 
 
-def test_random_messages_are_decoded_alike(kafka: Kafka, tmp_path: Path) -> None:
+def test_random_messages_are_decoded_alike(dump_tool: Kafka, tmp_path: Path) -> None:
     runs = [run for seed in SEEDS for run in write_all(tmp_path / str(seed), seed)]
     work = tmp_path / "work"
     work.mkdir()
-    for run, printed in kafka_dumps(kafka.java, kafka.jars, runs, work).items():
+    for run, printed in kafka_dumps(dump_tool.java, dump_tool.jars, runs, work).items():
         assert not printed.threw, run
         command = [sys.executable, str(ROOT / "tools" / "dump_log.py"), *run.arguments]
         ours = subprocess.run(command, capture_output=True, check=False)
         assert (ours.returncode, ours.stderr) == (0, b""), run
-        assert ERROR.sub(rb"\1", kafka.lines(ours.stdout)) == ERROR.sub(rb"\1", printed.out), run
+        assert ERROR.sub(rb"\1", dump_tool.lines(ours.stdout)) == ERROR.sub(rb"\1", printed.out), run

@@ -21,7 +21,9 @@ CLOSED = [name for name, scenario in SCENARIOS.items() if scenario.is_closed]
 
 
 @pytest.fixture(scope="module")
-def dumps(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[Run, Printed]]:
+def dumps(
+    dump_tool: Kafka, library: Library, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[Run, Printed]]:
     """What Kafka's tool prints, by scenario; on copies, because it may change what it dumps."""
     copies = tmp_path_factory.mktemp("dumped")
     runs = {
@@ -29,7 +31,7 @@ def dumps(kafka: Kafka, library: Library, tmp_path_factory: pytest.TempPathFacto
         for name, directory in library.directories(CLOSED.__contains__).items()
     }
     flat = [run for of_scenario in runs.values() for run in of_scenario]
-    printed = kafka_dumps(kafka.java, kafka.jars, flat, tmp_path_factory.mktemp("printed"))
+    printed = kafka_dumps(dump_tool.java, dump_tool.jars, flat, tmp_path_factory.mktemp("printed"))
     return {name: {run: printed[run] for run in of_scenario} for name, of_scenario in runs.items()}
 
 
@@ -83,7 +85,7 @@ def test_kstore_prints_the_same_lines(
         assert status == (DAMAGED if unexpected_reports(err, offsets) else OK), str(run)
 
 
-def test_kafkas_tool_sees_a_wrong_index_entry(kafka: Kafka, library: Library, tmp_path: Path) -> None:
+def test_kafkas_tool_sees_a_wrong_index_entry(dump_tool: Kafka, library: Library, tmp_path: Path) -> None:
     """Otherwise silence would prove nothing."""
     copy = Path(shutil.copytree(library["plain"].directory, tmp_path / "wrong-0"))
     index = next(copy.glob("*.index"))
@@ -92,7 +94,7 @@ def test_kafkas_tool_sees_a_wrong_index_entry(kafka: Kafka, library: Library, tm
     index.write_bytes(data)
     (tmp_path / "printed").mkdir()
     run = Run(index, ())
-    printed = kafka_dumps(kafka.java, kafka.jars, [run], tmp_path / "printed")[run]
+    printed = kafka_dumps(dump_tool.java, dump_tool.jars, [run], tmp_path / "printed")[run]
     offset = int.from_bytes(data[8:12])
     assert unexpected_reports(printed.err, [row.offset for row in library["plain"].rows]) == [
         f"Mismatches in :{index}",

@@ -22,7 +22,7 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Life]:
 
 @pytest.fixture(scope="module")
 def dumps(
-    kafka: Kafka, lives: dict[str, Life], tmp_path_factory: pytest.TempPathFactory
+    dump_tool: Kafka, lives: dict[str, Life], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[Run, Printed]]:
     """What Kafka's tool prints, by partition; on copies, because it may change what it dumps."""
     root = tmp_path_factory.mktemp("dumps")
@@ -31,7 +31,9 @@ def dumps(
         for name, life in lives.items()
     }
     (root / "printed").mkdir()
-    printed = kafka_dumps(kafka.java, kafka.jars, [run for some in runs.values() for run in some], root / "printed")
+    printed = kafka_dumps(
+        dump_tool.java, dump_tool.jars, [run for some in runs.values() for run in some], root / "printed"
+    )
     return {name: {run: printed[run] for run in some} for name, some in runs.items()}
 
 

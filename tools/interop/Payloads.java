@@ -10,7 +10,9 @@ import java.util.HexFormat;
 import java.util.StringJoiner;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.record.internal.CompressionType;
-import org.apache.kafka.common.utils.BufferSupplier;
+// BufferSupplier, which Kafka 4.4 has moved.
+import org.apache.kafka.common.utils.*;
+import org.apache.kafka.common.utils.internals.*;
 
 /**
  * Decodes bytes as Kafka does, many times in one JVM.

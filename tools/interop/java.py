@@ -21,6 +21,7 @@ __all__ = [
     "JAVA_VERSION_MIN",
     "JVM_OPTIONS",
     "KAFKA_POM",
+    "NEWEST_KAFKA",
     "SPARK_KAFKA_POM",
     "ProgramError",
     "Unavailable",
@@ -35,6 +36,8 @@ CACHE = HERE.parents[1] / "target" / "interop"
 KAFKA_POM = HERE / "pom.xml"
 SPARK_KAFKA_POM = HERE / "spark-kafka-pom.xml"
 HDFS_POM = HERE / "hdfs-pom.xml"
+# The release whose dump tool and messages kstore follows; pom.xml has that of the brokers.
+NEWEST_KAFKA = "4.4.0"
 
 # Kafka's broker requires it, and the programs beside this file use its language.
 JAVA_VERSION_MIN = 17

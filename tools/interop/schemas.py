@@ -23,16 +23,16 @@ GENERATED = "# Written by tools/interop/schemas.py from Kafka's definitions; the
 # By schema file: the jar, and the names of its messages (None for all).
 SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "control": (
-        "kafka-clients-4.4.0",
+        "kafka-clients",
         ("LeaderChangeMessage", "SnapshotHeaderRecord", "SnapshotFooterRecord", "KRaftVersionRecord", "VotersRecord"),
     ),
-    "consumer": ("kafka-clients-4.4.0", ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")),
-    "group": ("kafka-group-coordinator-4.4.0", None),
-    "transaction": ("kafka-transaction-coordinator-4.4.0", None),
-    "share": ("kafka-share-coordinator-4.4.0", None),
-    "metadata": ("kafka-metadata-4.4.0", None),
+    "consumer": ("kafka-clients", ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")),
+    "group": ("kafka-group-coordinator", None),
+    "transaction": ("kafka-transaction-coordinator", None),
+    "share": ("kafka-share-coordinator", None),
+    "metadata": ("kafka-metadata", None),
     "remote": (
-        "kafka-storage-4.4.0",
+        "kafka-storage",
         (
             "RemoteLogSegmentMetadataRecord",
             "RemoteLogSegmentMetadataSnapshotRecord",
@@ -44,9 +44,11 @@ SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
 
 
 def main() -> None:
-    jars = java.fetch_jars()
+    jars = java.fetch_jars(kafka_release=java.NEWEST_KAFKA)
     for name, (jar, wanted) in SOURCES.items():
-        messages = [m for m in _definitions(jars / f"{jar}.jar") if wanted is None or m["name"] in wanted]
+        messages = [
+            m for m in _definitions(jars / f"{jar}-{java.NEWEST_KAFKA}.jar") if wanted is None or m["name"] in wanted
+        ]
         messages.sort(key=lambda message: (message.get("apiKey", 0), message["name"]))
         text = GENERATED + "".join("\n" + "\n".join(_message(message)) + "\n" for message in messages)
         (TARGET / f"{name}.schema").write_text(text)
