@@ -41,6 +41,7 @@ from kstore.files.descriptors import relieved
 from kstore.files.fs import REFUSED_ERRNOS, storage_error
 from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
+from kstore.files.turn_wait import watched
 
 __all__ = ["DirectoryLock", "LockShare", "is_held_here", "is_in_registry", "probe_lock"]
 
@@ -211,9 +212,19 @@ class DirectoryLock:
     # --- shared ---------------------------------------------------------------------------------------------------
 
     def take_turn(self) -> None:
-        """Waits for the short lock, which one sharing process has at a time. Raises: StorageError."""
+        """Waits for the short lock, which one sharing process has at a time. A wait that is too long is logged.
+
+        Raises: StorageError.
+        """
+        if not self.try_turn():
+            watched(self._wait_for_turn, os.path.join(self.directory, LOCK), self._others_have_turn)
+
+    def _wait_for_turn(self) -> None:
         assert OFD_SETLKW is not None
         self._fcntl(OFD_SETLKW, _TURN_LOCK)
+
+    def _others_have_turn(self) -> bool:
+        return self._others_hold(TURN)
 
     def try_turn(self) -> bool:
         """Takes the short lock, unless another process has it. Raises: StorageError."""
@@ -238,8 +249,11 @@ class DirectoryLock:
 
     def others_live(self) -> bool:
         """Whether another process has the directory open and sound. Raises: StorageError."""
+        return self._others_hold(LIVE)
+
+    def _others_hold(self, byte: tuple[int, int, int, int]) -> bool:
         assert OFD_GETLK is not None
-        kind, *_ = FLOCK.unpack(self._fcntl(OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, *LIVE)))
+        kind, *_ = FLOCK.unpack(self._fcntl(OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, *byte)))
         return bool(kind != fcntl.F_UNLCK)
 
     def _fcntl(self, command: int, request: bytes) -> bytes:
