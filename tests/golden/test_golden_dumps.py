@@ -132,10 +132,11 @@ def test_a_damaged_partition_is_dumped_up_to_the_damage(tree: str, partition: st
         # If Kafka's tool stops within a line, ours ends the line.
         assert out.removesuffix(b"\n") == expected.out.removesuffix(b"\n"), expected.name
         assert set(expected.err.splitlines()) <= set(err.splitlines()), expected.name
-        if expected.threw:
+        # Kafka's tool throws at zeros, too, which a broker may have allocated ahead.
+        if expected.threw and partition != "zero-tail-0":
             assert status == 1, expected.name
             assert expected.path in err, expected.name
-    # A missing time index leaves nothing damaged to dump.
+    # A missing time index leaves nothing damaged to dump; zeros are damage to the index dumps only.
     assert (1 in statuses) == (partition != "timeindex-missing-0")
 
 
