@@ -84,13 +84,13 @@ class LogSegment:
         "_context",
         "_handle_owner",
         "_has_damage",
-        "_largest",
         "_retired",
         "_sealed",
         "_size",
         "base_offset",
         "change_count",
         "is_examined",
+        "known_largest",
         "lacks_index",
         "pin",
         "state",
@@ -117,7 +117,7 @@ class LogSegment:
         # The tail that was sealed last and still has spare blocks.
         self._sealed: weakref.ref[SegmentTail] | None = None
         self._size = size
-        self._largest: TimestampOffset | None = None
+        self.known_largest: TimestampOffset | None = None  # as it was sealed, or looked up
         self._has_damage = False
         self.pin: FilePin = UNPINNED
 
@@ -221,7 +221,7 @@ class LogSegment:
         if size != self._size:
             # First: whoever looks the time up meanwhile then drops it.
             self._changed()
-            self._largest = None
+            self.known_largest = None
             self.drop_indexes()  # they have grown with it
         self._size = size
 
@@ -229,7 +229,7 @@ class LogSegment:
         """Drops everything known and open: the file of this name is another one now, or was left unfinished."""
         self._release()
         self._size = -1
-        self._largest = None
+        self.known_largest = None
         self.pin.release()
 
     def log_file(self) -> File:
@@ -300,7 +300,7 @@ class LogSegment:
         self.is_examined = True
         self.lacks_index = False
         if size == self._size:
-            self._largest, self._has_damage = rebuilt.largest, rebuilt.has_damage
+            self.known_largest, self._has_damage = rebuilt.largest, rebuilt.has_damage
 
     def drop_indexes(self) -> None:
         """Makes the next lookup read both indexes again."""
@@ -450,7 +450,7 @@ class LogSegment:
         tail = self.tail
         if tail is not None:
             return TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
-        largest = self._largest
+        largest = self.known_largest
         if largest is not None:
             return largest
         change_count = self.change_count
@@ -462,13 +462,13 @@ class LogSegment:
         if largest is None:
             located = self._last_time(stop, repair=repair)
             if repair and not self.is_examined and self._is_far(located, stop) and self._repair():
-                largest = self._largest
+                largest = self.known_largest
                 located = self._last_time(stop, repair=False) if largest is None else None
             if largest is None:
                 largest = self._walk_for_largest(stop, located)
-        self._largest = largest
+        self.known_largest = largest
         if self.change_count != change_count:
-            self._largest = None  # see size_in
+            self.known_largest = None  # see size_in
         return largest
 
     @property
@@ -548,7 +548,7 @@ class LogSegment:
         a caller that has cleared the segment's doubt never checks the indexes again."""
         tail = self.tail
         if tail is not None:
-            self._largest = TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
+            self.known_largest = TimestampOffset(tail.max_timestamp, tail.offset_of_max_timestamp)
             self._has_damage = tail.has_damage
             self._size = tail.position
             self._changed()

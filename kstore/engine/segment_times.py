@@ -1,11 +1,12 @@
 """The greatest timestamp of each segment, kept in memory, to find the first segment that reaches a time.
 
 Timestamps may fall, so the search is a binary one over the greatest timestamps so far: the first segment at which these
-reach a time is the first that has a record of it. Sealed segments do not change, so the last entry of a time index is
-read once, and believed if it follows the entry before it, is not below the segment before, and covers most of its
-segment. Everything else, and the segment that was sealed last, is checked against the batches. A wrong entry that looks
-right and is too high is noticed when a search in its segment finds nothing; one that is too low hides the segment's
-later records from a search by time, and ``verify`` finds it.
+reach a time is the first that has a record of it. A segment that this process has written or looked up knows its own
+time. The others do not change once they are sealed, so the last entry of a time index is read once, and believed if it
+follows the entry before it, is not below the segment before, and covers most of its segment. Everything else, and the
+segment that was sealed last, is checked against the batches. A wrong entry that looks right and is too high is noticed
+when a search in its segment finds nothing; one that is too low hides the segment's later records from a search by time,
+and ``verify`` finds it.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ class SegmentTimes:
         times = []
         previous = NO_TIMESTAMP
         for segment, following in zip(sealed, [*(one.base_offset for one in sealed[1:]), stop], strict=False):
-            found = known.get(segment)
-            if found is not None and found[1] == segment.change_count:
+            if (largest := segment.known_largest) is not None:
+                time = largest.timestamp
+            elif (found := known.get(segment)) is not None and found[1] == segment.change_count:
                 time = found[0]
             else:
                 time = _noted(segment, following)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,8 +14,11 @@ from kstore.log import Log, writer_of
 from kstore.segment import UNINDEXED_BYTES, LogSegment
 from kstore.segments.small import largest_of_plain
 from tests.fake_clock import ManualClock
+from tests.fake_fs import Operation, WatchedFs
 from tests.log_cases import data, edit, marker, offsets, segment_bases, transaction
 from tests.log_helpers import TIME
+
+Result = TypeVar("Result")
 
 # --- the greatest time ------------------------------------------------------------------------------------------------
 
@@ -269,3 +272,30 @@ def test_a_search_by_time_in_a_log_that_is_rolling_finds_the_records_without_an_
         os.truncate(index, index.stat().st_size - 12)
         with Log(log.path, read_only=True) as view:
             assert [view.offset_for_time(TIME + number) for number in (62, 63, 64)] == [62, 63, 64]
+
+
+class _OpenedFs(WatchedFs):
+    """Counts what is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        if operation.kind == "open":
+            self.opened.append(operation.path)
+        return action()
+
+
+def test_the_first_search_by_time_opens_no_file_of_a_segment_that_this_process_has_written(tmp_path: Path) -> None:
+    fs = _OpenedFs()
+    with Log(tmp_path / "log", fs=fs, clock=ManualClock(TIME), durability="os") as log:
+        for number in range(50):
+            log.append(b"x", timestamp=TIME + number)
+            log.roll()
+        fs.opened.clear()
+        assert (log.offset_for_time(TIME + 50), fs.opened) == (None, [])
+    with Log(tmp_path / "log", fs=fs, clock=ManualClock(TIME), durability="os") as log:
+        fs.opened.clear()
+        assert log.offset_for_time(TIME + 50) is None
+        assert len([path for path in fs.opened if path.endswith(".timeindex")]) >= 49  # the others are counted
