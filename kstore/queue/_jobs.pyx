@@ -19,14 +19,18 @@ from kstore.record._codec cimport Record
 __all__ = [
     "LeasedRecord",
     "close_all",
+    "count_over",
     "done_if_held",
     "encode_runs",
     "end_all",
     "end_one",
+    "end_over",
+    "first_leases",
     "held_offsets",
     "lease_first",
     "made_records",
     "new_jobs",
+    "over_leases",
 ]
 
 cdef extern from "Python.h":
@@ -43,6 +47,9 @@ cdef enum:
 
 # The most items of one row.
 cdef int64_t COUNT_MAX = 0xFFFFFFFF
+# A dict keeps the places of what was removed until an insertion moves it, and each look for its first entry passes all of
+# them. Where there are this many, the group is copied: so a look costs the same however many leases have ended.
+cdef Py_ssize_t PASSED_MAX = 1024
 
 
 cdef class LeasedRecord:
@@ -114,21 +121,18 @@ def new_jobs(type job_type not None, queue, records, seconds, deadline, thread):
 
 def lease_first(type job_type not None, queue, fresh, leases, seconds, now, thread):
     """Leases the first item of ``fresh``, wholly or not at all; None if ``fresh`` is empty or a lease may be over."""
-    cdef LeasedRecord job, first
+    cdef LeasedRecord job
     cdef PyObject* found
     cdef PyObject* key
-    cdef PyObject* value
-    cdef Py_ssize_t group_at = 0, at
+    cdef Py_ssize_t group_at = 0
     if not fresh:
         return None
     while PyDict_Next(leases, &group_at, &key, &found):
         if not PyDict_CheckExact(<object>found):
             return None
-        at = 0
-        if PyDict_Next(<object>found, &at, &key, &value):
-            first = <LeasedRecord?><object>value
-            if first.deadline <= now:
-                return None
+        first = first_of(leases, <object>key, <object>found)
+        if first is not None and (<LeasedRecord?>first).deadline <= now:
+            return None
     found = PyDict_GetItemWithError(leases, seconds)
     if found == NULL:
         leases[seconds] = group = {}
@@ -139,6 +143,76 @@ def lease_first(type job_type not None, queue, fresh, leases, seconds, now, thre
     (<dict>group)[job.offset] = job
     fresh.popleft()
     return job
+
+
+cdef object first_of(leases, seconds, group):
+    """The lease of ``group`` that ends first, or None."""
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t at = 0
+    cdef dict copy
+    if not PyDict_CheckExact(group):
+        return next(iter(group.values()), None)
+    # An empty one too may have many places of what was removed.
+    if not group or not PyDict_Next(group, &at, &key, &value):
+        return None
+    first = <object>value
+    if at > PASSED_MAX:
+        copy = {}
+        copy.update(group)
+        leases[seconds] = copy
+    return first
+
+
+cdef list over_groups(leases, now):
+    """The groups whose first lease is over."""
+    cdef list found = []
+    for seconds, group in list(leases.items()):
+        first = first_of(leases, seconds, group)
+        if first is not None and first.deadline <= now:
+            found.append(leases[seconds])
+    return found
+
+
+def first_leases(leases):
+    """From each group the lease that ends first."""
+    cdef list firsts = [first_of(leases, seconds, group) for seconds, group in list(leases.items())]
+    return [first for first in firsts if first is not None]
+
+
+def over_leases(leases, now, Py_ssize_t count_max):
+    """The leases whose deadline has passed at ``now``, group by group; at most ``count_max``."""
+    cdef list found = []
+    for group in over_groups(leases, now):
+        for lease in group.values():
+            # If a lease still runs, so do all after it.
+            if len(found) == count_max or lease.deadline > now:
+                break
+            found.append(lease)
+    return found
+
+
+def end_over(leases, list over not None):
+    """Ends the leases that ``over_leases`` has just found."""
+    for lease in over:
+        group = leases.get(lease.seconds)
+        if group is not None and PyDict_CheckExact(group) and group.get(lease.offset) is lease:
+            del group[lease.offset]
+            if not group and len(leases) > 1:
+                del leases[lease.seconds]
+        else:
+            leases.end(lease)
+
+
+def count_over(leases, now):
+    """How many leases have a deadline that has passed at ``now``."""
+    cdef Py_ssize_t count = 0
+    for group in over_groups(leases, now):
+        for lease in group.values():
+            if lease.deadline > now:
+                break
+            count += 1
+    return count
 
 
 cdef dict group_of(leases, LeasedRecord job):

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
 
+from kstore.queue._jobs import count_over, end_over, first_leases, over_leases
+
 __all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
 
 # How many groups of leases of one length are kept; leases of all other lengths share one more group.
@@ -154,18 +156,21 @@ class Leases(dict[float, dict[int, LeaseT]]):
             for offset in [offset for offset in group if offset < floor]:
                 del group[offset]
 
-    def first(self) -> Iterator[LeaseT]:
+    def first(self) -> list[LeaseT]:
         """From each group, the lease that ends first."""
-        return (next(iter(group.values())) for group in list(self.values()) if group)
+        return first_leases(self)
+
+    def over(self, now: float, count_max: int) -> list[LeaseT]:
+        """The leases whose deadline has passed, at most ``count_max`` of them."""
+        return over_leases(self, now, count_max)
+
+    def end_over(self, over: list[LeaseT]) -> None:
+        """``end`` of all that ``over`` has just returned."""
+        end_over(self, over)
 
     def over_count(self, now: float) -> int:
         """How many have passed their deadline without being ended."""
-        # If the first lease of a group still runs, so do all others of the group.
-        return sum(
-            sum(lease.deadline <= now for lease in group.values())
-            for group, first in [(group, next(iter(group.values()), None)) for group in self.values()]
-            if first is not None and first.deadline <= now
-        )
+        return count_over(self, now)
 
     def held(self) -> list[LeaseT]:
         return [lease for group in self.values() for lease in group.values()]

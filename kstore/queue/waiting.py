@@ -7,7 +7,7 @@ events of the journal before it uses them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
@@ -44,6 +44,17 @@ class Waiting:
             self._put(offset, self._delayed, (due_ms, offset))
         else:
             self._put(offset, self._ready, offset)
+
+    def put_all(self, offsets: Sequence[int]) -> None:
+        """``put`` of many items for the next get, faster where none of them waits."""
+        if not self.places.keys().isdisjoint(offsets):
+            for offset in offsets:
+                self.put(offset)
+        elif self.is_whole:
+            self.is_whole = False
+            self.places.update((offset, (self._ready, offset)) for offset in offsets)
+            self._ready.update(offsets)
+            self.is_whole = True
 
     def put_claimed(self, offset: int, expires_ms: int) -> None:
         """Makes the item wait until another process's lease ends, wherever it was before."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,9 +71,9 @@ class Survey:
         self._counted: dict[Place, Counted] = {}
         self._problems: dict[Place, str] = {}
         self._sizes: dict[Place, int] = {}
-        self._pending: dict[Place, None] = {}
+        self._pending: OrderedDict[Place, None] = OrderedDict()
         # What users look at comes before the others, the last one first.
-        self._asked: dict[Place, None] = {}
+        self._asked: OrderedDict[Place, None] = OrderedDict()
         self._finds = True
         self._reads_stores = self._has_read_stores = False
         # By the directory: the part of a report's document about what belongs to no log.
@@ -128,7 +129,8 @@ class Survey:
             if self._sight(place) == counted.sight:
                 return counted
         with self._lock:
-            self._asked = {place: None, **self._asked}
+            self._asked[place] = None
+            self._asked.move_to_end(place, last=False)
             self._changed.notify_all()
         return counted
 
@@ -208,7 +210,7 @@ class Survey:
         with self._lock:
             self.places = places
             self.has_looked = True
-            self._pending = {place: None for place in every if place not in self._counted}
+            self._pending = OrderedDict.fromkeys(place for place in every if place not in self._counted)
             self._changed.notify_all()
         sizes = {place: sum(size for _, size in self._sight(place)) for place in every if not self._is_stopped}
         ended = self.clock.monotonic()
@@ -216,7 +218,7 @@ class Survey:
             self._find_at = ended + max(FIND_SECONDS_MIN, REPEAT_COST_FACTOR * (ended - began))
             self._sizes = sizes
             self._counted = {place: counted for place, counted in self._counted.items() if place in sizes}
-            self._pending = dict.fromkeys(sorted(self._pending, key=lambda place: sizes.get(place, 0)))
+            self._pending = OrderedDict.fromkeys(sorted(self._pending, key=lambda place: sizes.get(place, 0)))
 
     def _sight(self, place: Place) -> Sight:
         """Empty if the directory is gone, or out of reach."""

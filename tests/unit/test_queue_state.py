@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,8 +29,9 @@ from kstore.queue.events import (
     encode_events,
     ranges_of,
 )
+from kstore.queue.leases import Leases
 from kstore.queue.snapshot import snapshot_of
-from kstore.queue.state import QueueState
+from kstore.queue.state import EXPIRED_MAX, QueueState
 from tests.crash.interrupted_life import InterruptAfterCode
 
 
@@ -402,3 +404,46 @@ def test_what_is_held_or_leased_does_not_wait_when_another_process_gives_it_back
     state.let_go([0])
     state.check()
     assert state.take(2, 0.0, 0) == ([], [(0, 1)])
+
+
+def test_one_call_ends_a_bounded_number_of_expired_leases_and_later_calls_the_others_in_order() -> None:
+    count = 2 * EXPIRED_MAX + 10
+    state = with_items(count)
+    taken(state, count)
+    state.lease([Held(offset, 10) for offset in range(count)], 10.0)
+    got = []
+    for left in (count - EXPIRED_MAX, count - 2 * EXPIRED_MAX, 0):
+        got += taken(state, EXPIRED_MAX, now=10.0)
+        assert (state.leased_count, state.leases.over_count(10.0)) == (left, left)
+    assert got == list(range(count))
+    assert len(state.unnoted) == count
+    state.lease([Held(offset, 20, delivery_count=2) for offset in got], 10.0)
+    state.check()
+
+
+def test_an_expired_lease_of_an_item_that_was_delivered_often_enough_makes_it_a_dead_letter() -> None:
+    state: State = QueueState(max_deliveries=2)
+    for offset in range(3):
+        state.offer(Item(offset), count=1 if offset == 1 else 0)
+    assert taken(state) == [1, 0, 2]
+    state.lease([Held(offset, 10, delivery_count=2 if offset == 1 else 1) for offset in (1, 0, 2)], 10.0)
+    assert taken(state, now=10.0) == [0, 2]
+    assert list(state.dead) == [1]
+    state.lease([Held(offset, 20, delivery_count=2) for offset in (0, 2)], 10.0)
+    state.check()
+
+
+def test_a_look_for_the_first_lease_does_not_pass_all_that_have_ended() -> None:
+    """A dict keeps the places of removed entries until something is added: here that never happens."""
+    leases: Leases[Held] = Leases()
+    held = [Held(offset, 10) for offset in range(100_000)]
+    leases.give_all(held, 10.0)
+    size = sys.getsizeof(leases[10.0])
+    for lease in held[:-1]:
+        leases.end(lease)
+        if lease.offset % 1000 == 0:
+            assert leases.first() == [held[lease.offset + 1]]
+    assert leases.first() == [held[-1]]
+    assert sys.getsizeof(leases[10.0]) < size / 100
+    leases.end(held[-1])
+    assert (leases.first(), leases.over_count(11)) == ([], 0)

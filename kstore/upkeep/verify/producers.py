@@ -13,6 +13,7 @@ index and the snapshots may say so, or name the place where the transaction real
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import islice
@@ -85,7 +86,7 @@ class ProducerCheck:
         self._first_base = first_base
         self._start_offset = start_offset
         self.findings: list[Finding] = []
-        self._snapshots: dict[int, list[ProducerEntry]] = {}
+        self._snapshots: OrderedDict[int, list[ProducerEntry]] = OrderedDict()
         for offset in snapshots:
             path = self._path(offset, SNAPSHOT_SUFFIX)
             try:
