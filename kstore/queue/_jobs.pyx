@@ -176,8 +176,12 @@ cdef list over_groups(leases, now):
 
 def first_leases(leases):
     """From each group the lease that ends first."""
-    cdef list firsts = [first_of(leases, seconds, group) for seconds, group in list(leases.items())]
-    return [first for first in firsts if first is not None]
+    cdef list found = []
+    for seconds, group in list(leases.items()):
+        first = first_of(leases, seconds, group)
+        if first is not None:
+            found.append(first)
+    return found
 
 
 def over_leases(leases, now, Py_ssize_t count_max):

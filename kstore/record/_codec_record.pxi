@@ -54,8 +54,15 @@ cdef tuple text_headers(tuple stored):
         return None
     for at in range(len(stored)):
         if not PyUnicode_CheckExact(PySequence_Fast_ITEMS(PySequence_Fast_ITEMS(<PyObject*>stored)[at])[0]):
-            return tuple([(java_string(key) if type(key) is bytes else key, value) for key, value in stored])
+            return text_copy(stored)
     return stored
+
+
+cdef tuple text_copy(tuple stored):
+    cdef list made = []
+    for key, value in stored:
+        made.append((java_string(key) if type(key) is bytes else key, value))
+    return tuple(made)
 
 
 cdef tuple checked_header(object pair):
@@ -155,7 +162,10 @@ cdef class Record:
     @property
     def header_bytes(self):
         """The headers with keys as bytes: (bytes, bytes or None) tuples, for any copy of the record."""
-        return tuple([(key.encode() if type(key) is str else key, value) for key, value in self.stored_headers])
+        cdef list made = []
+        for key, value in self.stored_headers:
+            made.append((key.encode() if type(key) is str else key, value))
+        return tuple(made)
 
     @property
     def timestamp_type(self):

@@ -275,9 +275,15 @@ def test_any_buffer_of_bytes_is_read(kind: type) -> None:
 # --- records that cannot be -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("count", "message"), [(2, "left behind 2 records"), (4, "varint is longer"), (0, "left behind 0")]
-)
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+def test_a_batch_that_says_that_it_has_no_records_has_none_as_in_kafka(codec: str) -> None:
+    records = [Record(20 + i, T, value=b"value") for i in range(3)]
+    batch = parse_v2(with_fields(build_batch(records, codec=codec, last_offset=29), record_count=0))
+    batch.check()
+    assert (list(batch.records()), list(batch.values())) == ([], [])
+
+
+@pytest.mark.parametrize(("count", "message"), [(2, "left behind 2 records"), (4, "varint is longer")])
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 def test_another_count_than_that_of_the_records_is_refused(codec: str, count: int, message: str) -> None:
     records = [Record(20 + i, T, value=b"value") for i in range(3)]

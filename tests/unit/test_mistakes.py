@@ -73,7 +73,7 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
         "a header as text",
         lambda p: p.log.append(b"a", headers=["a"]),
         TypeError,
-        "a header must be a (str, bytes or None)",
+        "a header must be a (str or bytes, bytes or None)",
     ),
     ("a value as text", lambda p: p.log.append(b"a", headers={"a": "1"}), TypeError, "a header's value must be bytes"),
     (

@@ -47,8 +47,9 @@ def test_every_index_of_a_closed_log_is_rebuilt_to_its_bytes(
             spoiled = {"zeros": bytes(len(data)), "junk": b"\x55" * len(data), "half": data[: len(data) // 2]}
             (closed / name).write_bytes(spoiled.get(what, data + b" "))
     spoiled_files = files(closed, *INDEXES)
-    if what != "half":
-        # verify compares each entry with the batches: it notices a shortened index only by a ragged end.
+    if what not in ("half", "zeros"):
+        # verify compares each entry with the batches: it notices a shortened index only by a ragged end, and zeros are
+        # space for entries, of which it only takes a note.
         assert repairs(closed, capsys) == [f"kstore recover --rebuild-indexes {shlex.quote(str(closed))}"]
     assert main(["recover", "--rebuild-indexes", "--dry-run", str(closed)]) == 0
     assert files(closed, *INDEXES) == spoiled_files

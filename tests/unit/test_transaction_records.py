@@ -57,7 +57,7 @@ def test_the_dump_tool_reads_an_open_transaction() -> None:
             "producerId": 1 << 40,
             "producerEpoch": 5,
             "transactionTimeoutMs": 60_000,
-            "transactionStatus": 1,
+            "transactionStatus": "Ongoing",
             "transactionPartitions": [{"topic": "a", "partitionIds": [1, 3]}, {"topic": "b", "partitionIds": [7]}],
             "transactionLastUpdateTimestampMs": 1_700_000_000_000,
             "transactionStartTimestampMs": 1_699_999_999_000,
