@@ -86,7 +86,7 @@ def test_a_damaged_partition_serves_the_rest(name: str, read_only: bool, tmp_pat
         present |= {offset for start, _ in batch_bounds(whole) for offset in offsets_of(whole, start)}
     expected = {offset: record for offset, record in whole_records(source).items() if offset in present}
     with Log(partition, read_only=read_only) as log:
-        # A broker's snapshots prove records after those of which this copy has the segments: a writer keeps their offsets.
+        # A broker's snapshots prove records after those whose segments are here: a writer keeps their offsets.
         after = max(present, default=-1) + 1
         lost |= {offset for found in log.recovery.corrupt for offset in range(max(found.first, after), found.last + 1)}
         assert_serves_all_but(log, expected, lost)
