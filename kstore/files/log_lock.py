@@ -71,7 +71,7 @@ def lock_in_store(directory: Path, root: DirectoryLock, *, kind: str = "log", mo
     kept: WriteLock = lock
     try:
         if os.path.islink(directory):
-            # Its own lock keeps out all but a store that has the directory behind the link open as its own.
+            # Its own lock excludes every writer except a store that owns the directory to which the link leads.
             above = os.path.dirname(os.path.realpath(directory))
             if not os.path.samefile(above, os.path.dirname(directory)):
                 probe_lock(above, shared=shared)

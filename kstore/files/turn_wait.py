@@ -54,7 +54,7 @@ def watched(take: Callable[[], object], path: str, is_taken: Callable[[], bool])
                 _is_watched.release()
                 if not isinstance(error, RuntimeError):
                     raise
-                # No thread can be started: nothing is told.
+                # No thread can be started, so the wait is not logged.
         take()
     finally:
         _waits.pop(me, None)

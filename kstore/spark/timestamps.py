@@ -37,7 +37,7 @@ class Timestamps:
     """Applies the option to the record batches of one piece, in order. Not thread-safe."""
 
     def __init__(self, place: LogPlace, choice: OutOfRange | None) -> None:
-        """``choice`` None: the user did not choose. The values are clamped, and the first one is told."""
+        """``choice`` None: the user did not choose. The values are clamped, and the first one is logged."""
         self._place = place
         self._choice = choice
         # Nothing more is to be looked for.

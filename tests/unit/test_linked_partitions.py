@@ -23,7 +23,7 @@ Run = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store with topics ``here`` and ``moved``; the partition of ``moved`` is on another disk, behind a link."""
+    """A store with topics ``here`` and ``moved``; a link leads to the partition of ``moved`` on another disk."""
     with kstore.open(tmp_path / "data") as store:
         for topic in ("here", "moved"):
             store.create_topic(topic)

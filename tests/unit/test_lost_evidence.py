@@ -1,4 +1,4 @@
-"""Logs without ``kstore.state`` that have lost records: what their other files prove is told, and kept."""
+"""Logs without ``kstore.state`` that have lost records: recovery reports what their other files prove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn that is waited for too long is told of, once, with the process that has it."""
+"""A long wait for the turn is logged once, with the process that holds it."""
 
 from __future__ import annotations
 
