@@ -328,11 +328,17 @@ cdef class Entered:
     cdef object ident
 
     def __enter__(self):
-        ident = PyThread_get_thread_ident()
+        # Boxed once: nothing is allocated after the set has it.
+        cdef object ident = PyThread_get_thread_ident()
         if ident in self.idents:
             return False
-        self.idents.add(ident)
         self.ident = ident
+        try:
+            self.idents.add(ident)
+        except BaseException:
+            # A set that has no memory to grow keeps what was added.
+            self.idents.discard(ident)
+            raise
         return True
 
     def __exit__(self, kind, error, traceback):
