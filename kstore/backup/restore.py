@@ -224,6 +224,9 @@ def _recover(fs: FileSystem, root: Path, manifest: Manifest, cuts: Cuts, clock: 
             coordinator.get()
             coordinator.close()
         cuts.clip(topics, clock)
+        for log in manifest.logs:
+            with topics.logs.borrowed(log.owner) as opened:
+                opened.flush()  # a write to a transaction index may have poisoned it, without an error
         owners = topics.logs.shut()
         for owner in owners:
             topics.logs.close(owner)
