@@ -467,7 +467,8 @@ def test_a_hostile_segment_costs_bounded_time_and_memory(
         raise Hung(f"{name}: {time.process_time() - started:.0f} s for 1 MiB")
     assert peak < 32 << 20, name
     assert len(found.findings) <= FINDINGS_MAX
-    assert found.damage_count or name in ("times that cannot be", "unknown codec")
+    # Zeros may be space that was allocated ahead.
+    assert found.damage_count or name in ("times that cannot be", "unknown codec", "zeros")
 
 
 @pytest.mark.promise("hostile file")

@@ -342,7 +342,7 @@ def test_the_page_of_a_segment_names_damage_at_its_byte(damaged: Site, name: str
     topic = name.rpartition("-")[0]
     expected = {
         (int(Path(each.path).stem), each.position)
-        for each in verify_log(directory).damages
+        for each in verify_log(directory).findings
         if each.path.endswith(".log") and each.kind in ("batch", "tail")
     }
     shown_at = set()
