@@ -523,8 +523,9 @@ class LogWriter:
             if files.poisoned is None:
                 if self.turn.is_last():
                     close_in_order(files, self._flush)
-                elif files.tail is not None and not files.is_sync:
-                    # Other processes keep the log open; nothing would ask this one for a flush again.
+                elif not files.is_sync and files.ends.recovery_point < files.ends.end_offset:
+                    # Other processes keep the log open; nothing would ask this one for a flush again. It may have
+                    # written what is not on disk even if it has no tail: another one may have rolled since.
                     self._flush.flush_in_turn()
         finally:
             try:

@@ -216,6 +216,20 @@ def test_flush_takes_in_what_others_wrote(tmp_path: Path) -> None:
         assert one.metrics()["recovery_point"] == 1
 
 
+def test_a_close_syncs_what_another_writer_has_rolled_past(tmp_path: Path) -> None:
+    fs = RecordingFs(SYSTEM_FS)
+    mine = Log(tmp_path / "log", shared=True, durability="os", fs=fs)
+    mine.append(b"mine")
+    with Log(tmp_path / "log", shared=True, durability="os") as theirs:
+        theirs.roll()
+        theirs.append(b"theirs")
+        assert mine.end_offset == 2
+        del fs.operations[:]
+        mine.close()
+        synced = {Path(each.path).name for each in fs.operations if each.kind == "fdatasync"}
+    assert {f"{0:020d}.log", f"{1:020d}.log"} <= synced
+
+
 def test_sequences_of_producers_are_checked_over_all_writers(pair: tuple[Log, Log]) -> None:
     one, two = pair
 
