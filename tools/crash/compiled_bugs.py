@@ -13,6 +13,20 @@ RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py
 
 COMPILED_BUGS = (
     Mutant(
+        "a compiled append does not sync",
+        "kstore/files/_direct.pyx",
+        "return pwritev2(fd, &all, 1, position, RWF_DSYNC);",
+        "return pwritev2(fd, &all, 1, position, 0);",
+        "tests/crash/test_compiled_power_cuts.py",
+    ),
+    Mutant(
+        "a member that closes a shared log leaves what it wrote to others",
+        "kstore/engine/writer.py",
+        "elif not files.is_sync and files.ends.recovery_point < files.ends.end_offset:",
+        "elif not files.is_sync and files.tail is not None:",
+        "tests/crash/test_compiled_power_cuts.py tests/unit/test_log_shared.py",
+    ),
+    Mutant(
         "a part of a record that a full disk took is not cut off",
         "kstore/files/_direct.pyx",
         "        ftruncate(fd, position)\n    return written == size",
