@@ -462,6 +462,10 @@ class Syncs:
         self.lock: OwnedLock = OwnedLock()
         self._failure: SyncFailedError | None = None  # guarded by the lock
 
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
     def alone(self, sync: Callable[[], None]) -> None:
         """Calls ``sync``. The system reports a failed writeback once to each descriptor, so a concurrent sync would
         conclude that everything is on disk.

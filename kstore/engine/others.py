@@ -39,6 +39,8 @@ class Others:
         # Whether this turn announced a change of files, and one that makes the other processes list the segments again.
         self.is_changing: bool = seen is None
         self._moves_files = seen is None
+        # Whether this process tells nothing more: see ``give_up``.
+        self._has_given_up = False
 
     @property
     def seen(self) -> SharedState:
@@ -59,8 +61,8 @@ class Others:
 
         ``moves_files``: the other processes must list the segments again; the record tells them other changes.
         """
-        if not self.has_turn:
-            return  # closed without the turn: the record belongs to the other processes
+        if not self.has_turn or self._has_given_up:
+            return  # closed without the turn, or given up: the record belongs to the other processes
         self.is_changing = True
         self._moves_files |= moves_files
         data = self.seen._replace(flags=self.seen.flags | CHANGING).encode()
@@ -76,6 +78,19 @@ class Others:
         seen = self.seen
         self.seen = seen._replace(flags=seen.flags & ~TAIL_KNOWN, cut_count=seen.cut_count + cuts)
         self.announce(moves_files=True)
+
+    def give_up(self) -> None:
+        """Leaves the record as if this process had died in a change: the next turn of another one recovers the log.
+
+        From now on this process tells nothing. A second call does nothing.
+        """
+        if self._has_given_up:
+            return
+        data = self.slot.read()
+        # The others may have gone on since this process last looked.
+        self.seen, self.seen_data = SharedState.decode(data) or self.seen, data
+        self.announce_change(cuts=True)
+        self._has_given_up = True
 
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
         """Opens the ``active`` segment, in which the log ends at ``position``, for appending.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
+from kstore.errors import StorageError, SyncFailedError
 from kstore.state.shared_slot import POISONED, SEALED, TAIL_KNOWN, SharedState, shared_state
 
 __all__ = ["tell"]
@@ -15,6 +16,9 @@ NOTHING_KNOWN = SharedState().known
 def tell(files: LogFiles, others: Others) -> None:
     """Stores the ends of the log, and what is known of its tail, at the end of a turn."""
     ends, before, tail = files.ends, others.seen, files.tail
+    if files.poisoned is not None and _has_failed_alone(files, before):
+        others.give_up()
+        return
     if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
         # An interrupt came between a roll and its publication.
         files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
@@ -46,3 +50,19 @@ def tell(files: LogFiles, others: Others) -> None:
             )
         )
     )
+
+
+def _has_failed_alone(files: LogFiles, told: SharedState) -> bool:
+    """Whether what poisoned this process is no matter of the others, as a limit of its own on the size of files.
+
+    Then it leaves half a change, as its death would, and recovery knows what to do with that. After a failed sync no
+    process knows what is on disk: that poisons the log in all of them.
+    """
+    error: BaseException | None = files.poisoned
+    if not isinstance(error, StorageError) or told.flags & POISONED or files.syncs.has_failed:
+        return False
+    while error is not None:
+        if isinstance(error, SyncFailedError):
+            return False
+        error = error.__context__
+    return True
