@@ -47,7 +47,10 @@ def describe_group(store: Store, group: str) -> list[GroupOffset]:
 
     Raises: StorageError.
     """
-    committed = store.consumer_offsets.committed(group)
+    offsets = store.consumer_offsets
+    committed = offsets.committed(group)
+    if not committed and group in offsets.groups():  # a directory may have a part of a broker's partitions
+        committed = offsets.committed(group)
     members = store.group_members(group)
     found = []
     for owner in sorted({*committed, *members}):

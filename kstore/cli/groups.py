@@ -93,7 +93,8 @@ def command(
 ) -> int:
     """List the groups that have committed offsets in the store, or broker's directory, DIRECTORY.
 
-    Listing takes no lock and writes nothing; processes that have the store open are not disturbed.
+    Listing takes no lock and writes nothing; processes that have the store open are not disturbed. If the directory is
+    one of several disks of a broker, standard error says that groups may be on another one.
     """
     if execute and (dry_run or read_only):
         raise click.UsageError("--execute contradicts --dry-run and --read-only")
@@ -107,6 +108,8 @@ def command(
             else:
                 for group in store.consumer_offsets.groups():
                     click.echo(compact({"group": group}) if form == "json" else group)
+            if unseen := store.consumer_offsets.unseen():
+                click.echo(f"kstore: {unseen}", err=True)
         return OK
     if described:
         raise click.UsageError("--describe or --reset-offsets: give one of them")

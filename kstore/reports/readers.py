@@ -36,7 +36,7 @@ class QueueState(NamedTuple):
 
 @dataclass(slots=True)
 class Readers:
-    """All readers of the store in ``path``; ``problem`` is why they are not known, or ""."""
+    """All readers of the store in ``path``; ``problem`` is why they, or some of them, are not known, or ""."""
 
     path: Path
     positions: list[GroupPosition] = field(default_factory=list)
@@ -50,6 +50,7 @@ def readers_of(path: Path, *, with_queues: bool) -> Readers:
     try:
         with Store(path, read_only=True) as store:
             readers.positions = [each for group in store.consumer_offsets.groups() for each in _positions(store, group)]
+            readers.problem = store.consumer_offsets.unseen()
             if with_queues:
                 readers.queues = list(_queues(store))
     except KstoreError as error:

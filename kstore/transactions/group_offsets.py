@@ -202,9 +202,35 @@ class GroupOffsets:
                     )
         return sorted(found)
 
+    def unseen(self) -> str:
+        """What a broker's directory lacks of the topic, in words; "" if nothing shows that it lacks any.
+
+        A broker may have several disks (``log.dirs``), and a cluster several brokers: each directory then holds some of
+        the partitions. A missing number below that of a partition which is here shows it, and so does a group that
+        would belong elsewhere if the partitions here were all. Reads all of them. Raises: ClosedError, StorageError.
+        """
+        count = self._topics.count(OFFSETS.name)
+        here = {number: partition for number in range(count) if (partition := self._caught_up(number)) is not None}
+        if not here:
+            return ""
+        if len(here) < count:
+            what = f"{count - len(here)} of the partitions 0 to {count - 1} of {OFFSETS.name} are not in this directory"
+        elif any(partition_for(group, count) != number for number, one in here.items() for group in one.groups):
+            what = f"{OFFSETS.name} has more than the {count} partitions in this directory"
+        else:
+            return ""
+        return f"{what}: groups that a broker keeps on another disk (log.dirs), or another broker keeps, are not shown"
+
     def _looked_up(self, group: str) -> _Partition | None:
         count = self._topics.count(OFFSETS.name)
-        return None if count == 0 else self._caught_up(partition_for(group, count))
+        found = None if count == 0 else self._caught_up(partition_for(group, count))
+        if found is not None and group in found.groups:
+            return found
+        # In a part of a broker's topic the count is not known; a group is where it was found.
+        for number, partition in list(self._partitions.items()):
+            if group in partition.groups:
+                return self._caught_up(number)
+        return found
 
     def _partition(self, number: int) -> _Partition:
         with self._mutex:
