@@ -145,7 +145,8 @@ class CatchUp:
         """Segments came or went: lists the directory again."""
         files = self._files
         cuts = seen.cut_count != self._others.seen.cut_count
-        # Without a cut no index has changed: no writer that shares a log ends a transaction.
+        # Without a cut no index has changed: no writer that shares a log ends a transaction. After one, older sizes
+        # would have the next open rebuild all of them.
         known = None if cuts else files.producers.index_sizes
         files.adopt(listed(files.context, files.durability, seen, known), cuts=cuts)
         files.last_append_ms = max(files.last_append_ms, seen.last_append_ms)

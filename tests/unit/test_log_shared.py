@@ -513,3 +513,20 @@ def test_a_leader_epoch_that_another_process_wrote_is_that_of_the_next_batch(tmp
         one.append_batches(bytes(batch), assign_offsets=False)
         two.append(b"after")
         assert [record.leader_epoch for record in two] == [0, 5, 5]
+
+
+def test_a_cut_by_another_process_changes_what_is_known_of_transaction_indexes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Log(path, durability="os") as log:
+        for number in range(3):
+            record = Record(0, SYSTEM_CLOCK.now_ms(), value=b"aborted")
+            log.append_batches(
+                build_batch([record], producer_id=7, producer_epoch=0, base_sequence=number, is_transactional=True)
+            )
+            log.end_transaction(7, 0, commit=False)
+    with shared(path, "os") as one, shared(path, "os") as two:
+        one.truncate_to(2)
+        two.append(b"after the cut")
+        one.close()
+    with Log(path, durability="os") as log:
+        assert log.recovery.clean

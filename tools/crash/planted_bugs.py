@@ -33,6 +33,20 @@ def lives(*names: str) -> str:
 MUTANTS = (
     # --- reads --------------------------------------------------------------------------------------------------------
     Mutant(
+        "a member of a shared log keeps the sizes of transaction indexes that another one has cut",
+        "kstore/shared/catch_up.py",
+        "known = None if cuts else files.producers.index_sizes",
+        "known = files.producers.index_sizes",
+        "tests/unit/test_log_shared.py",
+    ),
+    Mutant(
+        "a member of a shared log that cannot end a change stops the others",
+        "kstore/shared/telling.py",
+        "if files.poisoned is not None and _has_failed_alone(files, before):",
+        "if False:",
+        "tests/crash/test_limited_member.py",
+    ),
+    Mutant(
         "a committed read ends above the ends that it took",
         "kstore/engine/reads.py",
         "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
