@@ -15,7 +15,7 @@ from kstore.errors import CorruptIndexError, FileMissingError
 from kstore.files.paths import LOG_SUFFIX
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
-from kstore.state.shared_slot import CHANGING, TAIL_KNOWN, SharedSlot, SharedState
+from kstore.state.shared_slot import CHANGING, POISONED, TAIL_KNOWN, SharedSlot, SharedState
 
 __all__ = ["Others"]
 
@@ -40,7 +40,7 @@ class Others:
         self.is_changing: bool = seen is None
         self._moves_files = seen is None
         # Whether this process tells nothing more: see ``give_up``.
-        self._has_given_up = False
+        self.has_given_up: bool = False
 
     @property
     def seen(self) -> SharedState:
@@ -61,7 +61,7 @@ class Others:
 
         ``moves_files``: the other processes must list the segments again; the record tells them other changes.
         """
-        if not self.has_turn or self._has_given_up:
+        if not self.has_turn or self.has_given_up:
             return  # closed without the turn, or given up: the record belongs to the other processes
         self.is_changing = True
         self._moves_files |= moves_files
@@ -84,13 +84,19 @@ class Others:
 
         From now on this process tells nothing. A second call does nothing.
         """
-        if self._has_given_up:
+        if self.has_given_up:
             return
         data = self.slot.read()
         # The others may have gone on since this process last looked.
         self.seen, self.seen_data = SharedState.decode(data) or self.seen, data
         self.announce_change(cuts=True)
-        self._has_given_up = True
+        self.has_given_up = True
+
+    def warn_of_failed_sync(self) -> None:
+        """Tells the other processes, after ``give_up``, that a sync has failed, so that they write no more either."""
+        told = SharedState.decode(self.slot.read()) or self.seen
+        if not told.flags & POISONED:
+            self.slot.store(told._replace(flags=told.flags | POISONED).encode())
 
     def open_tail(self, active: LogSegment, position: int) -> SegmentTail:
         """Opens the ``active`` segment, in which the log ends at ``position``, for appending.

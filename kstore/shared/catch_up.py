@@ -4,7 +4,7 @@ the record is unchanged, and the ``.log`` as long as it says: nothing to do
 the end has moved: the tail and the published ends follow; no file is read
 segments came or went (``change_count``): the directory is listed again
 the record is torn or announces an unfinished change, or the ``.log`` has another length: its writer died during
-    its turn, and the log is recovered, as when it is opened after a crash
+    its turn, or a full disk or a limit made it leave, and the log is recovered, as when it is opened after a crash
 a sync has failed, which the record says too: no process writes any more
 """
 
@@ -155,7 +155,7 @@ class CatchUp:
         """Recovers the log after a writer died in its turn, which may have left half a change."""
         files, others = self._files, self._others
         directory = files.context.directory
-        logger.warning("%s: a process that shares the log died: %s", directory, why)
+        logger.warning("%s: a process that shares the log died or left: %s", directory, why)
         others.leap(files.context.clock.now_ms())
         others.announce_change(cuts=True)
         # If the next steps fail, this process's next turn finds the unfinished change, too.

@@ -76,12 +76,12 @@ def _next(
         raise in_use_by_others(version, path)  # before a record of version 1 is replaced
     slot = SharedSlot(context.fs, path)
     seen = slot.load(slot.read())
-    if seen is None or seen.flags & CHANGING:
-        loaded, seen = load(context, durability), None
-    elif seen.flags & POISONED:
+    if seen is not None and seen.flags & POISONED:
         raise PoisonedError(
             None, "a sync failed in a process that shares the log: all of them must close it", str(context.directory)
         )
+    if seen is None or seen.flags & CHANGING:
+        loaded, seen = load(context, durability), None
     else:
         loaded = listed(context, durability, seen)
     parts = _Parts(loaded, lock, slot, seen, ties)

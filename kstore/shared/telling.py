@@ -4,21 +4,47 @@ from __future__ import annotations
 
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
-from kstore.errors import StorageError, SyncFailedError
+from kstore.errors import DiskFullError, KstoreError, SyncFailedError
 from kstore.state.shared_slot import POISONED, SEALED, TAIL_KNOWN, SharedState, shared_state
 
-__all__ = ["tell"]
+__all__ = ["is_alone_in", "tell"]
 
 # The record's values for the active segment if nothing is known of it.
 NOTHING_KNOWN = SharedState().known
 
 
+def is_alone_in(error: BaseException) -> bool:
+    """Whether ``error``, which has poisoned the log, is no matter of the others: a limit of file sizes or a quota of
+    this process, or a full disk.
+
+    Then it leaves half a change, as its death would, and recovery knows what to do with that. After a failed sync no
+    process knows what is on disk: that poisons the log in all of them.
+    """
+    if not isinstance(error, DiskFullError):
+        return False
+    each: BaseException | None = error
+    while each is not None:
+        # An OSError without a type and a name may be a failed sync's (``replaced_failed_sync``), but not a full disk's.
+        if isinstance(each, SyncFailedError) or (
+            isinstance(each, OSError) and not isinstance(each, KstoreError) and each.filename is None
+        ):
+            return False
+        cause = each.__cause__ if isinstance(each, DiskFullError) else None
+        each = (cause or each).__context__
+    return True
+
+
 def tell(files: LogFiles, others: Others) -> None:
     """Stores the ends of the log, and what is known of its tail, at the end of a turn."""
     ends, before, tail = files.ends, others.seen, files.tail
-    if files.poisoned is not None and _has_failed_alone(files, before):
-        others.give_up()
-        return
+    if files.poisoned is not None:
+        if others.has_given_up:
+            if files.syncs.has_failed:
+                others.warn_of_failed_sync()  # one that was under way
+            return
+        if is_alone_in(files.poisoned) and not before.flags & POISONED and not files.syncs.has_failed:
+            others.give_up()
+            return
     if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
         # An interrupt came between a roll and its publication.
         files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
@@ -50,19 +76,3 @@ def tell(files: LogFiles, others: Others) -> None:
             )
         )
     )
-
-
-def _has_failed_alone(files: LogFiles, told: SharedState) -> bool:
-    """Whether what poisoned this process is no matter of the others, as a limit of its own on the size of files.
-
-    Then it leaves half a change, as its death would, and recovery knows what to do with that. After a failed sync no
-    process knows what is on disk: that poisons the log in all of them.
-    """
-    error: BaseException | None = files.poisoned
-    if not isinstance(error, StorageError) or told.flags & POISONED or files.syncs.has_failed:
-        return False
-    while error is not None:
-        if isinstance(error, SyncFailedError):
-            return False
-        error = error.__context__
-    return True
