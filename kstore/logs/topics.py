@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
@@ -254,6 +254,10 @@ class Topics:
             numbers = directory.numbers(name)
         return directory.topics[name].partitions if numbers else 0
 
+    def numbers(self, name: str) -> Sequence[int]:
+        """The partitions of a topic that are here, as ``count``."""
+        return self.directory.numbers(name)
+
     # --- create, change, delete -------------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any) -> None:
@@ -468,6 +472,9 @@ class BorrowedTopics:
 
     def count(self, name: str) -> int:
         return self._topics.count(name)
+
+    def numbers(self, name: str) -> Sequence[int]:
+        return self._topics.numbers(name)
 
     def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
         """Raises: TopicNotFoundError if the topic does not exist."""

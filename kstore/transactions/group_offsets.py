@@ -7,7 +7,7 @@ the log wins. So reads go up to the high watermark, past open transactions, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
@@ -70,6 +70,10 @@ class TopicLogs(Protocol):
 
     def count(self, name: str) -> int:
         """How many partitions a topic has, 0 if it does not exist."""
+        ...
+
+    def numbers(self, name: str) -> Sequence[int]:
+        """The partitions of a topic that are here."""
         ...
 
     def ensure(self, name: str, partitions: int, /, **settings: object) -> int:
@@ -207,19 +211,25 @@ class GroupOffsets:
 
         A broker may have several disks (``log.dirs``), and a cluster several brokers: each directory then holds some of
         the partitions. A missing number below that of a partition which is here shows it, and so does a group that
-        would belong elsewhere if the partitions here were all. Reads all of them. Raises: ClosedError, StorageError.
+        would belong elsewhere if the partitions here were all. Reads nothing: it knows the groups that were read.
         """
         count = self._topics.count(OFFSETS.name)
-        here = {number: partition for number in range(count) if (partition := self._caught_up(number)) is not None}
-        if not here:
-            return ""
-        if len(here) < count:
-            what = f"{count - len(here)} of the partitions 0 to {count - 1} of {OFFSETS.name} are not in this directory"
-        elif any(partition_for(group, count) != number for number, one in here.items() for group in one.groups):
+        gone_count = count - len(self._topics.numbers(OFFSETS.name))
+        if count and gone_count:
+            what = f"{gone_count} of the partitions 0 to {count - 1} of {OFFSETS.name} are not in this directory"
+        elif count and self._has_strangers(count):
             what = f"{OFFSETS.name} has more than the {count} partitions in this directory"
         else:
             return ""
         return f"{what}: groups that a broker keeps on another disk (log.dirs), or another broker keeps, are not shown"
+
+    def _has_strangers(self, count: int) -> bool:
+        """Whether a partition that was read has a group that ``count`` partitions would keep in another one."""
+        for number, partition in list(self._partitions.items()):
+            with partition.lock:
+                if any(partition_for(group, count) != number for group in partition.groups):
+                    return True
+        return False
 
     def _looked_up(self, group: str) -> _Partition | None:
         count = self._topics.count(OFFSETS.name)

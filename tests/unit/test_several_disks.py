@@ -77,6 +77,14 @@ def test_a_group_is_found_where_it_is_although_the_count_is_not_known(whole: Pat
     assert found == {group: [number] for group, number in GROUPS.items() if number < stop}
 
 
+def test_what_a_directory_lacks_is_known_without_reading_its_partitions(whole: Path, tmp_path: Path) -> None:
+    """A broker's may be large."""
+    with Store(disk(whole, tmp_path / "odd", lambda number: number % 2 == 1), read_only=True) as store:
+        assert store.consumer_offsets.committed("audit")
+        assert store.consumer_offsets.unseen()
+        assert [str(owner) for owner in store.status().open_logs] == ["__consumer_offsets-5"]
+
+
 def test_groups_in_other_places_than_the_partitions_here_would_give_them_show_that_there_are_more(
     whole: Path, tmp_path: Path
 ) -> None:
