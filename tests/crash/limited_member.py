@@ -2,8 +2,8 @@
 
     python -m tests.crash.limited_member DIRECTORY DURABILITY BYTES SEED
 
-It does random changes until one fails for good, and closes the log when its input ends. Prints, as JSON, what it has
-appended, by offset, and the type of the last error.
+It does random changes until one fails for good, then an append that is too long for any limit, and closes the log when
+its input ends. Prints, as JSON, what it has appended, by offset, and the type of the last error.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ def main() -> None:
             error = type(failed).__name__
             if isinstance(failed, PoisonedError):
                 break
+    try:
+        # Longer than any limit, so that something has failed.
+        log.append(b"x" * 9000)
+    except StorageError as failed:
+        error = type(failed).__name__
     print(json.dumps([error, appended]), flush=True)
     sys.stdin.read()
     with suppress(KstoreError):

@@ -49,7 +49,7 @@ class RealLife(LogLife):
 
 
 def singles(life: RealLife) -> None:
-    """Single records of every size, with rolls, a flush, a cut, and a close in between."""
+    """Single records of every size, with rolls, a flush, and a close in between."""
     log = life.open()
     for size in (60, 1, 250, 60, 120, 20, 60, 500):
         life.one(log, size)

@@ -33,20 +33,6 @@ def lives(*names: str) -> str:
 MUTANTS = (
     # --- reads --------------------------------------------------------------------------------------------------------
     Mutant(
-        "a member of a shared log keeps the sizes of transaction indexes that another one has cut",
-        "kstore/shared/catch_up.py",
-        "known = None if cuts else files.producers.index_sizes",
-        "known = files.producers.index_sizes",
-        "tests/unit/test_log_shared.py",
-    ),
-    Mutant(
-        "a member of a shared log that cannot end a change stops the others",
-        "kstore/shared/telling.py",
-        "        if is_alone_in(files.poisoned) and",
-        "        if False and",
-        "tests/crash/test_limited_member.py",
-    ),
-    Mutant(
         "a committed read ends above the ends that it took",
         "kstore/engine/reads.py",
         "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
@@ -359,6 +345,20 @@ MUTANTS = (
         "tests/unit/test_store.py",
     ),
     # --- a log that is shared -----------------------------------------------------------------------------------------
+    Mutant(
+        "a member of a shared log keeps the sizes of transaction indexes that another one has cut",
+        "kstore/shared/catch_up.py",
+        "known = None if cuts else files.producers.index_sizes",
+        "known = files.producers.index_sizes",
+        "tests/unit/test_log_shared.py",
+    ),
+    Mutant(
+        "a member of a shared log that cannot end a change stops the others",
+        "kstore/shared/telling.py",
+        "        if is_alone_in(files.poisoned) and",
+        "        if False and",
+        "tests/crash/test_limited_member.py",
+    ),
     Mutant(
         "a shared append is not synced",
         "kstore/shared/durability.py",
