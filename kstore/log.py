@@ -365,7 +365,7 @@ class Log:
             headers_type: "list", of structs (default), or "map".
             header_keys: "string" (default), with U+FFFD for what is not UTF-8, or "binary".
             binary_type: "binary" (default), in chunks of less than 2 GiB, or "large_binary".
-            timestamp_unit: "ms" (default) or "us".
+            timestamp_unit: "ms" (default) or "us", the nearest possible beyond 292,277 years from 1970.
 
         Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
         """

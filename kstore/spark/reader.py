@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,7 +24,6 @@ from kstore.errors import (
 )
 from kstore.files.remote import open_remote
 from kstore.log import Log, reads_of
-from kstore.record._codec import Record
 from kstore.record.columns import HeaderKeys
 from kstore.spark.conditions import filters_of
 from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
@@ -35,7 +35,7 @@ from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
-from kstore.spark.timestamps import Timestamps, is_out_of_range
+from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import CorruptRange, IsolationLevel
 
 if TYPE_CHECKING:
@@ -164,10 +164,6 @@ def _read_log(
     isolation_level: IsolationLevel = "read_committed" if piece.aborted else "read_uncommitted"
     timestamps = Timestamps(piece.place, options.timestamp_out_of_range)
 
-    def first_bad() -> Record | None:
-        records = log.read(start, stop, isolation_level=isolation_level, on_corrupt="skip")
-        return next((record for record in records if is_out_of_range(record.timestamp)), None)
-
     while start < piece.stop:
         start = losses.below(start, piece.stop, log.start_offset)
         stop = piece.stop
@@ -176,6 +172,7 @@ def _read_log(
         if start >= stop:
             return
         batches = None
+        first_bad = partial(first_out_of_range, log, start, stop, isolation_level)
         try:
             batches = log.to_arrow_batches(
                 start,

@@ -1,4 +1,4 @@
-"""The option ``timestampOutOfRange``: what becomes of timestamps that Spark cannot hold.
+"""What becomes of timestamps that Spark cannot hold: the source's option ``timestampOutOfRange``, and the jobs' error.
 
 Kafka's are milliseconds in 64 bits, and so are Spark's microseconds: those beyond 292,277 years from 1970 do not fit.
 The decoder puts the nearest possible value in their place. No timestamp in milliseconds gives that value itself.
@@ -13,24 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstore.errors import InvalidRecordError
+from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.spark.options import OutOfRange
 from kstore.spark.places import LogPlace
-from kstore.types import INT64_MAX
+from kstore.types import INT64_MAX, IsolationLevel
 
-__all__ = ["Timestamps", "is_out_of_range"]
+__all__ = ["Timestamps", "first_out_of_range"]
 
 logger = logging.getLogger(__name__)
 
 US_PER_MS = 1000
 INT64_MIN = -INT64_MAX - 1
+FIRST_MS, LAST_MS = -(-INT64_MIN // US_PER_MS), INT64_MAX // US_PER_MS
 assert INT64_MAX % US_PER_MS, "no timestamp in milliseconds gives the value of one that was clamped"
 assert INT64_MIN % US_PER_MS, "no timestamp in milliseconds gives the value of one that was clamped"
 
 
-def is_out_of_range(timestamp_ms: int) -> bool:
-    """Whether Spark cannot hold this time."""
-    return not INT64_MIN <= timestamp_ms * US_PER_MS <= INT64_MAX
+def first_out_of_range(log: Log, start: int, stop: int, isolation_level: IsolationLevel) -> Record | None:
+    """The first record of a piece of ``log`` whose timestamp Spark cannot hold."""
+    records = log.read(start, stop, isolation_level=isolation_level, on_corrupt="skip")
+    return next((record for record in records if not FIRST_MS <= record.timestamp <= LAST_MS), None)
 
 
 class Timestamps:
@@ -75,7 +78,9 @@ class Timestamps:
             " which Spark cannot hold: expected at most 9223372036854775 ms before or after 1970"
         )
         if self._choice == "error":
-            raise InvalidRecordError(f"{what}; the option timestampOutOfRange=null or clamp reads it")
+            raise InvalidRecordError(
+                f"{what}; the data source reads it with the option timestampOutOfRange=null or clamp"
+            )
         self._is_settled = True
         logger.warning(
             "%s. It is clamped to the nearest possible time; from the next release on it is an error, unless the"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PythonException
 
 import kstore
 import kstore.spark.jobs
@@ -29,6 +30,7 @@ from kstore.spark.jobs.export import main as export_main
 from kstore.spark.jobs.export_state import STATE_DIRECTORY
 from kstore.spark.jobs.repartition import repartition
 from kstore.spark.jobs.verify import main as verify_main
+from kstore.types import INT64_MAX
 from kstore.upkeep.stats import log_stats
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tests.log_helpers import TIME
@@ -319,6 +321,20 @@ def test_repartition_keeps_every_record_and_the_order_of_each_key(
             # Times rise in the old partitions, so merging by time keeps them rising.
             assert times == sorted(times)
     assert all(log.is_sound for log in kstore.upkeep.verify.verify(out))
+
+
+@pytest.mark.long
+def test_jobs_copy_a_timestamp_that_spark_cannot_hold(spark: SparkSession, tmp_path: Path) -> None:
+    far_ms = INT64_MAX // 1000 + 1
+    with kstore.Log(tmp_path / "store" / "t-0", message_timestamp_after_max_ms=INT64_MAX) as log:
+        log.append(b"value", key=b"key", timestamp=far_ms)
+    repartition(spark, [str(tmp_path / "store")], str(tmp_path / "wider"), topic="t", partitions=1)
+    compact_into(spark, [str(tmp_path / "store")], str(tmp_path / "compacted"))
+    for out in ("wider", "compacted"):
+        with kstore.Log(tmp_path / out / "t-0", read_only=True) as log:
+            assert [(record.key, record.timestamp) for record in log.read()] == [(b"key", far_ms)]
+    with pytest.raises(PythonException, match=f"the record at offset 0 has a timestamp of {far_ms} ms"):
+        compact(spark, [str(tmp_path / "store")]).collect()
 
 
 def by_key(rows: list[Row]) -> dict[bytes, list[Any]]:

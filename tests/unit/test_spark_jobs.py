@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from itertools import pairwise
@@ -21,18 +22,19 @@ from click.testing import CliRunner
 import kstore
 from kstore.cli import status
 from kstore.cli.main import cli
-from kstore.errors import ConfigError, DataLossError, LockedError, OffsetOutOfRangeError
+from kstore.errors import ConfigError, DataLossError, InvalidRecordError, LockedError, OffsetOutOfRangeError
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
 from kstore.producer.partitioner import partition_for_key
 from kstore.spark.jobs import JOBS, command, export, export_files, export_state, rebuild_indexes, rewrite, stats, verify
 from kstore.spark.jobs.export import ExportOptions
 from kstore.spark.jobs.export_state import RUN_NAME, STATE_DIRECTORY, ExportedFile, ExportState
-from kstore.spark.jobs.frames import _read, _Reading
+from kstore.spark.jobs.frames import ORDER_TIME, _read, _Reading
 from kstore.spark.jobs.logs import Stretch
 from kstore.spark.jobs.repartition import slot_of
 from kstore.spark.jobs.spread import TASK_ITEMS, grouped
 from kstore.spark.places import LogPlace
+from kstore.types import INT64_MAX
 from tests.golden_data import golden_partitions, golden_root
 from tests.log_helpers import TIME
 from tests.odd_batches import LATIN
@@ -460,7 +462,7 @@ def rows_of(rows: Sequence[tuple[int, int, bytes | None, bytes | None, int]]) ->
             "offset": pa.array(offsets, pa.int64()),
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
-            "timestamp": pa.array([time * 1000 for time in times], pa.timestamp("us", tz="UTC")),
+            "timestamp": pa.array(times, pa.int64()),
             "headers": pa.array([[{"key": LATIN, "value": None}], None] * len(rows), headers)[: len(rows)],
         }
     )
@@ -495,8 +497,45 @@ def test_a_task_reads_header_keys_as_bytes(tmp_path: Path) -> None:
         log.append(b"v", headers=[(LATIN, b"1")])
     place = LogPlace(str(tmp_path / "t-0"), "t", 0)
     reading = _Reading(Stretch(place, 0, 1, 100), -1)
-    (batch,) = _read(("headers", "topic"), "read_uncommitted", {}, False, reading)
+    (batch,) = _read(("headers", "topic"), "read_uncommitted", {}, False, False, reading)
     assert batch.to_pylist() == [{"headers": [{"key": LATIN, "value": b"1"}], "topic": "t"}]
+
+
+FAR_MS = INT64_MAX // 1000 + 1
+
+
+def far(path: Path) -> Path:
+    """A store whose record at offset 1 is one millisecond later than Spark can say."""
+    with kstore.Log(path / "t-0", durability="os", message_timestamp_after_max_ms=INT64_MAX) as log:
+        log.append(b"a", timestamp=FAR_MS - 1)
+        log.append(b"b", timestamp=FAR_MS)
+    return path
+
+
+@pytest.mark.parametrize("columns", [("timestamp", "value"), ("value",)], ids="-".join)
+def test_a_task_reads_any_timestamp_as_milliseconds(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    reading = _Reading(Stretch(LogPlace(str(far(tmp_path) / "t-0"), "t", 0), 0, 2, 100), -1)
+    (batch,) = _read(columns, "read_uncommitted", {}, True, True, reading)
+    if "timestamp" in columns:
+        assert batch.column("timestamp").to_pylist() == [FAR_MS - 1, FAR_MS]
+    assert batch.column(ORDER_TIME).to_pylist() == [FAR_MS - 1, FAR_MS]
+
+
+def test_a_task_refuses_a_timestamp_that_spark_cannot_hold_if_it_is_read(tmp_path: Path) -> None:
+    reading = _Reading(Stretch(LogPlace(str(far(tmp_path) / "t-0"), "t", 0), 0, 2, 100), -1)
+    with pytest.raises(InvalidRecordError, match=f"topic t, partition 0: the record at offset 1 .* {FAR_MS} ms"):
+        list(_read(("timestamp",), "read_uncommitted", {}, False, False, reading))
+    (batch,) = _read(("value",), "read_uncommitted", {}, False, False, reading)
+    assert batch.column("value").to_pylist() == [b"a", b"b"]
+
+
+@pytest.mark.usefixtures("_without_spark")
+def test_an_export_refuses_a_timestamp_that_parquet_s_microseconds_cannot_hold(tmp_path: Path) -> None:
+    store = far(tmp_path / "store")
+    with pytest.raises(InvalidRecordError, match=f"topic t, partition 0: the record at offset 1 .* {FAR_MS} ms"):
+        export.export(None, [str(store)], str(tmp_path / "out"), SMALL)
+    values = export.export(None, [str(store)], str(tmp_path / "values"), replace(SMALL, columns=("offset", "value")))
+    assert values.records == 2
 
 
 def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -56,10 +56,12 @@ def compact(
     Args:
         keep_tombstones: keep the last record of a key even if it has no value.
         keep_keyless: keep all records without a key.
+
+    A timestamp that Spark cannot hold is an error of the task that reads it.
     """
     options = dict(storage_options or {})
     ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
-    return _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options)
+    return _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options, timestamps_ms=False)
 
 
 def _compacted(
@@ -69,11 +71,20 @@ def _compacted(
     keep_tombstones: bool,
     keep_keyless: bool,
     options: Mapping[str, Any],
+    *,
+    timestamps_ms: bool,
 ) -> DataFrame:
     from pyspark.sql import functions as f
 
     def frame(columns: Sequence[str]) -> DataFrame:
-        return frame_of(spark, ranges, columns, isolation_level=isolation_level, storage_options=options)
+        return frame_of(
+            spark,
+            ranges,
+            columns,
+            isolation_level=isolation_level,
+            storage_options=options,
+            timestamps_ms=timestamps_ms,
+        )
 
     owner = ["topic", "partition"]
     keys = frame([*owner, "key", "offset"]).where("key is not null")
@@ -107,7 +118,7 @@ def compact_into(
     options = dict(storage_options or {})
     path = check_out(out)
     ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
-    found = _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options)
+    found = _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options, timestamps_ms=True)
     targets = [Target(_owner(each.place), each.start, each.stop) for each in ranges]
     slots = spark.createDataFrame(
         [(each.place.topic, each.place.partition, number) for number, each in enumerate(ranges)],

@@ -7,6 +7,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from kstore.files.remote import OBJECT_STORES, Location, open_remote
 from kstore.spark.jobs.export_state import STATE_DIRECTORY, ExportedFile, Planned, Receipt, file_name, write_receipt
 from kstore.spark.places import LogPlace, open_place
 from kstore.spark.schema import arrow_schema, spark_schema
+from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
 __all__ = ["By", "ExportTask", "directory_of", "export_stretch"]
@@ -82,7 +84,10 @@ def _write(task: ExportTask, files: _Files) -> list[str]:
             on_corrupt=task.on_corrupt,
             timestamp_unit="us",
         )
+        timestamps = Timestamps(task.place, "error" if "timestamp" in wanted else "clamp")
+        first_bad = partial(first_out_of_range, log, task.planned.start, task.planned.stop, task.isolation_level)
         for batch in batches:
+            timestamps.checked(batch, first_bad)
             for directory, rows in by_time(batch, task.by):
                 files.add(directory, rows)
         return [_line(lost) for lost in batches.corrupt]

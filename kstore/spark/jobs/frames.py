@@ -1,4 +1,7 @@
-"""Records of logs as DataFrames for jobs that rewrite them: the data source's columns, and a stable order."""
+"""Records of logs as DataFrames for jobs that rewrite them: the data source's columns, and a stable order.
+
+A job that writes a store copies timestamps as Kafka's milliseconds, since Spark's own type does not hold all of them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from kstore.spark.jobs.logs import Stretch, readable, segments_of, stretches_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread, spread_objects
 from kstore.spark.places import LogPlace, open_place
 from kstore.spark.schema import arrow_schema, spark_schema
+from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import NO_TIMESTAMP, IsolationLevel
 
 if TYPE_CHECKING:
@@ -59,12 +63,14 @@ def frame_of(
     *,
     isolation_level: IsolationLevel,
     storage_options: Mapping[str, Any],
+    timestamps_ms: bool = False,
     with_order_time: bool = False,
     task_bytes: int = TASK_BYTES,
 ) -> DataFrame:
     """The records of ``ranges`` with ``columns`` of the data source's, and ORDER_TIME (ms) if requested.
 
-    Keys of headers are binary.
+    Keys of headers are binary. With ``timestamps_ms`` a timestamp is a bigint; otherwise it has Spark's type, and a
+    task raises InvalidRecordError at one that does not fit.
     """
     stretches = [
         stretch
@@ -76,8 +82,11 @@ def frame_of(
         groups = grouped(stretches, lambda stretch: stretch.size, task_bytes)
         latest = spread_objects(spark, groups, partial(_latest_time, dict(storage_options)))
         readings = _with_times(stretches, latest)
-    work = partial(_read, tuple(columns), isolation_level, dict(storage_options), with_order_time)
-    schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _schema(columns))
+    work = partial(_read, tuple(columns), isolation_level, dict(storage_options), timestamps_ms, with_order_time)
+    types = {field.name: field.dataType.simpleString() for field in _schema(columns)}
+    if timestamps_ms and "timestamp" in types:
+        types["timestamp"] = "bigint"
+    schema = ", ".join(f"{name} {type_}" for name, type_ in types.items())
     if with_order_time:
         schema += f", {ORDER_TIME} bigint"
     return spread(spark, grouped(readings, lambda each: each.stretch.size, task_bytes), work, schema)
@@ -119,6 +128,7 @@ def _read(
     columns: tuple[str, ...],
     isolation_level: IsolationLevel,
     storage_options: dict[str, Any],
+    timestamps_ms: bool,
     with_order_time: bool,
     reading: _Reading,
 ) -> Iterator[pa.RecordBatch]:
@@ -126,19 +136,24 @@ def _read(
     stretch, before_ms = reading
     place = stretch.place
     schema = arrow_schema(_schema(columns))
+    if timestamps_ms and "timestamp" in columns:
+        schema = schema.set(schema.get_field_index("timestamp"), pa.field("timestamp", pa.int64()))
+    timestamps = Timestamps(place, "clamp" if timestamps_ms or "timestamp" not in columns else "error")
     names = [name for name in columns if name not in ("topic", "partition")]
     if with_order_time and "timestamp" not in names:
         names.append("timestamp")
     with open_place(place, storage_options) as log:
+        first_bad = partial(first_out_of_range, log, stretch.start, stretch.stop, isolation_level)
         for batch in log.to_arrow_batches(
             stretch.start,
             stretch.stop,
             columns=names or ["offset"],
             isolation_level=isolation_level,
             header_keys="binary",
-            timestamp_unit="us",
+            timestamp_unit="ms" if timestamps_ms else "us",
             max_records=20_000,
         ):
+            timestamps.checked(batch, first_bad)
             found = {name: batch.column(name) for name in names}
             found["topic"] = pa.repeat(pa.scalar(place.topic, pa.string()), batch.num_rows)
             found["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
@@ -146,7 +161,9 @@ def _read(
             if not with_order_time:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
                 continue
-            times = found["timestamp"].cast(pa.int64()).to_numpy() // 1000
+            times = found["timestamp"].cast(pa.int64()).to_numpy()
+            if not timestamps_ms:
+                times = times // 1000
             order = np.maximum.accumulate(np.maximum(times, before_ms))
             before_ms = int(order[-1]) if len(order) else before_ms
             fields = schema.append(pa.field(ORDER_TIME, pa.int64()))

@@ -38,7 +38,7 @@ TYPES = {
     "value": "binary",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "bigint",
     "headers": "array<struct<key: binary, value: binary>>",
     ORDER_TIME: "bigint",
 }
@@ -84,6 +84,7 @@ def repartition(
         [name for name in COLUMNS if name in TYPES],
         isolation_level=isolation_level,
         storage_options=options,
+        timestamps_ms=True,
         with_order_time=True,
     )
     schema = ", ".join(f"{name} {TYPES[name]}" for name in frame.columns) + f", {SLOT} int"

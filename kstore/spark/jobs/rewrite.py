@@ -77,7 +77,7 @@ def write_store(
 ) -> list[Written]:
     """Writes the rows to the ``targets`` that SLOT names, in the order of the columns ``order``, as the store ``out``.
 
-    Columns beside SLOT and ``order``: key, value, timestamp, headers, and offset where targets keep them.
+    Columns beside SLOT and ``order``: key, value, timestamp (ms), headers, and offset where targets keep them.
 
     Raises: ConfigError, LockedError if another job writes there; StorageError if the executors write to another place.
     An error in a task is pyspark's PythonException.
@@ -204,7 +204,7 @@ class _PartitionWriter:
     def add(self, rows: pa.RecordBatch) -> None:
         """Appends the rows, in batches of about BATCH_BYTES."""
         keys, values = rows.column("key").to_pylist(), rows.column("value").to_pylist()
-        times = [time // 1000 for time in rows.column("timestamp").cast(pa.int64()).to_pylist()]
+        times = rows.column("timestamp").to_pylist()
         headers = [
             [(each["key"], each["value"]) for each in listed or ()] for listed in rows.column("headers").to_pylist()
         ]
