@@ -94,6 +94,8 @@ def _print(topic: TopicDescription) -> None:
     for row in topic.partitions:
         if row.error:
             print(f"{row.partition}: {painted('cannot be opened', 'red')}: {row.error}")
+        if row.elsewhere:
+            print(f"{row.partition}: {painted('note', 'yellow')}: {row.elsewhere}")
 
 
 def _bars(lines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]:
@@ -107,7 +109,7 @@ def _bars(lines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]
 
 def _rows(partitions: Sequence[PartitionDescription]) -> Iterator[tuple[object, ...]]:
     """A row for each partition, but one for several in succession that never held a record."""
-    for (*numbers, error), found in groupby(partitions, lambda row: row[1:]):
+    for (*numbers, error, _), found in groupby(partitions, lambda row: row[1:]):
         names = [str(row.partition) for row in found]
         if error:
             continue

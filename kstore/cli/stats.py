@@ -123,15 +123,20 @@ class _TablePrinter:
     def __init__(self) -> None:
         self._rows: list[tuple[object, ...]] = []
         self._segment_rows: list[tuple[object, ...]] = []
+        self._notes: list[str] = []
 
     def log(self, log: Stats) -> None:
         self._rows.append(_log_row(log))
+        if log.elsewhere:
+            self._notes.append(f"{log.path}: {log.elsewhere}")
         self._segment_rows.extend(map(_segment_row, log.segments))
 
     def end(self, every: Stats, timeline: Timeline) -> None:
         if len(self._rows) > 1:
             self._rows.append(_log_row(every, "total"))
         _print(LOG_COLUMNS, self._rows)
+        for note in self._notes:
+            print(f"{painted('note', 'yellow')}: {note}")
         if self._segment_rows:
             print()
             _print(SEGMENT_COLUMNS, self._segment_rows)

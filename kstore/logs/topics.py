@@ -33,7 +33,7 @@ from kstore.errors import (
 from kstore.files._locks import block
 from kstore.files.fs import FileSystem
 from kstore.files.lifetime import Lifetime
-from kstore.files.paths import METADATA_TOPIC, TopicPartition, validate_topic
+from kstore.files.paths import KSTORE_STATE, METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.files.threads import side_by_side
 from kstore.log import Log, reads_of
 from kstore.logs.directory import LogDirectory
@@ -45,6 +45,7 @@ from kstore.logs.topic_settings import TopicSettings
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import TopicEntry, check_partition_count, collision, kept_settings
 from kstore.setting_rules import snake_case
+from kstore.state.kafka_marks import elsewhere, read_log_starts, remote_start
 from kstore.types import Durability
 
 __all__ = ["BorrowedTopics", "PartitionDescription", "TopicDescription", "TopicSummary", "Topics"]
@@ -55,7 +56,10 @@ LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))
 
 
 class PartitionDescription(NamedTuple):
-    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is unknown, usually ""."""
+    """One partition; ``size`` in bytes of ``.log`` files. ``error`` says why the rest is unknown, usually "".
+
+    ``elsewhere`` says which records below ``start_offset`` a broker keeps in remote storage, usually "".
+    """
 
     partition: int
     start_offset: int = -1
@@ -64,6 +68,7 @@ class PartitionDescription(NamedTuple):
     segment_count: int = 0
     size: int = 0
     error: str = ""
+    elsewhere: str = ""
 
 
 class TopicSummary(NamedTuple):
@@ -207,7 +212,8 @@ class Topics:
         self.refresh()
         entry, numbers = self.directory.topic(name)
         config, durability = self.settings.of(TopicPartition(name, numbers[0]))
-        partitions = tuple(self._describe(TopicPartition(name, number)) for number in numbers)
+        starts = read_log_starts(self.directory.fs, self.directory.path)
+        partitions = tuple(self._describe(TopicPartition(name, number), starts) for number in numbers)
         return TopicDescription(name, entry.topic_id, dict(entry.settings), config, durability, partitions)
 
     def disk_usage(self) -> dict[TopicPartition, int]:
@@ -216,12 +222,22 @@ class Topics:
         directory = self.directory
         return {owner: size_of_files(directory.fs, directory.partition_path(owner)) for owner in directory.owners()}
 
-    def _describe(self, owner: TopicPartition) -> PartitionDescription:
+    def _describe(self, owner: TopicPartition, starts: Mapping[TopicPartition, int]) -> PartitionDescription:
         try:
             with self.logs.borrowed(owner) as log:
                 segment_count, size = segment_count_and_size(reads_of(log).source)
+                start = log.start_offset
+                directory = self.directory
+                has_state = directory.fs.exists(directory.partition_path(owner) / KSTORE_STATE)
+                below = remote_start(starts.get(owner), start, has_state=has_state)
                 return PartitionDescription(
-                    owner.partition, log.start_offset, log.high_watermark, log.end_offset, segment_count, size
+                    owner.partition,
+                    start,
+                    log.high_watermark,
+                    log.end_offset,
+                    segment_count,
+                    size,
+                    elsewhere="" if below is None else elsewhere(below, start),
                 )
         except KstoreError as error:
             return PartitionDescription(owner.partition, error=str(error))

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from kstore.errors import CorruptFileError, StorageError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
-from kstore.files.paths import CLEAN_SHUTDOWN, LOG_START_OFFSETS, RECOVERY_POINTS, topic_partition
+from kstore.files.paths import CLEAN_SHUTDOWN, LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition, topic_partition
 
-__all__ = ["KafkaMarks", "forget_clean_shutdown", "read_kafka_marks"]
+__all__ = ["KafkaMarks", "elsewhere", "forget_clean_shutdown", "read_kafka_marks", "read_log_starts", "remote_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +30,38 @@ def read_kafka_marks(fs: FileSystem, directory: Path) -> KafkaMarks:
     if owner is None:
         return KafkaMarks()
     store = directory.parent
+    clean = fs.exists(store / CLEAN_SHUTDOWN)
+    return KafkaMarks(clean, _offsets(fs, store / RECOVERY_POINTS).get(owner), read_log_starts(fs, store).get(owner))
 
-    def offset_in(name: str) -> int | None:
-        try:
-            return read_offset_checkpoint(fs, store / name).get(owner)
-        except (CorruptFileError, StorageError) as error:
-            logger.warning("%s: ignored: %s", store / name, error)
-            return None
 
-    return KafkaMarks(fs.exists(store / CLEAN_SHUTDOWN), offset_in(RECOVERY_POINTS), offset_in(LOG_START_OFFSETS))
+def read_log_starts(fs: FileSystem, store: Path) -> dict[TopicPartition, int]:
+    """The log starts that the store's checkpoint names; empty if it cannot be read."""
+    return _offsets(fs, store / LOG_START_OFFSETS)
+
+
+def _offsets(fs: FileSystem, path: Path) -> dict[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(fs, path)
+    except (CorruptFileError, StorageError) as error:
+        logger.warning("%s: ignored: %s", path, error)
+        return {}
+
+
+def remote_start(stored: int | None, first_base: int, *, has_state: bool) -> int | None:
+    """Where the topic starts if its records below ``first_base``, the first local segment, are in remote storage.
+
+    A broker stores a log start below the first segment only if it keeps older records there. With ``kstore.state``,
+    kstore's own start counts.
+    """
+    return None if has_state or stored is None or stored >= first_base else stored
+
+
+def elsewhere(start: int, first_base: int) -> str:
+    """What ``remote_start`` means for the user."""
+    return (
+        f"records from offset {start} to {first_base - 1} are elsewhere: the topic starts there, as"
+        f" {LOG_START_OFFSETS} says, but the first local segment does not (tiered storage)"
+    )
 
 
 def forget_clean_shutdown(fs: FileSystem, directory: Path) -> None:

@@ -174,7 +174,9 @@ class Pages:
                 model["ends"] = {"start": log.start_offset, "high_watermark": watermark, "end": log.end_offset}
         except KstoreError as error:
             model["problem"] = model["problem"] or str(error)
-        bases = verify_head(place.path, fs=survey.fs).bases
+        head = verify_head(place.path, fs=survey.fs)
+        bases = head.bases
+        model["elsewhere"] = [each.reason for each in head.log.findings if each.kind == "checkpoint"]
         first = _number(start, "segment") if start else 0
         some = [base for base in bases if base >= first][:SEGMENTS_MAX]
         known = {} if counted is None else {each["base"]: each for each in counted.document["segment_list"]}

@@ -45,6 +45,8 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
     }
     if stats.start_offset != NO_OFFSET:
         fields |= {"start": stats.start_offset, "end": stats.end_offset}
+    if stats.elsewhere:
+        fields["elsewhere"] = stats.elsewhere
     if (records := stats.records) is not None:
         fields |= {
             "decoded_records": records.record_count,

@@ -25,6 +25,7 @@ from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
+from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import losses_of, read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.distribution import Distribution
@@ -78,7 +79,8 @@ class Stats:
     ``end_offset``, after the last batch, are NO_OFFSET if unknown, and for several logs together. ``records`` is None
     without ``deep``. ``fenced_count``, ``lost_count`` and ``accepted_count`` are offsets: those in damaged batches,
     those of durable records that no batch holds, and those whose loss the user has accepted. ``findings`` are the first
-    FINDINGS_MAX of ``damage_count``. ``segments`` are in offset order, and empty unless requested.
+    FINDINGS_MAX of ``damage_count``. ``elsewhere`` says which records a broker keeps in remote storage, or is empty.
+    ``segments`` are in offset order, and empty unless requested.
     """
 
     path: str
@@ -110,6 +112,7 @@ class Stats:
     accepted_count: int = 0
     damage_count: int = 0
     findings: list[Finding] = field(default_factory=list)
+    elsewhere: str = ""
     segments: list[Stats] = field(default_factory=list)
 
     @property
@@ -270,6 +273,9 @@ def log_stats(
         return log
     bases = names.bases[LOG_SUFFIX]
     losses = _losses(fs, directory, names, log)
+    if bases and bases[0] and KSTORE_STATE not in names.others:
+        start = remote_start(read_kafka_marks(fs, directory).log_start_offset, bases[0], has_state=False)
+        log.elsewhere = "" if start is None else elsewhere(start, bases[0])
     log.side_sizes = {
         suffix: sum(_size(fs, f"{directory}/{segment_name(base, suffix)}") for base in names.bases[suffix])
         for suffix in SEGMENT_SUFFIXES

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import kstore
-from kstore.cli.main import main
+from kstore.cli.main import cli, main
 from kstore.files.checkpoint import write_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.upkeep.recover import plan_recovery
+from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import verify_log
 from tests.fake_fs import FailingFs, Fault
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tests.log_cases import FIRST, killed, offsets, transaction
+from tests.ui_parts import site
 
 CUTS: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",
@@ -282,5 +285,23 @@ def test_a_start_below_the_first_segment_says_that_records_are_elsewhere(
     if start is not None:
         points = {TopicPartition("orders", 0): start}
         write_offset_checkpoint(SYSTEM_FS, tmp_path / "log-start-offset-checkpoint", points)
+    said = f"records from offset {start} to 8893 are elsewhere"
     notes = [note.reason for note in verify_log(path).notes if note.kind == "checkpoint"]
-    assert [f"offset {start} to 8893 are elsewhere" in note for note in notes] == [True] * is_tiered
+    assert [said in note for note in notes] == [True] * is_tiered
+    stats = log_stats(path)
+    assert (said in stats.elsewhere, stats.is_sound) == (is_tiered, True)
+    with kstore.open(tmp_path, read_only=True) as store:
+        (partition,) = store.describe_topic("orders").partitions
+        assert (said in partition.elsewhere, partition.start_offset) == (is_tiered, 8894)
+    runner = CliRunner()
+    for command in ("stats", "describe"):
+        for form in ((), ("--format", "json")):
+            shown = " ".join(runner.invoke(cli, [command, *form, str(tmp_path)]).output.split())
+            assert (said in shown) == is_tiered, (command, form)
+    with site([tmp_path]) as pages:
+        assert (said in pages.page("/logs/0/orders/0")) == is_tiered
+    # kstore's own start counts once kstore has written here.
+    with kstore.open(tmp_path) as store:
+        (partition,) = store.describe_topic("orders").partitions
+        assert (partition.start_offset, partition.elsewhere) == (8894, "")
+    assert not log_stats(path).elsewhere

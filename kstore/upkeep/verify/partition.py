@@ -33,7 +33,7 @@ from kstore.files.remote import RemoteFiles
 from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
-from kstore.state.kafka_marks import read_kafka_marks
+from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.changing import (
@@ -278,13 +278,9 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     log.findings.extend(_names(directory, names))
     log.start_offset = max((state.log_start_offset if state else marks.log_start_offset) or 0, bases[0] if bases else 0)
     _check_epochs(fs, directory, log)
-    if state is None and bases and marks.log_start_offset is not None and marks.log_start_offset < bases[0]:
-        # A broker stores a start below the first segment only if it keeps older records in remote storage.
-        reason = (
-            f"records from offset {marks.log_start_offset} to {bases[0] - 1} are elsewhere: the topic starts there,"
-            " as log-start-offset-checkpoint says, but the first local segment does not (tiered storage)"
-        )
-        log.findings.append(Finding("note", "checkpoint", log.path, reason))
+    start = remote_start(marks.log_start_offset, bases[0], has_state=state is not None) if bases else None
+    if start is not None:
+        log.findings.append(Finding("note", "checkpoint", log.path, elsewhere(start, bases[0])))
     return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
 
 
