@@ -113,7 +113,11 @@ class Gathering(Generic[Item, Result]):
             _settle_as(futures, done)  # what an interrupt has left to do
             raise
         finally:
-            self._begin()
+            try:
+                self._begin()
+            except BaseException as error:  # before its own handler: the waiting tasks learn of it too
+                self._give_up((), error)
+                raise
 
 
 def _settle_as(futures: Sequence[asyncio.Future[Any]], done: asyncio.Future[Any]) -> None:
