@@ -100,7 +100,17 @@ class InterruptAt:
 
 
 class InterruptAfterCode(InterruptAt):
-    """Like ``InterruptAt``, at every place where CPython serves a signal, even in the middle of a line."""
+    """Like ``InterruptAt``, at every place where CPython serves a signal, even in the middle of a line.
+
+    A place is left out if CPython serves the signal outside of the handler that the program has there, as 3.13 does at
+    some jumps backwards (python/cpython gh-130279).
+    """
+
+    def __enter__(self) -> InterruptAfterCode:
+        # 3.12 traces byte codes only if a frame wants it as the trace begins.
+        sys._getframe().f_trace_opcodes = True
+        super().__enter__()
+        return self
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if not file_of(frame).startswith(PACKAGE) or in_finalizer(frame):
@@ -112,7 +122,6 @@ class InterruptAfterCode(InterruptAt):
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, at its start"
                 self.functions = [one.f_code.co_name for one in ends_of(frame)]
             self._count_line()
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         codes, last = frame.f_code.co_code, -1
 
         def code(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
@@ -130,6 +139,9 @@ class InterruptAfterCode(InterruptAt):
                     self._count_line()
             return code
 
+        # In this order: 3.13 traces no byte code of a call whose frame has no trace yet.
+        frame.f_trace = code
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return code
 
 
