@@ -42,14 +42,17 @@ class FailingSync:
     def __init__(self) -> None:
         self.pwritev: Callable[..., int] = os.pwritev
         self.has_failed = False
+        # Called before the error comes.
+        self.then: Callable[[], None] = lambda: None
 
     def write(self, *arguments: Any) -> int:
         self.pwritev(*arguments)
         self.has_failed = True
+        self.then()
         raise OSError(errno.EIO, "a failed sync")
 
 
-def interrupted(call: Callable[[], object], number: int) -> bool:
+def interrupted(call: Callable[[], object], number: int, _: FailingSync) -> bool:
     """Interrupts place ``number`` of a call; returns whether it has that place."""
     with InterruptAfterCode(number) as interrupt:
         try:
@@ -63,10 +66,15 @@ def interrupted(call: Callable[[], object], number: int) -> bool:
     return interrupt.struck
 
 
-def refused(call: Callable[[], object], number: int) -> bool:
+def refused(call: Callable[[], object], number: int, failing: FailingSync) -> bool:
+    """Refuses an allocation after the sync has failed; returns whether the call makes it."""
     from tests.crash import refusals
 
-    error = refusals.refused(call, number)
+    def act(begin: Callable[[], None]) -> None:
+        failing.then = begin
+        call()
+
+    error = refusals.refused_later(act, number)
     return not isinstance(error, KstoreError) or isinstance(error.__context__, MemoryError)
 
 
@@ -84,7 +92,7 @@ def strike(path: Path, act: Callable[[Log], object], error: str, number: int) ->
     failing = FailingSync()
     os.pwritev = failing.write
     try:
-        has_struck = ERRORS[error](lambda: act(log), number)
+        has_struck = ERRORS[error](lambda: act(log), number, failing)
     finally:
         os.pwritev = failing.pwritev
     if failing.has_failed:
