@@ -6,13 +6,11 @@ import errno
 import math
 import random
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,9 +28,6 @@ from tests.alarm import alarm
 from tests.fake_fs import WRITES, Fault
 from tests.producer_helpers import TIME_MS, Unthreaded, records_of, unthreaded
 from tests.selection import tries
-
-if TYPE_CHECKING:
-    from _typeshed import TraceFunction
 
 needs_refusals = pytest.mark.skipif(find_spec("_testcapi") is None, reason="no allocation is refused")
 SIZE_MAX = 4096
@@ -442,37 +437,3 @@ def test_a_wait_may_be_longer_than_the_system_can_wait(timeout: float) -> None:
     with alarm(batch.release):
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
         assert batch.wait(timeout)
-
-
-def test_an_interrupted_wait_leaves_no_lock_held() -> None:
-    """The interrupt comes at each byte code of Python that runs during the wait in turn."""
-    for at in range(1, 1_000):
-        batch, _ = batch_of(b"a")
-        batch.close()
-        left = at
-
-        def trace(frame: FrameType, event: str, _: object) -> TraceFunction:
-            nonlocal left
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            left -= event == "opcode"
-            if not left:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            assert not batch.wait(1e-6)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        batch.succeed(0)
-        thread = threading.Thread(target=batch.release, daemon=True)
-        thread.start()
-        thread.join(SECONDS_MAX)
-        assert not thread.is_alive(), f"byte code {at}"
-        assert batch.wait(SECONDS_MAX)
-        if left > 0:
-            break
