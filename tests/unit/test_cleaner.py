@@ -267,6 +267,18 @@ def test_what_the_map_does_not_hold_waits_for_the_next_pass(tmp_path: Path) -> N
         assert len(pairs(log)) < 200
 
 
+def test_what_lies_beyond_a_full_map_in_its_last_segment_stays_for_the_next_pass(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        for number in range(40):
+            log.append_many([b"1", b"2"], keys=[b"%d" % number, None])
+        log.roll()
+        report = log.compact(keep_keyless=False, map_bytes=24 * 20)
+        assert report.map_full
+        kept = [record.offset for record in log.read() if record.key is None]
+        assert kept == [offset for offset in range(1, 80, 2) if offset >= report.stop_offset]
+        assert 0 < len(kept) < 40
+
+
 def test_small_segments_become_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with opened(path, segment_bytes=2048) as log:

@@ -368,6 +368,16 @@ def test_a_log_that_has_lost_sequences_gets_them_under_a_new_id(tmp_path: Path) 
         assert one.producer._transactions.producer != first
 
 
+def test_an_id_that_one_partition_has_renewed_does_for_the_others(tmp_path: Path) -> None:
+    with unthreaded(tmp_path / "data", partitions=2) as one:
+        ids = one.producer._transactions
+        first = ids.for_partition("orders", 0)
+        assert ids.renew(first)
+        second = ids.producer
+        assert ids.renew(first)
+        assert ids.producer == second != first
+
+
 def test_two_producers_have_different_ids(tmp_path: Path) -> None:
     with unthreaded(tmp_path / "data") as one, one.another() as other:
         for producer in (one.producer, other):

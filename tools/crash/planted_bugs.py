@@ -273,6 +273,13 @@ MUTANTS = (
     ),
     # --- compaction ---------------------------------------------------------------------------------------------------
     Mutant(
+        "records beyond a full map are judged by it",
+        "kstore/compaction/cleaner.py",
+        "self.blocks.map_end = stop_offset - 1",
+        "self.blocks.map_end = self.uncleanable - 1",
+        "tests/unit/test_cleaner.py",
+    ),
+    Mutant(
         "a compacted segment is not synced",
         "kstore/compaction/blocks.py",
         "        self._tail.file.fsync()\n",
