@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from kstore.errors import Empty
+from kstore.errors import Empty, LeaseLostError
 from kstore.queue.events import DONE, MOVED, SNAPSHOT, Event
 from kstore.queue.ledger import Ledger
 from kstore.queue.queue import Queue, core_of
@@ -128,6 +128,26 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
         job.ack()
     clock.advance(100_000)
     assert values(mover) == values(worker) == []
+    for store in stores:
+        store.close()
+
+
+def test_an_ack_after_the_lease_fails_while_another_process_moves_the_item(tmp_path: Path, clock: ManualClock) -> None:
+    """The move leaves the number of deliveries as it is; the acked item would be there twice."""
+    stores = [opened(tmp_path, clock, shared=True) for _ in range(2)]
+    worker, mover = [store.queue("jobs", lease_seconds=30) for store in stores]
+    worker.put(b"a")
+    job = worker.get_nowait()
+    clock.advance(31_000)
+    with mover._core.lock:
+        mover._core.ledger.refresh()
+        owner = mover._core.leasing.own_all([0], 60.0)
+    assert owner is not None
+    with worker._core.lock:  # it has looked since, and its own lease is over
+        worker._core.ledger.refresh()
+        worker._core.state.expire(clock.monotonic())
+    with pytest.raises(LeaseLostError):
+        job.ack()
     for store in stores:
         store.close()
 

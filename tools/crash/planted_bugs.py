@@ -534,6 +534,13 @@ MUTANTS = (
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
+        "an item that another process moves may be acked",
+        "kstore/queue/state.py",
+        "            and (claim is None or claim.owner == lease.owner)\n",
+        "",
+        "tests/unit/test_queue_journal.py",
+    ),
+    Mutant(
         "what became of items is not on disk before their segment is removed",
         "kstore/queue/space.py",
         "                core.journal.flush()\n                items.delete_records(floor)\n",
