@@ -22,6 +22,9 @@ TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transac
 FLUSHES = "tests/unit/test_log_flush.py"
 STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
+EVIDENCE = "tests/unit/test_lost_evidence.py"
+CUT_COPIES = "tests/crash/test_cut_copies.py"
+PROGRAM_ENDS = "tests/crash/test_program_ends.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
 
 
@@ -270,6 +273,77 @@ MUTANTS = (
         "            return parse_batch(self._source.pread(head.size, position)).is_valid()",
         "            return bool(parse_batch(self._source.pread(head.size, position)))",
         "tests/unit/test_scan.py",
+    ),
+    # --- lost evidence, locks and forks -------------------------------------------------------------------------------
+    Mutant(
+        "what other files show of lost records is not kept before the scan replaces them",
+        "kstore/engine/recovery.py",
+        "    loaded.store()\n    loaded.end_offset, loaded.recovery_point, loaded.losses = before\n",
+        "    loaded.end_offset, loaded.recovery_point, loaded.losses = before\n",
+        EVIDENCE,
+    ),
+    Mutant(
+        "offsets of which only other files know are assigned again",
+        "kstore/engine/recovery.py",
+        "    decision = _with_evidence(loaded, decision, evidence)\n",
+        "",
+        EVIDENCE,
+    ),
+    Mutant(
+        "a log without a clean close is believed to end at its recovery point",
+        "kstore/engine/recovery.py",
+        "    elif marks.clean and marks.recovery_point is not None and _ends_at(loaded, marks.recovery_point):",
+        "    elif marks.recovery_point is not None:",
+        EVIDENCE,
+    ),
+    Mutant(
+        "what recovery sets aside is not on disk when the cut is",
+        "kstore/engine/recovery.py",
+        "            target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)\n        target.fsync()\n",
+        "            target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)\n",
+        CUT_COPIES,
+    ),
+    Mutant(
+        "without space for a copy the cut is made all the same",
+        "kstore/engine/recovery.py",
+        "        raise DiskFullError(\n            error.errno, f\"no room",
+        "        return path\n        raise DiskFullError(\n            error.errno, f\"no room",
+        CUT_COPIES,
+    ),
+    Mutant(
+        "a second writer of this process is let in",
+        "kstore/files/lock.py",
+        "    if any(not (shared and held.shared) for held in _held.get(file_id, ())):",
+        "    if False:",
+        "tests/unit/test_lock.py tests/unit/test_log_lock.py",
+    ),
+    Mutant(
+        "a forked child keeps its parent's locks",
+        "kstore/files/lock.py",
+        "            os.close(held.fd)\n        except OSError:\n            # Other code",
+        "            pass\n        except OSError:\n            # Other code",
+        "tests/unit/test_lock.py tests/crash/test_forks.py",
+    ),
+    Mutant(
+        "what send accepted is forgotten at the interpreter's exit",
+        "kstore/producer/background.py",
+        "@atexit.register\ndef _deliver_at_exit",
+        "def _deliver_at_exit",
+        PROGRAM_ENDS,
+    ),
+    Mutant(
+        "what send accepted is forgotten as a child of multiprocessing ends",
+        "kstore/producer/background.py",
+        "    util.Finalize(None, _deliver_after_the_threads, exitpriority=0)\n",
+        "",
+        PROGRAM_ENDS,
+    ),
+    Mutant(
+        "a forked child delivers its parent's records too",
+        "kstore/producer/background.py",
+        "    _running.clear()\n    _has_finalizer = False",
+        "    _has_finalizer = False",
+        PROGRAM_ENDS,
     ),
     # --- compaction ---------------------------------------------------------------------------------------------------
     Mutant(
