@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from kstore.errors import DiskFullError
 from kstore.files.fs import FileSystem
 from kstore.log import Log
 from kstore.state.log_state import LogState, StateFile
@@ -13,7 +15,7 @@ from tests.crash.power_cut_lives import indexes_that_grow_early
 from tests.crash.power_cuts import ROOT, cut_power
 from tests.crash_states import Image
 from tests.evidence import Lost
-from tests.fake_fs import Operation
+from tests.fake_fs import WRITES, FailingFs, Fault, Operation
 from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
 from tests.selection import tries
 
@@ -123,3 +125,20 @@ def test_what_a_recovery_cuts_is_copied_before_a_power_cut_can_take_it(
     counts = cut_power(life, machine, count=tries(400, quick=80), seed=seed)
     assert counts.states > 40
     tried("states", counts.states)
+
+
+@pytest.mark.promise("set aside")
+@pytest.mark.usefixtures("machine")
+def test_without_space_for_a_copy_nothing_is_cut() -> None:
+    life = CutLife(damaged_end)
+    life.live()
+    before = contents(MemoryFs(ROOT, life.before))
+    recovered = MemoryFs(ROOT, life.before)
+    life.open(recovered).close()
+    (copy,) = contents(recovered).keys() - before.keys()
+    fs = MemoryFs(ROOT, life.before)
+    with pytest.raises(DiskFullError, match="nothing was cut"):
+        life.open(FailingFs(fs, Fault(1, errno.ENOSPC, kinds=WRITES, suffix=copy))).close()
+    assert contents(fs) == before
+    life.open(fs).close()
+    assert contents(fs) == contents(recovered)

@@ -79,6 +79,35 @@ def _fork(path: Path, durability: str, forks: int, seconds: float, tried: Tried)
     tried("reads", int(said.split()[-1]))
 
 
+KILLED_BESIDE_ITS_CHILD = """
+import os, signal, sys
+import kstore
+log = kstore.Log(sys.argv[1])
+log.append(b"x")
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+signal.pause()
+"""
+
+
+@pytest.mark.promise("fork")
+def test_a_child_that_outlives_its_killed_parent_holds_no_lock(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_BESIDE_ITS_CHILD, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "forked\n"
+        with pytest.raises(LockedError):
+            Log(tmp_path / "log")
+        parent.kill()
+        parent.wait()
+        with Log(tmp_path / "log") as log:  # the child still reads its input
+            assert [record.value for record in log.read()] == [b"x"]
+        parent.stdin.close()
+
+
 @pytest.mark.promise("fork")
 @pytest.mark.parametrize("durability", ["sync", "interval", "os"])
 @pytest.mark.sampled(1)

@@ -299,15 +299,15 @@ MUTANTS = (
     Mutant(
         "what recovery sets aside is not on disk when the cut is",
         "kstore/engine/recovery.py",
-        "            target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)\n        target.fsync()\n",
-        "            target.write_all([source.pread(min(COPY_BYTES, stop - at), at)], at - position)\n",
+        "at - position)\n        target.fsync()\n",
+        "at - position)\n",
         CUT_COPIES,
     ),
     Mutant(
         "without space for a copy the cut is made all the same",
         "kstore/engine/recovery.py",
-        "        raise DiskFullError(\n            error.errno, f\"no room",
-        "        return path\n        raise DiskFullError(\n            error.errno, f\"no room",
+        '        raise DiskFullError(\n            error.errno, f"no room',
+        '        return path\n        raise DiskFullError(\n            error.errno, f"no room',
         CUT_COPIES,
     ),
     Mutant(
@@ -336,13 +336,6 @@ MUTANTS = (
         "kstore/producer/background.py",
         "    util.Finalize(None, _deliver_after_the_threads, exitpriority=0)\n",
         "",
-        PROGRAM_ENDS,
-    ),
-    Mutant(
-        "a forked child delivers its parent's records too",
-        "kstore/producer/background.py",
-        "    _running.clear()\n    _has_finalizer = False",
-        "    _has_finalizer = False",
         PROGRAM_ENDS,
     ),
     # --- compaction ---------------------------------------------------------------------------------------------------
