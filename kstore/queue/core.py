@@ -242,6 +242,7 @@ class QueueCore:
     def put_one(self, item: bytes) -> int:
         """Puts an item without a delay, a key or headers; returns its offset. Takes the lock. Raises: as
         ``Log.append``."""
+        self.lock.refuse_inside()  # it is needed once the item is in the log
         offset, time_ms = self._appends.append_single(item, None) or self.items.append_many((item,))[:3:2]
         with self.lock:
             self.hand_over(offset, time_ms, None, (item,))

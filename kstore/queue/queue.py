@@ -131,6 +131,7 @@ class Queue:
         Raises: ConfigError for more than ``maxsize`` items, and as ``put``.
         """
         core = self._core
+        core.lock.refuse_inside()
         items, keys, _, headers = as_columns(items, keys, None, headers)
         count = len(items)
         now_ms = core.clock.now_ms()

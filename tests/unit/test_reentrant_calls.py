@@ -17,6 +17,7 @@ from kstore.engine._group import GroupCommit, Pending
 from kstore.errors import BufferExhaustedError, ReentrantCallError
 from kstore.files._locks import OwnedLock, Presence
 from kstore.log import writer_of
+from kstore.queue.queue import core_of
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
 from tests.producer_helpers import Gathering, values_of
@@ -176,6 +177,25 @@ def test_a_queue_refuses_a_put_inside_its_own(tmp_path: Path) -> None:
         assert queue.get(block=False).value == b"outer"
 
 
+PUTS: dict[str, Callable[[kstore.Queue], object]] = {
+    "put": lambda queue: queue.put(b"inner"),
+    "put with a delay": lambda queue: queue.put(b"inner", delay=1),
+    "put_many": lambda queue: queue.put_many([b"inner"] * 2),
+}
+
+
+@pytest.mark.parametrize("name", PUTS)
+def test_a_put_inside_another_call_of_the_queue_is_refused_before_the_item_is_in_the_log(
+    tmp_path: Path, name: str
+) -> None:
+    with kstore.open(tmp_path) as store:
+        queue = store.queue("jobs")
+        with core_of(queue).lock, pytest.raises(ReentrantCallError):
+            PUTS[name](queue)
+        assert store.log("jobs").end_offset == 0
+        assert queue.put(b"outer") == 0
+
+
 # --- real programs ----------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -247,3 +267,74 @@ def test_a_program_whose_calls_are_interrupted_by_its_own_ends_with_every_record
     assert ran.returncode == 0, ran.stderr[-3000:]
     sent, appended, refused = map(int, ran.stdout.split())
     assert sent or appended or refused
+
+
+OF_A_STORE = """
+import faulthandler, gc, kstore, signal, sys
+faulthandler.dump_traceback_later(200, exit=True)
+store, count = kstore.open(sys.argv[1], durability=sys.argv[2]), int(sys.argv[4])
+for topic in "tuv":
+    store.topic(topic, partitions=2)
+producer = store.producer(transactional_id="x", linger_ms=0)
+queue, consumer, log = store.queue("jobs"), store.consumer("t", group="g"), store.log("v", 0)
+log.append(b"first")
+(batch,) = (bytes(one.data) for one in log.fetch(0).batches())
+done, refused = dict.fromkeys(["put", "append_batches", "commit", "describe"], 0), 0
+is_on, is_inside = True, False
+def inner(*_):
+    global is_inside, refused
+    if is_inside or not is_on: return
+    is_inside = True
+    for name, call in (
+        ("put", lambda: queue.put(b"inner")),
+        ("append_batches", lambda: log.append_batches(batch)),
+        ("commit", consumer.commit),
+        ("describe", lambda: store.describe_topic("t")),
+    ):
+        try: call(); done[name] += 1
+        except kstore.ReentrantCallError: refused += 1
+    is_inside = False
+class Finalized:
+    def __init__(self): self.me = self
+    def __del__(self): inner()
+Garbage = object
+if sys.argv[3] == "signals":
+    signal.signal(signal.SIGALRM, inner); signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+else:
+    gc.set_threshold(1); Garbage = Finalized
+for number in range(count):
+    with producer.transaction():
+        for topic in "tu":
+            producer.send(topic, b"%d" % number, partition=number % 2); Garbage()
+    queue.put(b"outer"); Garbage()
+    job = queue.get(); Garbage()
+    job.ack()
+    consumer.poll(); Garbage()
+    consumer.commit()
+    log.append_batches(batch)
+signal.setitimer(signal.ITIMER_REAL, 0)
+Garbage = object; gc.collect(); is_on = False
+for topic in "tu":
+    logs = [store.log(topic, partition) for partition in range(2)]
+    values = [int(one.value) for each in logs for one in each.read(isolation_level="read_committed")]
+    assert sorted(values) == list(range(count)), topic
+assert queue.qsize() == done["put"], (queue.qsize(), done)
+assert log.end_offset == 1 + count + done["append_batches"], (log.end_offset, done)
+producer.close(); consumer.close(); store.close()
+print(sum(done.values()), refused)
+"""
+
+
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.parametrize("way", ["signals", "finalizers"])
+@pytest.mark.sampled(1, keep=("signals-os",))
+@pytest.mark.promise("reentrant")
+def test_transactions_queues_and_groups_whose_calls_are_interrupted_by_others_end_whole(
+    tmp_path: Path, way: str, durability: str, tried: Callable[[str, int], None]
+) -> None:
+    command = [sys.executable, "-c", OF_A_STORE, str(tmp_path / "store"), durability, way, "100"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    done, _ = map(int, ran.stdout.split())
+    assert done > 10
+    tried("faults", done)
