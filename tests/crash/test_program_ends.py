@@ -401,3 +401,63 @@ def test_a_parent_s_delivery_fails_in_a_forked_child_also_without_its_producer(t
     """
     done = run(tmp_path, code, head=f"{HEAD}\nSECONDS = {SECONDS_MAX}")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+# --- queues and groups ------------------------------------------------------------------------------------------------
+
+AT_WORK = """
+import kstore, os, signal, sys
+store = kstore.open(WHERE, durability=sys.argv[1], shared=sys.argv[2] == "shared")
+queue = store.queue("jobs")
+for number in range(20):
+    queue.put(b"%d" % number)
+for _ in range(10):
+    queue.get().ack()
+queue.get().nack()
+for job in queue.get_many(3):
+    job.ack()
+if sys.argv[2] == "alone":
+    store.topic("t", partitions=1)
+    with store.producer() as producer:
+        for number in range(20):
+            producer.send("t", b"%d" % number)
+    consumer = store.consumer("t", group="g")
+    for _ in range(3):
+        consumer.poll(max_records=3)
+    consumer.commit()
+"""
+ENDS = {
+    "the last line": "",
+    "sys.exit": "sys.exit()",
+    "an exception": "raise ValueError",
+    "os._exit": "os._exit(0)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.promise("program ends")
+@pytest.mark.sampled(2, keep=("SIGKILL-alone-os",))
+@pytest.mark.parametrize("durability", ["sync", "interval", "os"])
+@pytest.mark.parametrize("sharing", ["alone", "shared"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_what_was_put_acked_and_committed_stays_however_the_program_ends(
+    end: str, sharing: str, durability: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"WHERE = {str(tmp_path / 'store')!r}\n{AT_WORK}\n{end}\n", encoding="utf-8")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), durability, sharing],
+        env={**os.environ, "PYTHONPATH": str(Path(kstore.__file__).parents[1])},
+        stderr=subprocess.DEVNULL,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    with kstore.open(tmp_path / "store") as store:
+        queue = store.queue("jobs")
+        waiting = [job.value for job in queue.get_many(100, block=False)]
+        assert waiting == [b"%d" % number for number in range(13, 20)]
+        if sharing == "alone":
+            with store.consumer("t", group="g") as consumer:
+                (records,) = consumer.poll(max_records=100).values()
+            assert [record.offset for record in records] == list(range(9, 20))
