@@ -56,6 +56,7 @@ def url_of(at: Location) -> str:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(0, keep=("hdfs",))
 def test_a_broker_s_logs_are_the_same_rows_there_as_here(spark: SparkSession, at: Location) -> None:
     source = put_broker_s(at)
     levels: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -69,6 +70,7 @@ def test_a_broker_s_logs_are_the_same_rows_there_as_here(spark: SparkSession, at
     assert rows_of(frame.where("topic = 'rolled' and offset >= 50 and offset < 90")) == kept
 
 
+@pytest.mark.long
 def test_storage_options_reach_the_tasks(spark: SparkSession, dfs: Dfs) -> None:
     at = open_remote(f"{dfs.webhdfs}/options")
     source = put_broker_s(at)
@@ -77,6 +79,7 @@ def test_storage_options_reach_the_tasks(spark: SparkSession, dfs: Dfs) -> None:
     assert rows_of(frame) == rows_here(source, "read_committed")
 
 
+@pytest.mark.sampled(0, keep=("hdfs",))
 def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> None:
     with pytest.raises(Exception, match=r"LogNotFoundError.*nowhere"):
         load(spark, at / "nowhere").count()
@@ -85,6 +88,7 @@ def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> N
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(0, keep=("hdfs",))
 def test_a_stream_goes_on_with_what_came_since(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     def run() -> list[int]:
         query = (
@@ -111,6 +115,7 @@ def test_a_stream_goes_on_with_what_came_since(spark: SparkSession, at: Location
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(0, keep=("hdfs",))
 def test_verify_passes_what_is_whole_and_finds_what_is_not(spark: SparkSession, at: Location) -> None:
     from kstore.spark.jobs.verify import verify
 
@@ -131,6 +136,7 @@ def test_verify_passes_what_is_whole_and_finds_what_is_not(spark: SparkSession, 
     assert all(segment.name in row.path and "lz4-0" in row.log for row in report)
 
 
+@pytest.mark.sampled(0, keep=("hdfs",))
 def test_export_writes_each_record_once_there(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     from kstore.spark.jobs.export import export
 
