@@ -29,6 +29,7 @@ PROMISES = {
     "damage above": "a damaged batch above it is cut only if nothing whole follows, or after a restart without syncs",
     "set aside": "what is cut and held a whole batch is set aside and reported; without space nothing is cut",
     "rebuilt": "an index, checkpoint or snapshot that is lost or damaged is rebuilt; never a reason to delete data",
+    "lost state": "kstore.state is lost: offsets that other files show are never used again, durable ones are reported",
     "disk full": "disk full, quota, file size limit: the append fails whole, the log works again when there is space",
     "sync fails": "after a failed sync the log is poisoned: reads up to the durable end, never a second sync",
     "unclean open": "an open after any unclean end syncs, drops the cache, reads again and checks every CRC",

@@ -30,7 +30,6 @@ from kstore.rules.evidence import (
     Trace,
     epochs_trace,
     index_end,
-    is_trimmed,
     judge,
     recovery_point_trace,
     snapshot_trace,
@@ -44,9 +43,9 @@ from kstore.types import OFFSET_MAX
 __all__ = ["find_evidence", "keep_copies"]
 
 READERS = (
-    (INDEX_SUFFIX, index_end, 8),
-    (TIME_INDEX_SUFFIX, time_index_end, 12),
-    (TXN_INDEX_SUFFIX, transaction_index_end, 34),
+    (INDEX_SUFFIX, index_end),
+    (TIME_INDEX_SUFFIX, time_index_end),
+    (TXN_INDEX_SUFFIX, transaction_index_end),
 )
 
 
@@ -73,9 +72,9 @@ def find_evidence(
 
 
 def _segment_traces(context: SegmentContext, segment: LogSegment, stop: int | None) -> SegmentTraces:
-    traces, trimmed = [], False
+    traces = []
     base_offset = segment.base_offset
-    for suffix, end_of, entry_size in READERS:
+    for suffix, end_of in READERS:
         try:
             data = read_file(context.fs, segment.files.path_text(suffix))
         except StorageError:
@@ -83,10 +82,9 @@ def _segment_traces(context: SegmentContext, segment: LogSegment, stop: int | No
         end = end_of(base_offset, data)
         if end is not None:
             traces.append(Trace(end, f"an entry of {segment_name(base_offset, suffix)}"))
-            trimmed = trimmed or is_trimmed(data, entry_size)
     size = segment.size
     end = segment_end(segment, size, offset_stop=OFFSET_MAX if stop is None else stop).offset
-    return SegmentTraces(base_offset, stop, size, end, traces, trimmed)
+    return SegmentTraces(base_offset, stop, end, traces)
 
 
 def _snapshot_trace(context: SegmentContext, offset: int, bases: Sequence[int]) -> Trace | None:
@@ -106,7 +104,7 @@ def keep_copies(
     nothing has been changed.
     """
     damaged = {base for _, _, base, _ in evidence.holes} | {bases[-1]}
-    names = [segment_name(base, suffix) for base in sorted(damaged) for suffix, _, _ in READERS]
+    names = [segment_name(base, suffix) for base in sorted(damaged) for suffix, _ in READERS]
     names += [segment_name(offset, SNAPSHOT_SUFFIX) for offset in snapshots if offset > bases[-1]]
     kept = []
     for name in names:

@@ -150,15 +150,18 @@ def _with_evidence(loaded: Loaded, decision: Decision, evidence: Evidence) -> De
             fenced.append(CorruptRange(*part, segment.size, reason, str(segment.path(LOG_SUFFIX))))
             lost.append(part)
     decision = decision._replace(fenced=sorted(fenced), lost=lost)
-    if evidence.end <= max(decision.end_offset, loaded.start_offset):
+    # The batches may end below the base of an empty last segment.
+    first, last = max(min(decision.end_offset, evidence.log_end), loaded.start_offset), evidence.end - 1
+    if first > last:
         return decision
-    first, last = max(decision.end_offset, loaded.start_offset), evidence.end - 1
     segment = loaded.segments.last
     reason = f"{evidence.sign} shows that these offsets were used, and nothing that they were ever synced"
-    loaded.report.skipped.append(CorruptRange(first, last, segment.size, reason, str(segment.path(LOG_SUFFIX))))
-    # Readers pass over them, as over a loss that was accepted: no promise covers them.
-    loaded.losses = loaded.losses.with_accepted(first, last)
-    return decision._replace(lost=[*lost, (first, last)], end_offset=evidence.end, seal=True)
+    for part in holes(first, last, joined((gone.first, gone.last) for gone in fenced)):
+        loaded.report.skipped.append(CorruptRange(*part, segment.size, reason, str(segment.path(LOG_SUFFIX))))
+        # Readers pass over them, as over a loss that was accepted: no promise covers them.
+        loaded.losses = loaded.losses.with_accepted(*part)
+        lost.append(part)
+    return decision._replace(lost=lost, end_offset=max(evidence.end, decision.end_offset), seal=True)
 
 
 def _scan(

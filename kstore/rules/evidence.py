@@ -11,9 +11,10 @@ as far. Believed is:
 
 A *proof* was written after a sync of the records that it speaks of: what is missing below it was durable, so the disk
 has lost it. These are: the recovery point; the indexes of a sealed segment; a snapshot at which no segment begins,
-which a clean close wrote; the trimmed index of the last segment if its ``.log`` is empty, since only a close trims it.
-Above a known recovery point a snapshot is no proof: a clean close would have stored a later point. Everything else
-tells only that the offsets were used: they are not used again.
+which a clean close wrote. Above a known recovery point a snapshot is no proof: a clean close would have stored a later
+point. Everything else tells only that the offsets were used: they are not used again. An index of the last segment is
+no proof, though it may be trimmed: a roll trims it too, and nothing need be on disk then. Nor are the indexes of the
+segment before the last one if that has no batch: the power may have been cut at the roll.
 
 Nothing may claim an offset more than 2^31 above the base of the last segment, which no record of it can have. So
 garbage never uses up the space of offsets.
@@ -37,7 +38,6 @@ __all__ = [
     "Trace",
     "epochs_trace",
     "index_end",
-    "is_trimmed",
     "judge",
     "recovery_point_trace",
     "snapshot_trace",
@@ -69,10 +69,8 @@ class SegmentTraces(NamedTuple):
 
     base_offset: int
     stop: int | None
-    log_size: int
     next_offset: int
     traces: Sequence[Trace]
-    is_trimmed: bool = False
 
 
 class Evidence(NamedTuple):
@@ -112,6 +110,7 @@ def judge(
     """Weighs what was found of ``segments``, all of a log, in order, and ``log_traces``, of the files that belong to
     none of them. Ends at or below that of the batches prove nothing that is missing, and are left out."""
     last = segments[-1]
+    end_known = max(last.next_offset, last.base_offset)
     found: list[Trace] = []
     holes = []
     for segment in segments[:-1]:
@@ -119,16 +118,19 @@ def judge(
         ends = [trace for trace in segment.traces if segment.next_offset < trace.end <= segment.stop]
         if ends:
             latest = max(ends)
+            is_at_roll = segment is segments[-2] and last.next_offset <= last.base_offset
+            if is_at_roll and (recovery_point is None or recovery_point <= segment.next_offset):
+                end_known = segment.next_offset
+                found.append(Trace(last.base_offset, latest.what))
+                continue
             # The segment held what its index names. It is damaged, so no gap before the next one is believed either.
             holes.append((segment.next_offset, segment.stop - 1, segment.base_offset, latest.what))
             found.append(Trace(segment.stop, latest.what, True))
-    closed = last.is_trimmed and not last.log_size
-    found += [trace._replace(is_proof=closed) for trace in last.traces]
+    found += last.traces
     for trace in log_traces:
         is_late = recovery_point is not None and trace.end > recovery_point
         found.append(trace._replace(is_proof=trace.is_proof and not is_late))
     limit = last.base_offset + SPAN_MAX
-    end_known = max(last.next_offset, last.base_offset)
     believed = [trace for trace in found if end_known < trace.end <= limit]
     # A hole in the middle is proven, wherever the log ends.
     proofs = [trace for trace in found if trace.is_proof and trace.end <= limit and (holes or trace.end > end_known)]
@@ -154,11 +156,6 @@ def epochs_trace(entries: Sequence[tuple[int, int]]) -> list[Trace]:
         return []
     epoch, start = entries[-1]
     return [Trace(start, f"leader epoch {epoch}, which begins at offset {start}")]
-
-
-def is_trimmed(data: bytes, entry_size: int) -> bool:
-    """Whether an index has entries and no room for more: it was sealed or closed."""
-    return bool(data) and len(data) % entry_size == 0 and any(data[-entry_size:])
 
 
 def index_end(base_offset: int, data: bytes) -> int | None:

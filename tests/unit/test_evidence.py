@@ -13,7 +13,6 @@ from kstore.rules.evidence import (
     Trace,
     epochs_trace,
     index_end,
-    is_trimmed,
     judge,
     recovery_point_trace,
     snapshot_trace,
@@ -34,8 +33,8 @@ def aborted(*entries: tuple[int, int, int, int]) -> bytes:
     return b"".join(struct.pack(">hqqqq", 0, *entry) for entry in entries)
 
 
-def last(next_offset: int, *traces: Trace, base: int = 0, size: int = 1, trimmed: bool = False) -> SegmentTraces:
-    return SegmentTraces(base, None, size, next_offset, traces, trimmed)
+def last(next_offset: int, *traces: Trace, base: int = 0) -> SegmentTraces:
+    return SegmentTraces(base, None, next_offset, traces)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +102,6 @@ def test_random_bytes_never_claim_more_than_a_segment_can_hold() -> None:
             assert end is None or 1000 < end <= 1000 + SPAN_MAX
 
 
-def test_room_after_the_entries_shows_that_an_index_was_not_closed() -> None:
-    assert is_trimmed(index((10, 4096)), 8)
-    assert not is_trimmed(index((10, 4096)) + bytes(8), 8)
-    assert not is_trimmed(b"", 8)
-
-
 def test_a_snapshot_that_names_an_offset_above_its_own_is_not_believed() -> None:
     assert snapshot_trace(10, [9, -1], [0]) == Trace(10, "the producer snapshot of offset 10", True)
     assert snapshot_trace(10, [10], [0]) is None
@@ -154,23 +147,32 @@ def test_a_recovery_point_proves_what_lies_below_it() -> None:
     assert recovery_point_trace(None) == []
 
 
-@pytest.mark.parametrize(("size", "trimmed", "is_loss"), [(0, True, True), (0, False, False), (9, True, False)])
-def test_the_index_of_the_last_segment_is_a_proof_only_if_it_was_closed_and_the_log_is_empty(
-    size: int, trimmed: bool, is_loss: bool
+def test_the_index_of_the_last_segment_tells_only_that_offsets_were_used() -> None:
+    found = judge([last(0, Trace(40, "an index"))], [])
+    assert (found.is_loss, found.end, found.untold) == (False, 40, ((0, 39),))
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "next_offset", "is_loss"), [(None, 50, False), (20, 50, False), (21, 50, True), (None, 51, True)]
+)
+def test_a_power_cut_at_a_roll_loses_the_tail_of_the_segment_before(
+    recovery_point: int | None, next_offset: int, is_loss: bool
 ) -> None:
-    found = judge([last(0, Trace(40, "an index"), size=size, trimmed=trimmed)], [])
-    assert (found.is_loss, found.end) == (is_loss, 40)
+    segments = [SegmentTraces(0, 50, 20, [Trace(45, "an index")]), last(next_offset, base=50)]
+    found = judge(segments, recovery_point_trace(recovery_point), recovery_point=recovery_point)
+    assert (found.is_loss, found.missing) == (is_loss, ((20, 49),))
+    assert found.untold == (() if is_loss else ((20, 49),))
 
 
 def test_a_sealed_segment_that_ends_before_its_index_has_lost_the_rest() -> None:
-    sealed = SegmentTraces(0, 50, 10, 20, [Trace(45, "an index")])
+    sealed = SegmentTraces(0, 50, 20, [Trace(45, "an index")])
     found = judge([sealed, last(60, base=50)], [])
     assert found.holes == ((20, 49, 0, "an index"),)
     assert (found.proven_end, found.missing, found.untold) == (50, ((20, 49),), ())
 
 
 def test_a_gap_before_a_segment_is_no_loss_if_no_index_reaches_into_it() -> None:
-    sealed = SegmentTraces(0, 50, 10, 20, [Trace(20, "an index")])
+    sealed = SegmentTraces(0, 50, 20, [Trace(20, "an index")])
     found = judge([sealed, last(60, base=50)], [])
     assert (found.holes, found.missing) == ((), ())
 
