@@ -207,6 +207,7 @@ class BatchOpener:
     is_paused: bool
     is_transactional: bool
     opened_count: int
+    queue_peak: int
     sleeps_until: float
     patience: float
     stale: set[str]
@@ -220,6 +221,7 @@ class BatchOpener:
         *,
         linger: float,
         is_system_clock: bool,
+        queues_max: int,
     ) -> None: ...
     def end_hurry(self, who: object) -> None: ...
     def ready_in(self, queue: PartitionQueue, now: float) -> float: ...

@@ -26,6 +26,10 @@ cdef class BatchOpener:
     cdef readonly set hurries
     # The names of topics that must be looked up again.
     cdef public set stale
+    # The most queues that had batches lately. If there are more than ``queues_max``, now or lately, ``slow_path``
+    # decides how large a batch is.
+    cdef public Py_ssize_t queue_peak
+    cdef Py_ssize_t queues_max
     # Whether times are the machine's.
     cdef bint is_system_clock
 
@@ -35,12 +39,15 @@ cdef class BatchOpener:
         self.stale = set()
         self.hurries = set()
 
-    def _use(self, Account account not None, failures, hurry, *, double linger, bint is_system_clock):
+    def _use(
+        self, Account account not None, failures, hurry, *, double linger, bint is_system_clock, Py_ssize_t queues_max
+    ):
         self.account = account
         self.failures = failures
         self.hurry = hurry
         self.linger = linger
         self.is_system_clock = is_system_clock
+        self.queues_max = queues_max
 
     cdef bint opens(self, TopicQueues topic, PartitionQueue queue) except -1:
         """Whether a batch of ``queue`` may be opened. Runs no Python code."""
@@ -73,6 +80,8 @@ cdef class BatchOpener:
             not self.is_system_clock
             or not topic.is_plain
             or record_size > size
+            or len(self.active) > self.queues_max
+            or self.queue_peak > self.queues_max
             or (is_sticky and topic.partition_count > 1 and topic.sticky_bytes >= size)
             or not self.opens(topic, queue)
         ):

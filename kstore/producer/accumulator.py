@@ -52,6 +52,12 @@ VARINT_BYTES_MAX: Final = 5
 RETRY_JITTER: Final = 0.2
 # Records of one call may share a batch this many times the size of others: no thread waits for it to fill.
 RUN_BATCHES: Final = 8
+# Batches are of their full size with up to this many queues, whatever memory there is.
+MANY_QUEUES_MIN: Final = 16
+# So long they are expected to be as many as they were.
+PEAK_SECONDS: Final = 60.0
+# What the batch of one of very many queues may always take.
+SHARE_BYTES_MIN: Final = 2048
 # Records of finalizers and signal handlers that wait until the call that they came into goes on.
 ASIDE_MAX: Final = 1000
 # A write that takes less costs the sending thread no more than waiting for the interpreter's lock.
@@ -174,14 +180,25 @@ class RecordAccumulator(BatchOpener):
         # Batches of one record each, with their queues, which could not be put into these: see ``_set_aside``.
         self._aside: deque[tuple[Queue, ProducerBatch]] = deque()
         linger = config.linger_ms / 1000
-        self._use(pool.account, failures, hurry, linger=linger, is_system_clock=isinstance(clock, SystemClock))
+        self._batch_size = max(config.batch_size, 1)
+        # With more queues than this, a batch of each would take over half of the memory.
+        self._many = max(MANY_QUEUES_MIN, pool.total_bytes // (2 * self._batch_size))
+        # When about as many queues as ``queue_peak`` last had batches; monotonic, seconds.
+        self._peak_seen = 0.0
+        self._use(
+            pool.account,
+            failures,
+            hurry,
+            linger=linger,
+            is_system_clock=isinstance(clock, SystemClock),
+            queues_max=self._many,
+        )
         self.ratios: CompressionRatios = CompressionRatios()
         self._config = config
         self._clock = clock
         self._hurry = hurry
         self._failures = failures
         self._timeout = config.delivery_timeout_ms / 1000
-        self._batch_size = max(config.batch_size, 1)
         self.run_bytes_max: int = min(
             self._batch_size * RUN_BATCHES, config.max_request_size, self.pool.total_bytes // RUN_BATCHES
         )
@@ -403,14 +420,32 @@ class RecordAccumulator(BatchOpener):
         return delivery
 
     def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
-        """The size of a new batch before compression, bytes: large enough to compress to about ``batch_size``."""
+        """The size of a new batch before compression, bytes: large enough to compress to about ``batch_size``.
+
+        It is smaller while very many queues have batches. Otherwise these would take all the memory before they are
+        full, and each send would write another queue's batch to get some.
+        """
         size = self._batch_size
+        if max(len(self.active), self.queue_peak) > self._many:
+            pool = self.pool
+            # While it is not known yet how many there will be, each takes a small part of what is left.
+            share = min(pool.total_bytes // (2 * self._expected_queues()), pool.available // (2 * self._many))
+            size = min(size, max(share, SHARE_BYTES_MIN))
         if topic.codec != "none":
             ratio = self.ratios.estimate(topic.name, topic.codec)
-            size = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
-            size = min(max(size, self._batch_size), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
+            compressible = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
+            size = min(max(size, compressible), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
         # The compiled send checks only for space: a second record that is too large must not find any.
         return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
+
+    def _expected_queues(self) -> int:
+        """How many queues may have batches soon: the most that had some in the last PEAK_SECONDS."""
+        count, now = len(self.active), self._clock.monotonic()
+        if count >= self.queue_peak or now - self._peak_seen > PEAK_SECONDS:
+            self.queue_peak = count
+        if count * 2 >= self.queue_peak:
+            self._peak_seen = now
+        return max(self.queue_peak, 1)
 
     def _switches(self, topic: Topic) -> bool:
         """Whether the next records without a key go to another partition: after a batch's worth of records, and more
