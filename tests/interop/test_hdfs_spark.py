@@ -88,7 +88,7 @@ def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> N
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(0, keep=("hdfs",))
+@pytest.mark.long
 def test_a_stream_goes_on_with_what_came_since(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     def run() -> list[int]:
         query = (
@@ -136,7 +136,7 @@ def test_verify_passes_what_is_whole_and_finds_what_is_not(spark: SparkSession, 
     assert all(segment.name in row.path and "lz4-0" in row.log for row in report)
 
 
-@pytest.mark.sampled(0, keep=("hdfs",))
+@pytest.mark.long
 def test_export_writes_each_record_once_there(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     from kstore.spark.jobs.export import export
 
@@ -151,6 +151,7 @@ def test_export_writes_each_record_once_there(spark: SparkSession, at: Location,
     assert rows_of(frame) == wanted
 
 
+@pytest.mark.long
 def test_an_export_on_hdfs_is_a_table_for_spark(spark: SparkSession, dfs: Dfs) -> None:
     from kstore.spark.jobs.export import export
 
