@@ -321,9 +321,12 @@ class Consumer:
     def lag(self) -> dict[TopicPartition, int]:
         """The number of unread offsets in each of its partitions. Raises: as ``position``."""
         with self._use.alone():
+            ready, readers = self._reading.ready(), self._reading.readers
+            if len(ready) == len(readers) and self._waiter.is_quiet(ready):
+                return dict.fromkeys(readers, 0)
             return {
                 owner: max(reader.end_offset() - self._positions.of(reader), 0)
-                for owner, reader in list(self._reading.readers.items())
+                for owner, reader in list(readers.items())
             }
 
     def beginning_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:

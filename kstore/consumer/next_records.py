@@ -89,10 +89,13 @@ class NextRecords:
         """The result of ``look``, once it finds something; None after ``timeout`` seconds."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         self._positions.recall()
-        may_find = True
+        may_find: bool | None = None
         while True:
             self.tick()
             try:
+                if may_find is None:
+                    # A caller that polls without waiting must not look at a thousand logs each time.
+                    may_find = not self._waiter.is_quiet(self._reading.ready())
                 found = look() if may_find else None
             except ClosedError:
                 # A topic was deleted after the tick: the next one handles that.
@@ -103,6 +106,8 @@ class NextRecords:
                 return found
             rest = WAIT_SECONDS_MAX if deadline is None else deadline - self._clock.monotonic()
             if rest <= 0:
+                if may_find:
+                    self._waiter.settle(self._reading.ready())
                 return None
             may_find = self._waiter.wait(self._reading.ready(), min(rest, self.wait_seconds))
 

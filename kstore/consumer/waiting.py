@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
 from kstore.engine.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.engine.writer import LogWriter
+from kstore.errors import KstoreError
 from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log, reads_of, writer_of
@@ -30,9 +31,13 @@ class LogWaiter:
         self._heard: dict[Log, tuple[LogWriter | None, DirectoryWatch | None]] = {}
         # Whether each of them signals its growth: False after ``listen`` was interrupted.
         self._is_whole = True
-        # The logs that had no records at the last look; until ``_quiet_until``, or a signal, none are expected.
+        # The logs that had no records at the last look, and where their readers were; until ``_quiet_until``, or a
+        # signal, none are expected.
         self._quiet: list[PartitionReader] | None = None
+        self._quiet_at: list[int | None] = []
         self._quiet_until = 0.0
+        # Whether the writers of all of them are in this process, so that none can grow without a signal.
+        self._hears_all = False
 
     def wake(self) -> None:
         """Ends the wait, or the next one."""
@@ -59,6 +64,7 @@ class LogWaiter:
             self._heard[log] = writer, DirectoryWatch(log.path.absolute(), self._event) if is_foreign else None
             if writer is not None:
                 writer.watch_growth(self.wake)
+        self._hears_all = all(watch is None for _, watch in self._heard.values())
         self._is_whole = True
 
     def wait(self, readers: Iterable[PartitionReader], seconds: float) -> bool:
@@ -83,12 +89,44 @@ class LogWaiter:
             is_notified = is_notified and not self._is_lagging()
             now = self._clock.monotonic()
             if is_notified:
-                self._quiet, self._quiet_until = wanted, now + NOTIFIED_POLL_SECONDS
+                self._note_quiet(wanted, now)
             if deadline <= now:
                 return False
             longest = NOTIFIED_POLL_SECONDS if is_notified else pause
             pause = min(pause * 2, POLL_SECONDS_MAX)
             self._event.wait(min(deadline - now, longest))
+
+    def is_quiet(self, readers: Sequence[PartitionReader]) -> bool:
+        """Whether a look at ``readers``, those of all its logs that may be read, would find nothing: none had anything
+        at the last look, none has moved since, and no writer has signalled."""
+        return (
+            self._quiet is not None
+            and self._hears_all
+            and self._is_whole
+            and not (self._is_woken or self._event.is_set())
+            and self._clock.monotonic() < self._quiet_until
+            and readers == self._quiet
+            and [reader.position for reader in readers] == self._quiet_at
+        )
+
+    def settle(self, readers: Sequence[PartitionReader]) -> None:
+        """Looks once more, and notes if none of ``readers`` has anything to read, for ``is_quiet``."""
+        self._quiet = None
+        if not self._hears_all or not self._is_whole:
+            return
+        # The following look covers everything that was signalled before.
+        self._event.clear()
+        self._is_woken = False
+        try:
+            has_more = any(reader.has_more() for reader in readers)
+        except KstoreError:
+            return  # the next look reports it
+        if not (has_more or self._is_woken):
+            self._note_quiet(list(readers), self._clock.monotonic())
+
+    def _note_quiet(self, readers: list[PartitionReader], now: float) -> None:
+        self._quiet_at = [reader.position for reader in readers]
+        self._quiet, self._quiet_until = readers, now + NOTIFIED_POLL_SECONDS
 
     def _arm(self) -> bool:
         """Arms the signals for writes of other processes; False if that is impossible for at least one log."""
