@@ -16,7 +16,7 @@ from tools.interop.dfs import USER, Dfs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 Row = tuple[Any, ...]
 
@@ -56,7 +56,6 @@ def url_of(at: Location) -> str:
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(0, keep=("hdfs",))
 def test_a_broker_s_logs_are_the_same_rows_there_as_here(spark: SparkSession, at: Location) -> None:
     source = put_broker_s(at)
     levels: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
@@ -70,7 +69,6 @@ def test_a_broker_s_logs_are_the_same_rows_there_as_here(spark: SparkSession, at
     assert rows_of(frame.where("topic = 'rolled' and offset >= 50 and offset < 90")) == kept
 
 
-@pytest.mark.long
 def test_storage_options_reach_the_tasks(spark: SparkSession, dfs: Dfs) -> None:
     at = open_remote(f"{dfs.webhdfs}/options")
     source = put_broker_s(at)
@@ -79,7 +77,6 @@ def test_storage_options_reach_the_tasks(spark: SparkSession, dfs: Dfs) -> None:
     assert rows_of(frame) == rows_here(source, "read_committed")
 
 
-@pytest.mark.sampled(0, keep=("hdfs",))
 def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> None:
     with pytest.raises(Exception, match=r"LogNotFoundError.*nowhere"):
         load(spark, at / "nowhere").count()
@@ -88,7 +85,6 @@ def test_a_missing_directory_is_reported(spark: SparkSession, at: Location) -> N
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_a_stream_goes_on_with_what_came_since(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     def run() -> list[int]:
         query = (
@@ -115,7 +111,6 @@ def test_a_stream_goes_on_with_what_came_since(spark: SparkSession, at: Location
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(0, keep=("hdfs",))
 def test_verify_passes_what_is_whole_and_finds_what_is_not(spark: SparkSession, at: Location) -> None:
     from kstore.spark.jobs.verify import verify
 
@@ -136,7 +131,6 @@ def test_verify_passes_what_is_whole_and_finds_what_is_not(spark: SparkSession, 
     assert all(segment.name in row.path and "lz4-0" in row.log for row in report)
 
 
-@pytest.mark.long
 def test_export_writes_each_record_once_there(spark: SparkSession, at: Location, tmp_path: Path) -> None:
     from kstore.spark.jobs.export import export
 
@@ -151,7 +145,6 @@ def test_export_writes_each_record_once_there(spark: SparkSession, at: Location,
     assert rows_of(frame) == wanted
 
 
-@pytest.mark.long
 def test_an_export_on_hdfs_is_a_table_for_spark(spark: SparkSession, dfs: Dfs) -> None:
     from kstore.spark.jobs.export import export
 

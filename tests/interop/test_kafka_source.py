@@ -15,7 +15,7 @@ from tools.interop import java
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 Options = dict[str, str]
 Rows = list[tuple[Any, ...]]
