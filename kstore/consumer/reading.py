@@ -157,7 +157,11 @@ class Reading:
 
     def ready(self) -> list[PartitionReader]:
         """The partitions that may be read now. Raises: NoOffsetError, StorageError."""
-        return [reader for reader in self.readers.values() if not reader.paused and self.begin(reader)]
+        return [
+            reader
+            for reader in self.readers.values()
+            if not reader.paused and (reader.position is not None or self.begin(reader))
+        ]
 
     def _turns(self) -> Iterator[PartitionReader]:
         """Each partition in turn, and again while some have more; one that had its turn comes last, also the next
