@@ -406,8 +406,8 @@ class KnownItems(Generic[LeaseT]):
             self.leases.end(lease)
         self.busy.discard(offset)
         self.waiting.discard(offset)
-        while copies := self._copies.get(offset):
-            copy = next(iter(copies))
+        copies = self._copies.get(offset, set())
+        for copy in tuple(copies):
             self.unconfirmed.pop(copy, None)
             if copy >= self.floor:
                 # Not ``finish``, which raises the floor: the call after an interrupt would take ``offset`` for done.
