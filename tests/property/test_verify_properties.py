@@ -133,7 +133,7 @@ def test_logs_and_their_damaged_copies(seed: int, tmp_path: Path) -> None:
         assert isinstance(found, LogVerification)
         assert found.is_sound
         for _ in range(DAMAGED_EACH):
-            shutil.copytree(path, tmp_path / "copy")
+            shutil.copytree(path, tmp_path / "copy", copy_function=shutil.copyfile)  # not read-only
             damage(tmp_path / "copy", generator)
             found = assert_alike(tmp_path / "copy")
             damages += isinstance(found, LogVerification) and len(found.damages)
@@ -148,7 +148,7 @@ def test_what_a_broker_wrote_and_damaged_copies_of_it(seed: int, tmp_path: Path)
     for path in [golden_root() / tree / name for tree in trees for name in golden_partitions(tree)][::ONE_IN]:
         assert_alike(path)
         for _ in range(COPIES_OF_BROKERS):
-            shutil.copytree(path, tmp_path / "copy")
+            shutil.copytree(path, tmp_path / "copy", copy_function=shutil.copyfile)  # not read-only
             damage(tmp_path / "copy", generator)
             assert_alike(tmp_path / "copy")
             shutil.rmtree(tmp_path / "copy")
