@@ -94,7 +94,8 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     decision = decide(findings, doubt)
     if decision.cut is not None:
         _cut(loaded, scanned, findings, decision)
-    decision = _with_evidence(loaded, decision, evidence)
+    batches_end = max((found.next_offset for found in findings if found.batch_count), default=first)
+    decision = _with_evidence(loaded, decision, evidence, batches_end)
     _take_losses(loaded, decision)
     report.corrupt.extend(lost for lost in decision.fenced if lost.last >= loaded.start_offset)
     _take_accepted(report, loaded.losses)
@@ -136,9 +137,10 @@ def _keep_evidence(loaded: Loaded, evidence: Evidence) -> None:
     loaded.end_offset, loaded.recovery_point, loaded.losses = before
 
 
-def _with_evidence(loaded: Loaded, decision: Decision, evidence: Evidence) -> Decision:
+def _with_evidence(loaded: Loaded, decision: Decision, evidence: Evidence, batches_end: int) -> Decision:
     """Adds to ``decision`` what ``evidence`` shows and the scan cannot know: lost ends of sealed segments, and offsets
-    that were used above everything that is known to have been durable."""
+    that were used above everything that is known to have been durable. ``batches_end``: where the scan's last whole
+    batch ends."""
     known = joined((gone.first, gone.last) for gone in decision.fenced)
     fenced, lost = list(decision.fenced), list(decision.lost)
     for first, last, base_offset, what in evidence.holes:
@@ -151,7 +153,8 @@ def _with_evidence(loaded: Loaded, decision: Decision, evidence: Evidence) -> De
             lost.append(part)
     decision = decision._replace(fenced=sorted(fenced), lost=lost)
     # The batches may end below the base of an empty last segment.
-    first, last = max(min(decision.end_offset, evidence.log_end), loaded.start_offset), evidence.end - 1
+    log_end = max(evidence.log_end, batches_end)
+    first, last = max(min(decision.end_offset, log_end), loaded.start_offset), evidence.end - 1
     if first > last:
         return decision
     segment = loaded.segments.last

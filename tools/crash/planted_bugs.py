@@ -285,7 +285,7 @@ MUTANTS = (
     Mutant(
         "offsets of which only other files know are assigned again",
         "kstore/engine/recovery.py",
-        "    decision = _with_evidence(loaded, decision, evidence)\n",
+        "    decision = _with_evidence(loaded, decision, evidence, batches_end)\n",
         "",
         EVIDENCE,
     ),
