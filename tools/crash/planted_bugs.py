@@ -601,6 +601,13 @@ MUTANTS = (
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
+        "a put inside another call of its thread puts an item and says that it did not",
+        "kstore/queue/core.py",
+        "        self.lock.refuse_inside()  # it is needed once the item is in the log\n",
+        "",
+        "tests/unit/test_reentrant_calls.py",
+    ),
+    Mutant(
         "an item that another process moves may be acked",
         "kstore/queue/state.py",
         "            and (claim is None or claim.owner == lease.owner)\n",
