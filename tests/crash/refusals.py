@@ -70,7 +70,7 @@ def _prepare() -> None:
 
 
 def _keep_code() -> None:
-    """Lets no code of a function inside another one, which is made anew with each call, be freed."""
+    """Keeps the code of nested functions alive. Each call of the outer function makes the inner one from it."""
     global _modules_seen
     if _modules_seen == len(sys.modules):
         return
