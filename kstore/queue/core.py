@@ -31,7 +31,7 @@ from kstore.queue.config import QueueConfig
 from kstore.queue.events import DONE
 from kstore.queue.items import Marks, marks_of
 from kstore.queue.job import Job, Leaser
-from kstore.queue.journal import Journal
+from kstore.queue.journal import Journal, done_values
 from kstore.queue.leasing import Leasing
 from kstore.queue.ledger import Ledger
 from kstore.queue.state import QueueState
@@ -306,7 +306,7 @@ class QueueCore:
         offsets = held_offsets(leases, jobs)
         if not offsets:
             return False
-        end = self.journal.append_done(DONE, offsets)
+        end = self.journal.append_all(done_values(DONE, offsets))
         try:
             end_all(leases, jobs)
             first, count = offsets[0], len(offsets)

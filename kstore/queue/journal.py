@@ -10,13 +10,13 @@ from kstore.engine.append import Appends
 from kstore.errors import CorruptFileError
 from kstore.log import Log, reads_of, writer_of
 from kstore.queue._jobs import encode_runs
-from kstore.queue.events import GAP, ROWS_MAX, Event, decode_events, encode_events
+from kstore.queue.events import ROWS_MAX, Event, decode_events, encode_events
 from kstore.queue.known import KnownItems
 from kstore.queue.leases import Lease
 from kstore.queue.snapshot import last_snapshot
 from kstore.types import CorruptRange
 
-__all__ = ["SEGMENT_BYTES", "Journal", "Replayed"]
+__all__ = ["SEGMENT_BYTES", "Journal", "Replayed", "done_values", "row_values"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,23 +58,12 @@ class Journal:
         single = appends.append_single(value, None)
         return (self.log.append(value) if single is None else single[0]) + 1
 
-    def append_done(self, kind: bytes, offsets: list[int], notes: bytes = b"") -> int:
-        """Appends that items are done, by events of ``kind``, and ``notes``. As ``append_rows``; ``offsets`` rise."""
-        values = encode_runs(kind, offsets, ROWS_MAX)
+    def append_all(self, values: Sequence[bytes]) -> int:
+        """``append`` of one record or more; of several a crash may leave only the first ones."""
         if len(values) == 1:
-            return self.append(values[0] + notes if notes else values[0])
-        return self._append_all(values, notes)
-
-    def append_rows(self, kind: bytes, rows: Sequence[tuple[int, ...]], notes: bytes = b"") -> int:
-        """Appends events of one kind; if they need several records, a crash may leave only the first of them."""
-        if len(rows) <= ROWS_MAX:
-            return self.append(encode_events(kind, rows) + notes)
-        values = [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
-        return self._append_all(values, notes)
-
-    def _append_all(self, values: Sequence[bytes], notes: bytes) -> int:
+            return self.append(values[0])
         self.size += sum(map(len, values))
-        return self.append_many([*values, notes] if notes else values)
+        return self.append_many(values)
 
     def append_many(self, values: Sequence[bytes]) -> int:
         """Appends records; a crash leaves a prefix of them."""
@@ -88,8 +77,22 @@ class Journal:
     def read(self, start: int) -> Iterator[tuple[int, list[Event] | None]]:
         """The events from ``start``: those of each record, with its offset; None for unreadable records, with the
         offset of the last of them. Raises: OffsetOutOfRangeError, StorageError."""
+        for offset, value in self._values(start):
+            events: list[Event] | None = None
+            if value is not None:
+                try:
+                    events = list(decode_events(value))
+                except CorruptFileError as error:
+                    self._skipped(offset, error)
+            yield offset, events
+
+    def _skipped(self, offset: int, error: CorruptFileError) -> None:
+        logger.warning("%s: the record at offset %d is skipped: %s", self.log.path, offset, error)
+
+    def _values(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes | None]]:
+        """The values of the records from ``start`` to below ``stop``; else as ``read``."""
         expected = start
-        for record in self.log.read(start, on_corrupt="yield"):
+        for record in self.log.read(start, stop, on_corrupt="yield"):
             if isinstance(record, CorruptRange):
                 logger.warning("%s: offsets %d to %d are damaged", self.log.path, record.first, record.last)
                 expected = record.last + 1
@@ -99,13 +102,7 @@ class Journal:
                 logger.warning("%s: offsets %d to %d are missing", self.log.path, expected, record.offset - 1)
                 yield record.offset - 1, None
             expected = record.offset + 1
-            try:
-                events = list(decode_events(record.value or b""))
-            except CorruptFileError as error:
-                logger.warning("%s: the record at offset %d is skipped: %s", self.log.path, record.offset, error)
-                yield record.offset, None
-            else:
-                yield record.offset, events
+            yield record.offset, record.value or b""
 
     def replay(self, state: KnownItems[LeaseT], start: int | None = None, stop: int | None = None) -> Replayed:
         """Adds the events from ``start`` to ``state``, or everything needed, from the last snapshot on.
@@ -121,14 +118,16 @@ class Journal:
                 state.restore(snapshot)
             # Records are removed only after a snapshot.
             is_damaged = found is None and end > 0
-        for offset, events in self.read(end):
-            if stop is not None and offset >= stop:
-                break
-            for kind, row in events or ():
-                state.apply(kind, row)
-                if kind == GAP:
-                    is_damaged = False  # the process that found it has recorded it
-            is_damaged |= events is None
+        for offset, value in self._values(end, stop):
+            is_readable = value is not None
+            if value is not None:
+                try:
+                    if state.apply_record(value):
+                        is_damaged = False  # the process that found the damage has recorded it
+                except CorruptFileError as error:
+                    self._skipped(offset, error)
+                    is_readable = False
+            is_damaged |= not is_readable
             end = offset + 1
         return Replayed(end, is_damaged)
 
@@ -140,3 +139,16 @@ class Journal:
         if found is not None and found[1] <= first_needed:
             self.flush()
             self.log.delete_records(first_needed)
+
+
+def done_values(kind: bytes, offsets: list[int], notes: bytes = b"") -> list[bytes]:
+    """The records that say, by events of ``kind``, that items are done, and ``notes``. ``offsets`` rise."""
+    values = encode_runs(kind, offsets, ROWS_MAX)
+    if not notes:
+        return values
+    return [values[0] + notes] if len(values) == 1 else [*values, notes]
+
+
+def row_values(kind: bytes, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
+    """The records with events of ``kind``."""
+    return [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]

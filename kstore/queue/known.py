@@ -23,6 +23,7 @@ from kstore.queue.events import (
     RETRY,
     SNAPSHOT,
     Event,
+    decode_events,
 )
 from kstore.queue.leases import Claim, Lease, Leases, Retry
 from kstore.queue.offsets import OffsetSet
@@ -112,6 +113,19 @@ class KnownItems(Generic[LeaseT]):
             self.cut_to(row[0])
         elif kind == GAP:
             self._count_copies(row[0])
+
+    def apply_record(self, value: bytes) -> bool:
+        """Applies the events of one record of the journal; returns whether a GAP is one of them. An interrupt may
+        leave some of them: to apply the record again does the rest.
+
+        Raises: CorruptFileError, and nothing is applied.
+        """
+        events = list(decode_events(value))
+        has_gap = False
+        for kind, row in events:
+            self.apply(kind, row)
+            has_gap |= kind == GAP
+        return has_gap
 
     def restore(self, events: Iterable[Event]) -> None:
         """Applies a whole snapshot to an empty or an older state."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from kstore.queue.events import DONE, MOVED, RETRY, encode_events
 from kstore.queue.job import Job
+from kstore.queue.journal import row_values
 from kstore.queue.leases import Retry
 from kstore.queue.ledger import Ledger
 
@@ -22,6 +23,11 @@ class Leasing(Protocol):
 
     What writes raises DiskFullError, PoisonedError, StorageError.
     """
+
+    @property
+    def done_kind(self) -> bytes:
+        """Of the events that mark leased items as done."""
+        ...
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
         """Those of ``jobs`` that no other process has taken."""
@@ -40,10 +46,6 @@ class Leasing(Protocol):
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         """Replaces items by their copies; returns the journal's end afterwards. Takes the lock."""
-        ...
-
-    def write_done(self, offsets: list[int], notes: bytes) -> int:
-        """Marks leased items as done; returns the journal's end afterwards. Needs no lock. ``offsets`` increase."""
         ...
 
     def nack(self, job: Job, due_ms: int) -> bool:
@@ -69,6 +71,8 @@ class Leasing(Protocol):
 class LocalLeasing:
     """The leases of the only process that uses the queue."""
 
+    done_kind = DONE
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
@@ -76,7 +80,7 @@ class LocalLeasing:
         ledger = self._ledger
         if ledger.config.note_deliveries:
             rows = [(job.offset, job.delivery_count, 0, 0) for job in jobs]
-            ledger.applied(ledger.journal.append_rows(RETRY, rows))
+            ledger.applied(ledger.journal.append_all(row_values(RETRY, rows)))
             ledger.state.retries.update({job.offset: Retry(job.delivery_count, 0) for job in jobs})
         return jobs
 
@@ -105,9 +109,6 @@ class LocalLeasing:
         with ledger.lock:
             for row in rows:
                 ledger.state.apply(MOVED, row)
-
-    def write_done(self, offsets: list[int], notes: bytes) -> int:
-        return self._ledger.journal.append_done(DONE, offsets, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
         ledger, state = self._ledger, self._ledger.state

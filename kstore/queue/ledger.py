@@ -2,13 +2,14 @@
 
 The lock is held while items are read and assigned, but not during an append, which may wait for the disk. Written
 events are added to the state afterwards, so a snapshot of the state may lack what is being written: ``applied_end``
-says how much of the journal the state contains. If several processes share the queue, each applies its own events when
-it reads them back, in order with those of the others.
+says how much of the journal the state contains. If several processes share the queue, each applies all events in the
+order of the journal. Its own need not be read back if they come next.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from itertools import islice
 
 from kstore.clock import Clock
@@ -19,7 +20,7 @@ from kstore.log import Log
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import BOOT, END, GAP, RETRY, ROWS_MAX, encode_events
 from kstore.queue.job import Job
-from kstore.queue.journal import Journal
+from kstore.queue.journal import Journal, row_values
 from kstore.queue.known import OF_SNAPSHOT
 from kstore.queue.leases import Claim, Retry, numbers_of
 from kstore.queue.snapshot import snapshot_of
@@ -84,7 +85,7 @@ class Ledger:
             if self._is_void(claim)
         ]
         if rows:
-            self.journal.append_rows(RETRY, rows)
+            self.journal.append_all(row_values(RETRY, rows))
             self.read_on(self._end)
 
     def _is_void(self, claim: Claim) -> bool:
@@ -114,7 +115,8 @@ class Ledger:
 
     def refresh_to(self, end: int) -> None:
         """``refresh``, but only up to the offset ``end`` of the journal. Needs the lock. Raises: StorageError."""
-        self.read_on(self._end, end)
+        if end > self._end:
+            self.read_on(self._end, end)
 
     def read_on(self, start: int | None, stop: int | None = None) -> None:
         """Reads the journal from ``start``, or with None from where it is needed. Needs the lock. Raises:
@@ -142,6 +144,24 @@ class Ledger:
         self.read_on(self._end)
 
     # --- write the journal --------------------------------------------------------------------------------------------
+
+    def append(self, values: Sequence[bytes]) -> None:
+        """Appends records to the journal of a shared queue, and applies it up to them. Needs the lock. Raises: as
+        ``Journal.append``; then the next call that reads the journal applies what is in it."""
+        end = self.journal.append_all(values)
+        if not self.takes_in(values, end):
+            self.refresh()
+
+    def takes_in(self, values: Sequence[bytes], end: int) -> bool:
+        """Applies records that this process has appended to the journal of a shared queue, where they end at ``end``,
+        without reading them back. False, and nothing is done, if other records come before them. Needs the lock."""
+        if not self.state.is_shared or self._end != end - len(values):
+            return False
+        for value in values:
+            self.state.apply_record(value)
+        # Last: what an interrupt or a MemoryError has left to do is applied when they are read back.
+        self._end = end
+        return True
 
     def begin_write(self, token: object) -> None:
         """Called before an append to the journal, with a new object for ``end_write``. Needs the lock."""

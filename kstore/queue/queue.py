@@ -21,6 +21,7 @@ from kstore.queue.core import QueueCore
 from kstore.queue.events import ranges_of
 from kstore.queue.items import NOTHING, GivenHeaders, Marks, Shown, of_user, with_marks
 from kstore.queue.job import Job
+from kstore.queue.journal import done_values
 from kstore.queue.look import LeasedItem, QueueStats, leased_items, peeked, queue_html, queue_text, stats_of
 from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record, as_headers
@@ -299,7 +300,7 @@ class Queue:
         """Acks ``jobs``, without the lock during the append. Returns whether there may be something to tidy."""
         state = core.state
         token, end = object(), 0
-        leased, offsets = jobs, None
+        leased, offsets, values = jobs, None, []
         try:
             with core.lock:
                 core.check_open()
@@ -320,18 +321,27 @@ class Queue:
                     for job in leased:
                         state.end_lease(job)
                 state.hold(offsets)
-            end = core.leasing.write_done(offsets if is_plain else sorted(set(offsets)), notes)
+            values = done_values(core.leasing.done_kind, offsets if is_plain else sorted(set(offsets)), notes)
+            end = core.journal.append_all(values)
         finally:
             try:
-                is_due = self._end_ack(token, end, jobs, leased, offsets or ())
+                is_due = self._end_ack(token, end, values, jobs, leased, offsets or ())
             except BaseException:
-                self._end_ack(token, end, jobs, leased, offsets or ())
+                self._end_ack(token, end, values, jobs, leased, offsets or ())
                 raise
         return is_due
 
-    def _end_ack(self, token: object, end: int, jobs: list[Job], leased: Iterable[Job], offsets: Sequence[int]) -> bool:
-        """Marks ``jobs`` as done if the journal has them, up to ``end``; else they are leased as before, and the other
-        items wait. Returns whether there may be something to tidy.
+    def _end_ack(
+        self,
+        token: object,
+        end: int,
+        values: Sequence[bytes],
+        jobs: list[Job],
+        leased: Iterable[Job],
+        offsets: Sequence[int],
+    ) -> bool:
+        """Marks ``jobs`` as done if the journal has ``values``, up to ``end``; else they are leased as before, and the
+        other items wait. Returns whether there may be something to tidy.
 
         An interrupt may end this anywhere; a second call does the rest.
         """
@@ -341,7 +351,8 @@ class Queue:
                 return False  # it did not begin, or it has ended
             try:
                 if end:
-                    state.finish_fast(offsets)
+                    if not core.ledger.takes_in(values, end):
+                        state.finish_fast(offsets)
                     close_all(jobs)
                     if core.joiner_count:
                         core.note_done()
@@ -510,7 +521,7 @@ class Queue:
         try:
             with core.lock:
                 core.ledger.begin_write(token)
-            end = core.leasing.write_done(offsets, b"")
+            end = core.journal.append_all(done_values(core.leasing.done_kind, offsets))
         finally:
             try:
                 core.end_write(token, end, state.give_up_damaged, offsets)

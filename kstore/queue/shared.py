@@ -1,7 +1,7 @@
 """Leases of a queue that several processes share: each has its own state, built from the same journal.
 
-A lease is then an event too: to get items, a process appends a claim, and reads the journal up to it. All processes
-read the same events in the same order, so the first claim of a free item wins everywhere. The machine's monotonic
+A lease is then an event too: to get items, a process appends a claim, and applies the journal up to it. All processes
+apply the same events in the same order, so the first claim of a free item wins everywhere. The machine's monotonic
 clock, which all processes share, decides when a lease expires; so the items of a killed worker come back when its
 leases expire. The clock restarts with the machine: the first process to open the queue then records the machine's boot,
 which ends all earlier leases.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from kstore.queue.events import ACKED, CLAIM, MOVED_BY, RETRY, encode_events
 from kstore.queue.job import Job
+from kstore.queue.journal import row_values
 from kstore.queue.leases import Retry
 from kstore.queue.ledger import Ledger
 
@@ -24,6 +25,9 @@ OWNER_BITS = 62
 
 class SharedLeasing:
     """See ``Leasing``. The leases of one of several processes."""
+
+    # It may come late, after the next holder of an expired lease has moved the item.
+    done_kind = ACKED
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -37,8 +41,8 @@ class SharedLeasing:
         owner = self._random.getrandbits(OWNER_BITS) + 1
         now_ms = int(ledger.clock.monotonic() * 1000)
         expires_ms = now_ms + int(seconds * 1000)
-        ledger.journal.append_rows(CLAIM, [(offset, count, owner, now_ms, expires_ms) for offset, count in offsets])
-        ledger.refresh()
+        rows = [(offset, count, owner, now_ms, expires_ms) for offset, count in offsets]
+        ledger.append(row_values(CLAIM, rows))
         return owner
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
@@ -62,29 +66,26 @@ class SharedLeasing:
             return owner
         rows = [(offset, *state.retries.get(offset, Retry(0, 0)), owner) for offset in owned]
         if rows:
-            self._ledger.journal.append_rows(RETRY, rows)
+            self._ledger.append(row_values(RETRY, rows))
         return None
 
     def extend(self, job: Job, seconds: float) -> bool:
         ledger = self._ledger
         now_ms = int(ledger.clock.monotonic() * 1000)
         row = (job.offset, job.delivery_count, job.owner, now_ms, now_ms + int(seconds * 1000))
-        ledger.journal.append(encode_events(CLAIM, [row]))
-        ledger.refresh()
+        ledger.append((encode_events(CLAIM, [row]),))
         return ledger.state.is_leased(job)
 
     # --- done, moved, returned ----------------------------------------------------------------------------------------
 
     def write_moved(self, rows: Sequence[tuple[int, int]], owner: int) -> int:
         ledger = self._ledger
-        end = ledger.journal.append(encode_events(MOVED_BY, [(*row, owner) for row in rows]))
+        value = encode_events(MOVED_BY, [(*row, owner) for row in rows])
+        end = ledger.journal.append(value)
         with ledger.lock:
-            ledger.refresh()  # in order: other processes may have taken the items since
+            if not ledger.takes_in((value,), end):
+                ledger.refresh()  # in order: other processes may have taken the items since
         return end
-
-    def write_done(self, offsets: list[int], notes: bytes) -> int:
-        # The event may come late, after the next holder of an expired lease has moved the item.
-        return self._ledger.journal.append_done(ACKED, offsets, notes)
 
     def nack(self, job: Job, due_ms: int) -> bool:
         # Under the lock: its position among the other events decides whether it came too late.
@@ -95,8 +96,8 @@ class SharedLeasing:
                 return False
             is_leased = True
             try:
-                row = (job.offset, job.delivery_count, due_ms, job.owner)
-                end = ledger.journal.append(encode_events(RETRY, [row]))
+                value = encode_events(RETRY, [(job.offset, job.delivery_count, due_ms, job.owner)])
+                end = ledger.journal.append(value)
                 ledger.refresh_to(end - 1)
                 is_leased = state.is_leased(job)
             finally:
@@ -108,7 +109,8 @@ class SharedLeasing:
                     except BaseException:
                         state.lose_order()
                         raise
-            ledger.refresh()
+            if not ledger.takes_in((value,), end):
+                ledger.refresh()
             if is_leased and state.retries.get(job.offset) == (job.delivery_count, due_ms):
                 state.give_back(job.offset, job.delivery_count, due_ms)
         return is_leased
@@ -129,7 +131,7 @@ class SharedLeasing:
         leases = self._ledger.state.leases.held()
         if leases:
             rows = [(lease.offset, lease.delivery_count, 0, lease.owner) for lease in leases]
-            self._ledger.journal.append_rows(RETRY, rows)
+            self._ledger.journal.append_all(row_values(RETRY, rows))
 
 
 def _deliveries(retry: tuple[int, int] | None) -> int:

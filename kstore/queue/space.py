@@ -15,7 +15,7 @@ from kstore.log import reads_of
 from kstore.queue.core import QueueCore
 from kstore.queue.events import DONE
 from kstore.queue.items import Marks, marks_of, with_marks
-from kstore.queue.journal import SEGMENT_BYTES
+from kstore.queue.journal import SEGMENT_BYTES, done_values
 from kstore.queue.leases import Retry
 from kstore.record._codec import Record
 from kstore.types import OFFSET_MAX
@@ -214,7 +214,7 @@ class QueueSpace:
             try:
                 with core.lock:
                     core.ledger.begin_write(token)
-                end = core.journal.append_done(DONE, [record.offset])
+                end = core.journal.append_all(done_values(DONE, [record.offset]))
             finally:
                 try:
                     core.end_write(token, end, core.state.finish, [record.offset])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -112,9 +113,9 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
     worker, mover = [store.queue("jobs", lease_seconds=30) for store in stores]
     worker.put(b"a")
     job = worker.get_nowait()
-    append = worker._core.journal.append_rows
+    append = worker._core.journal.append_all
 
-    def late(*arguments: object) -> int:
+    def late(records: Sequence[bytes]) -> int:
         clock.advance(31_000)
         with mover._core.lock:
             mover._core.ledger.refresh()
@@ -122,9 +123,9 @@ def test_an_ack_after_a_move_is_one_of_the_copy(tmp_path: Path, clock: ManualClo
         assert owner is not None
         copy = mover._core.items.append(b"a", headers=(("kstore.moved-from", b"0"),))
         mover._core.leasing.write_moved([(0, copy)], owner)
-        return append(*arguments)  # type: ignore[arg-type]
+        return append(records)
 
-    with mock.patch.object(worker._core.journal, "append_rows", late):
+    with mock.patch.object(worker._core.journal, "append_all", late):
         job.ack()
     clock.advance(100_000)
     assert values(mover) == values(worker) == []

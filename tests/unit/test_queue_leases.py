@@ -277,7 +277,7 @@ def test_a_lease_ends_in_time_though_its_ack_failed(tmp_path: Path, clock: Manua
         journal = queue._core.journal
         with (
             mock.patch.object(journal, "append", no_space),
-            mock.patch.object(journal, "append_rows", no_space),
+            mock.patch.object(journal, "append_all", no_space),
             pytest.raises(DiskFullError),
         ):
             jobs[0].ack() if count == 1 else queue.ack_many(jobs)

@@ -75,7 +75,7 @@ def test_an_ack_of_items_that_are_gone_counts_none_of_the_others(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     jobs = leased(queue)
-    first = cut_in(queue, monkeypatch, "append_done", lambda: queue.ack_many(jobs), fails=fails)
+    first = cut_in(queue, monkeypatch, "append_all", lambda: queue.ack_many(jobs), fails=fails)
     assert_counted(queue, first)
 
 

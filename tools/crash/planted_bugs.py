@@ -642,5 +642,12 @@ MUTANTS = (
         "",
         QUEUE,
     ),
+    Mutant(
+        "a process applies its own events before those of others that come first",
+        "kstore/queue/ledger.py",
+        "if not self.state.is_shared or self._end != end - len(values):",
+        "if not self.state.is_shared:",
+        "tests/unit/test_queue_shared.py",
+    ),
     *COMPILED_BUGS,
 )
