@@ -14,6 +14,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.queue.core import QueueCore
 from kstore.queue.queue import Queue, core_of
+from kstore.shared.catch_up import CatchUp
 from kstore.store import Store
 from kstore.types import Durability
 from tests.fake_clock import ManualClock
@@ -103,6 +104,25 @@ def test_processes_agree_whether_they_wrote_an_event_or_read_it(
     assert known(one) == known(other) == known(third)
     for queue in (one, other, third):
         queue.check()
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_get_and_its_ack_ask_for_no_size_to_learn_what_others_did(
+    opened: Callable[..., Queue], durability: Durability
+) -> None:
+    queue = opened(durability)
+    queue.put_many([b"x"] * 3)
+    queue.get(block=False).ack()
+    asked: list[str] = []
+    is_due = CatchUp.is_due
+
+    def asks(catch_up: CatchUp) -> bool:
+        asked.append(catch_up._files.context.directory.name)
+        return is_due(catch_up)
+
+    with mock.patch.object(CatchUp, "is_due", asks):
+        queue.get(block=False).ack()
+    assert "__queue_jobs-0" not in asked
 
 
 # --- others' events come between --------------------------------------------------------------------------------------
