@@ -277,7 +277,9 @@ class QueueCore:
     def ack_one(self, job: Job) -> bool:
         """``ack_now`` of one job."""
         state, journal = self.state, self.journal
-        if self.is_sync or state.is_shared or state.unnoted or self.is_closed:
+        if state.is_shared:
+            return self.ack_now([job])
+        if self.is_sync or state.unnoted or self.is_closed:
             return False
         leases = state.leases
         value = done_if_held(leases, job, DONE)
@@ -299,25 +301,29 @@ class QueueCore:
     def ack_now(self, jobs: list[Job]) -> bool:
         """Acks leased jobs by a short path, or does nothing and returns False. Needs the lock: an append that does not
         wait for the disk may run under it. Raises: as ``Journal.append``, and nothing is acked."""
-        state = self.state
-        if self.is_sync or state.is_shared or state.unnoted or self.is_closed:
+        state, ledger = self.state, self.ledger
+        if self.is_sync or self.is_closed:
             return False
+        ledger.refresh()  # another process may have an item whose lease is over
         leases = state.leases
         offsets = held_offsets(leases, jobs)
-        if not offsets:
+        if not offsets or state.unnoted:
             return False
-        end = self.journal.append_all(done_values(DONE, offsets))
+        values = done_values(self.leasing.done_kind, offsets)
+        end = self.journal.append_all(values)
         try:
             end_all(leases, jobs)
             first, count = offsets[0], len(offsets)
-            if offsets[-1] - first + 1 == count:
+            if ledger.takes_in(values, end):
+                pass
+            elif offsets[-1] - first + 1 == count:
                 state.finish_run(first, count)
             else:
                 state.finish_fast(offsets)
         except BaseException:
             state.lose_order()
             raise
-        self.ledger.applied(end)
+        ledger.applied(end)
         close_all(jobs)
         if self.joiner_count:
             self.note_done()

@@ -174,12 +174,12 @@ class Ledger:
     def end_write(self, token: object, end: int = 0) -> None:
         """Called when what was appended, up to ``end``, is in the state. Needs the lock."""
         self._writing.pop(token, None)
-        if not self.state.is_shared:  # otherwise it is applied when it is read
-            self.applied(end)
+        self.applied(end)
 
     def applied(self, end: int) -> None:
-        """Called when everything appended here up to ``end`` is in the state. Needs the lock."""
-        if end > self._end:
+        """Called when everything appended here up to ``end`` is in the state; a shared queue still takes it in, in the
+        order of all events. Needs the lock."""
+        if end > self._end and not self.state.is_shared:
             self._end = end
 
     @property
