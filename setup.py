@@ -31,6 +31,7 @@ COMPILED = {
     "kstore.engine._single": ["kstore/engine/_single.pyx"],
     "kstore.shared._turn": ["kstore/shared/_turn.pyx"],
     "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],
+    "kstore.queue._known": ["kstore/queue/_known.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
     "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }

@@ -18,6 +18,7 @@ from kstore.record._codec cimport Record
 
 __all__ = [
     "LeasedRecord",
+    "claim_values",
     "close_all",
     "count_over",
     "done_if_held",
@@ -27,10 +28,12 @@ __all__ = [
     "end_over",
     "first_leases",
     "held_offsets",
+    "lease_all",
     "lease_first",
     "made_records",
     "new_jobs",
     "over_leases",
+    "owned_jobs",
 ]
 
 cdef extern from "Python.h":
@@ -44,6 +47,7 @@ cdef enum:
     # Of a group of events, and of a row in it: see ``events``.
     HEAD_SIZE = 5
     ROW_SIZE = 12
+    CLAIM_SIZE = 36
 
 # The most items of one row.
 cdef int64_t COUNT_MAX = 0xFFFFFFFF
@@ -143,6 +147,60 @@ def lease_first(type job_type not None, queue, fresh, leases, seconds, now, thre
     (<dict>group)[job.offset] = job
     fresh.popleft()
     return job
+
+
+def lease_all(dict group not None, jobs):
+    """Adds leases of the group's length that begin now; a refused allocation may leave some of them."""
+    for job in jobs:
+        group[job.offset] = job
+
+
+def claim_values(bytes kind not None, list jobs not None, owner, now_ms, expires_ms, Py_ssize_t row_count_max):
+    """A claim of each of ``jobs``, in groups of events of ``kind``, a byte."""
+    cdef LeasedRecord job
+    cdef Py_ssize_t at = 0, end = len(jobs), count
+    cdef uint64_t owner_number = owner
+    cdef int64_t now_number = now_ms, expires_number = expires_ms, deliveries
+    cdef uint8_t* data
+    cdef list groups = []
+    cdef bytearray rows
+    if len(kind) != 1 or row_count_max < 1:
+        raise ValueError(f"a group of up to {row_count_max} events of kind {kind!r}")
+    while at < end:
+        count = min(end - at, row_count_max)
+        rows = bytearray(HEAD_SIZE + CLAIM_SIZE * count)
+        data = <uint8_t*>PyByteArray_AS_STRING(rows)
+        data[0] = <uint8_t>kind[0]
+        put_big_endian(data + 1, count, 4)
+        data += HEAD_SIZE
+        for _ in range(count):
+            job = <LeasedRecord?>jobs[at]
+            deliveries = job.delivery_count
+            if not 0 <= deliveries <= COUNT_MAX:
+                raise OverflowError(f"{deliveries} deliveries, expected up to {COUNT_MAX}")
+            put_big_endian(data, <uint64_t>job.record.offset, 8)
+            put_big_endian(data + 8, <uint64_t>deliveries, 4)
+            put_big_endian(data + 12, owner_number, 8)
+            put_big_endian(data + 20, <uint64_t>now_number, 8)
+            put_big_endian(data + 28, <uint64_t>expires_number, 8)
+            data += CLAIM_SIZE
+            at += 1
+        groups.append(bytes(rows))
+    return groups
+
+
+def owned_jobs(list jobs not None, dict claims not None, owner):
+    """Those of ``jobs`` that ``claims`` says ``owner`` has; it is noted in them."""
+    cdef LeasedRecord job
+    cdef PyObject* claim
+    cdef list owned = []
+    for each in jobs:
+        job = <LeasedRecord?>each
+        claim = PyDict_GetItemWithError(claims, job.offset)
+        if claim != NULL and (<object>claim).owner == owner:
+            job.owner = owner
+            owned.append(job)
+    return owned
 
 
 cdef object first_of(leases, seconds, group):

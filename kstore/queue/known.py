@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from kstore.queue._known import apply_plain, finish_all, forget_run
 from kstore.queue.events import (
     ACKED,
     BOOT,
@@ -120,6 +121,8 @@ class KnownItems(Generic[LeaseT]):
 
         Raises: CorruptFileError, and nothing is applied.
         """
+        if apply_plain(self, value):
+            return False
         events = list(decode_events(value))
         has_gap = False
         for kind, row in events:
@@ -342,6 +345,8 @@ class KnownItems(Generic[LeaseT]):
 
     def finish(self, offsets: Iterable[int]) -> None:
         """Marks items as done and forgets everything else about them."""
+        if finish_all(self, offsets):
+            return
         done, runs, absent = self.done, self.done_runs, self.absent
         for offset in offsets:
             if offset >= self.floor:
@@ -364,7 +369,9 @@ class KnownItems(Generic[LeaseT]):
         self.done.difference_update(_within(self.done, first, stop))
         if self.absent:
             self.absent.remove_range(first, stop)
-        if self.busy or self._knows_more():
+        if not (self.moved or self.unconfirmed or self._copies):
+            forget_run(self, first, stop)
+        elif self.busy or self._knows_more():
             tables: list[Collection[int]] = [self.retries, self.unnoted, self.moved, self.unconfirmed, self._copies]
             tables += [self.claims, self.busy, self._waits]
             for offset in sorted({offset for table in tables for offset in _within(table, first, stop)}):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedList
 
-from kstore.queue._jobs import count_over, end_over, first_leases, over_leases
+from kstore.queue._jobs import count_over, end_over, first_leases, lease_all, over_leases
 
 __all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
 
@@ -104,7 +104,7 @@ class Leases(dict[float, dict[int, LeaseT]]):
         """Adds leases of ``seconds`` that begin now; a refused allocation may leave some of them."""
         group = self._group(seconds)
         if type(group) is dict:
-            group.update({lease.offset: lease for lease in leases})
+            lease_all(group, leases)
         else:
             for lease in leases:
                 group[lease.offset] = lease

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import count
 
-from kstore.queue.events import ACKED, CLAIM, MOVED_BY, RETRY, encode_events
+from kstore.queue._jobs import claim_values, owned_jobs
+from kstore.queue.events import ACKED, CLAIM, MOVED_BY, RETRY, ROWS_MAX, encode_events
 from kstore.queue.job import Job
 from kstore.queue.journal import row_values
 from kstore.queue.leases import Retry
@@ -31,48 +33,43 @@ class SharedLeasing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._random = random.SystemRandom()
+        # Of leases, each with the next number: no other process begins near it.
+        self._owners = count(random.SystemRandom().getrandbits(OWNER_BITS) + 1)
 
     # --- claims -----------------------------------------------------------------------------------------------------
 
-    def _claim(self, offsets: Sequence[tuple[int, int]], seconds: float) -> int:
-        """Claims items, each with its new number of deliveries; returns the owner to look for in ``state.claims``."""
-        ledger = self._ledger
-        owner = self._random.getrandbits(OWNER_BITS) + 1
-        now_ms = int(ledger.clock.monotonic() * 1000)
-        expires_ms = now_ms + int(seconds * 1000)
-        rows = [(offset, count, owner, now_ms, expires_ms) for offset, count in offsets]
-        ledger.append(row_values(CLAIM, rows))
-        return owner
+    def _times(self, seconds: float) -> tuple[int, int]:
+        """When a lease of ``seconds`` begins, which is now, and when it ends: ms of the monotonic clock."""
+        now_ms = int(self._ledger.clock.monotonic() * 1000)
+        return now_ms, now_ms + int(seconds * 1000)
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:
-        state = self._ledger.state
-        owner = self._claim([(job.offset, job.delivery_count) for job in jobs], seconds)
-        owned: list[Job] = []
-        for job in jobs:
-            claim = state.claims.get(job.offset)
-            if claim is not None and claim.owner == owner:
-                job.owner = owner
-                owned.append(job)
-            else:
-                state.put_back((), (job.offset,))  # another process was quicker
+        ledger, owner = self._ledger, next(self._owners)
+        state = ledger.state
+        ledger.append(claim_values(CLAIM, jobs, owner, *self._times(seconds), ROWS_MAX))
+        owned = owned_jobs(jobs, state.claims, owner)
+        if len(owned) < len(jobs):
+            # Another process was quicker.
+            state.put_back((), {job.offset for job in jobs} - {job.offset for job in owned})
         return owned
 
     def own_all(self, offsets: Sequence[int], seconds: float) -> int | None:
-        state = self._ledger.state
-        owner = self._claim([(offset, _deliveries(state.retries.get(offset))) for offset in offsets], seconds)
+        ledger, owner = self._ledger, next(self._owners)
+        state = ledger.state
+        now_ms, expires_ms = self._times(seconds)
+        rows = [(offset, _deliveries(state.retries.get(offset)), owner, now_ms, expires_ms) for offset in offsets]
+        ledger.append(row_values(CLAIM, rows))
         owned = [offset for offset in offsets if (claim := state.claims.get(offset)) and claim.owner == owner]
         if len(owned) == len(offsets):
             return owner
-        rows = [(offset, *state.retries.get(offset, Retry(0, 0)), owner) for offset in owned]
-        if rows:
-            self._ledger.append(row_values(RETRY, rows))
+        if owned:
+            returned = [(offset, *state.retries.get(offset, Retry(0, 0)), owner) for offset in owned]
+            ledger.append(row_values(RETRY, returned))
         return None
 
     def extend(self, job: Job, seconds: float) -> bool:
         ledger = self._ledger
-        now_ms = int(ledger.clock.monotonic() * 1000)
-        row = (job.offset, job.delivery_count, job.owner, now_ms, now_ms + int(seconds * 1000))
+        row = (job.offset, job.delivery_count, job.owner, *self._times(seconds))
         ledger.append((encode_events(CLAIM, [row]),))
         return ledger.state.is_leased(job)
 

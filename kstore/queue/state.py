@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
+from kstore.queue._known import take_free
 from kstore.queue.known import KnownItems
 from kstore.queue.leases import Item, Lease, Retry
 from kstore.queue.waiting import Wait
@@ -126,12 +127,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
                 queue.clear()
             else:
                 fresh = [queue.popleft() for _ in range(wanted)]
-        # Another process may have leased and returned an item that is fresh here: then it is in both lists.
-        taken = {offset for offset, _ in again}
-        while queue and len(fresh) < wanted:
-            item = queue.popleft()
-            if item.offset not in taken and self._is_free(item.offset, now, now_ms):
-                fresh.append(item)
+        elif queue and wanted:
+            fresh = take_free(self, queue, wanted, {offset for offset, _ in again}, now, now_ms)
         return fresh, again
 
     def _is_free(self, offset: int, now: float, now_ms: int) -> bool:
@@ -222,6 +219,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Ends the expired leases, at most EXPIRED_MAX of them, whose items may be delivered again. Returns their
         number."""
         over = self.leases.over(now, EXPIRED_MAX)
+        if not over:
+            return 0
         live = [lease for lease in over if not self.is_done(lease.offset)]
         try:
             # First: a call after an interrupt sets them again, and no delivery is forgotten.

@@ -1,6 +1,6 @@
 """A program in which every allocation of a queue's calls fails once; run by ``test_memory_errors``.
 
-    python -m tests.crash.queue_memory_life DIRECTORY CALL
+    python -m tests.crash.queue_memory_life DIRECTORY CALL alone|shared
 
 For n = 0, 1, 2...: the n-th allocation in the call is refused. The same queue, still open, must then deliver every
 unfinished item, and no finished one. It ends when ten calls in a row met no refusal. Prints a line for each call; the
@@ -188,7 +188,7 @@ def refuse(life: Life, prepare: Callable[[Life], Callable[[], object]], number: 
 def main() -> None:
     logging.disable()
     warnings.simplefilter("ignore")
-    life, prepare = Life(Path(sys.argv[1])), CALLS[sys.argv[2]]
+    life, prepare = Life(Path(sys.argv[1]), shared=sys.argv[3] == "shared"), CALLS[sys.argv[2]]
     refusal_count = quiet = 0
     for number in range(REFUSALS_MAX):
         met = refuse(life, prepare, number)

@@ -32,11 +32,12 @@ def test_no_refused_allocation_leaves_half_an_append(
 
 
 @pytest.mark.parametrize("call", QUEUE_CALLS)
+@pytest.mark.parametrize("whose", ["alone", "shared"])
 @pytest.mark.sampled(1)
 def test_no_refused_allocation_loses_an_item_of_a_queue(
-    call: str, directory: Path, tried: Callable[[str, int], None]
+    whose: str, call: str, directory: Path, tried: Callable[[str, int], None]
 ) -> None:
-    count = count_of("queue_memory_life", directory / "store", call)
+    count = count_of("queue_memory_life", directory / "store", call, whose)
     assert count > 3  # a put is one compiled append
     tried("faults", count)
 
