@@ -132,6 +132,8 @@ class Ledger:
     def _replay(self, start: int | None, stop: int | None) -> None:
         replayed = self.journal.replay(self.state, start, stop)
         self._end = replayed.end
+        if self.state.is_shared:
+            self.journal.note_end(self._end)
         if replayed.is_damaged:
             self._doubt()
 
@@ -161,6 +163,7 @@ class Ledger:
             self.state.apply_record(value)
         # Last: what an interrupt or a MemoryError has left to do is applied when they are read back.
         self._end = end
+        self.journal.note_end(end)
         return True
 
     def begin_write(self, token: object) -> None:

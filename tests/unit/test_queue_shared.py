@@ -57,7 +57,7 @@ def known(queue: Queue) -> tuple[object, ...]:
 
 def read_back(core: QueueCore) -> Any:
     """Counts how often the journal is read."""
-    return mock.patch.object(core.journal.log, "read", wraps=core.journal.log.read)
+    return mock.patch.object(core.journal, "replay", wraps=core.journal.replay)
 
 
 # --- the steps of a call ----------------------------------------------------------------------------------------------
