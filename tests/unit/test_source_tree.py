@@ -37,9 +37,18 @@ def test_a_checkout_that_hides_the_installed_package_says_so(tree: Path) -> None
     assert f"pip install --editable {tree}" in line
 
 
-def test_a_checkout_that_was_not_built_names_the_command(tree: Path) -> None:
-    """Isolated from a kstore that is installed for this Python."""
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tree)!r}); import kstore"]
+@pytest.mark.parametrize("entry", [".", ".editable"])
+def test_a_checkout_that_was_not_built_names_the_command(tree: Path, entry: str) -> None:
+    """Isolated from a kstore that is installed for this Python. An editable install reaches it through a link."""
+    (tree / ".editable").mkdir()
+    (tree / ".editable" / "kstore").symlink_to("../kstore")
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"import sys; sys.path.insert(0, {str(tree / entry)!r}); import kstore",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"to use this source tree, build it in place: pip install --editable {tree}" in done.stderr.splitlines()[-1]
 
