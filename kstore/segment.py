@@ -237,8 +237,11 @@ class LogSegment:
         tail = self.tail
         if tail is not None and (open_file := tail.open_file) is not None:
             return open_file
-        file = self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
-        return self.pin.kept(file, self._context.fs)
+        return self.pin.kept(self.named_log_file(), self._context.fs)
+
+    def named_log_file(self) -> File:
+        """``log_file`` of a reader that knows that its name still stands for it."""
+        return self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
 
     def _open_log(self) -> File:
         return self.pin.opened(self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX))))

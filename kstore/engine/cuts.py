@@ -116,9 +116,10 @@ class Cuts:
             # In one step: readers never see a map without segments.
             files.segments.replace([segment])
             files.unflushed.clear()
-            for old in reversed(dropped):
-                old.delete()
-            segment.create()
+            with files.state_file.renaming():
+                for old in reversed(dropped):
+                    old.delete()
+                segment.create()
             files.context.fs.sync_dir(files.context.directory)
             files.tail = files.activate(segment)
             files.producers.truncate_to(-1)

@@ -395,14 +395,15 @@ class LogFiles(LogFields):
         self.producers.index_sizes.drop(gone)
         self.unflushed = [tail for tail in self.unflushed if tail.base_offset not in gone]
         due = self.context.clock.monotonic() + delay_ms / 1000
-        for segment in dropped:
-            existing = suffixes[segment.base_offset]
-            if delay_ms:
-                segment.rename(DELETED_SUFFIX, existing)
-                segment.state = DELETED_SUFFIX
-                self._deleted.append((due, segment, existing))
-            else:
-                segment.delete(existing)
+        with self.state_file.renaming():
+            for segment in dropped:
+                existing = suffixes[segment.base_offset]
+                if delay_ms:
+                    segment.rename(DELETED_SUFFIX, existing)
+                    segment.state = DELETED_SUFFIX
+                    self._deleted.append((due, segment, existing))
+                else:
+                    segment.delete(existing)
         self.counters.segments_deleted += len(dropped)
         if dropped:
             self.context.fs.sync_dir(self.context.directory)

@@ -131,10 +131,13 @@ class Rolls:
             # If the process ends before the old segment's indexes are on disk, recovery must check them.
             files.change(files.ends._replace(recovery_point=old.base_offset))
         files.admit()
+        if files.others is None:
+            files.state_file.begin_rolls()
         try:
             tail = new.begin()
         except FileInTheWayError:
-            new.delete()  # these files belong to no segment, because the map does not have them
+            with files.state_file.renaming():
+                new.delete()  # these files belong to no segment, because the map does not have them
             tail = new.begin()
         if files.is_sync or was_flushed:
             # Until then a crash may lose the new file's name, and with it acknowledged records; and the recovery point
@@ -155,6 +158,8 @@ class Rolls:
         files.tail = tail
         self._durability.rolled(sealed, base_offset, was_flushed=was_flushed)
         files.seal_before_append = False
+        if files.others is None:
+            files.state_file.publish_roll(base_offset)
         self.retention_due = True
         files.counters.rolls += 1
         logger.debug("%s: segment %d begins", files.context.directory, base_offset)
@@ -181,7 +186,8 @@ class Rolls:
         fs = self._files.context.fs
         # The ``.log`` is created first. Without it there is nothing to remove, and perhaps no descriptor for a sync.
         exists = fs.exists(segment.path(LOG_SUFFIX))
-        segment.delete()
+        with self._files.state_file.renaming():
+            segment.delete()
         if exists:
             fs.sync_dir(self._files.context.directory)
 

@@ -10,6 +10,7 @@ are lost: recovery would fence them, and reads raise for them.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -17,11 +18,12 @@ from kstore.engine.directory import OWN_NAMES, is_log
 from kstore.engine.ends import Ends
 from kstore.engine.growth import wait_beyond
 from kstore.engine.index_repairs import ScannedSegment
+from kstore.engine.known_names import LISTINGS_MAX, KnownNames
 from kstore.engine.producers import LogProducers
 from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
 from kstore.engine.swap import replaced_by, swapped_bases
-from kstore.errors import CorruptDataError, LogNotFoundError, NotALogError, StorageError
+from kstore.errors import CorruptDataError, NotALogError
 from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat
@@ -45,16 +47,18 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
-from kstore.state.log_state import LOST_MAX, LogState, losses_of, read_state
+from kstore.state.log_state import LOST_MAX, LogState, StateLook, losses_of, read_state
 from kstore.types import RecoveryReport
 
 __all__ = ["LogView"]
 
-# A listing that keeps changing is used after this many tries: each one was true when it was made.
-LISTINGS_MAX = 10
 # A broker creates the offset index of its active segment with the first entry (LazyIndex): until then there may be one
 # batch without it. A larger segment than this, which is above the size of any batch by default, has no writer.
 ACTIVE_UNINDEXED_BYTES_MAX = 2 << 20
+
+
+# A last batch up to this size is compared as a whole, in one read with what follows it.
+QUIET_READ_BYTES_MAX = 4096
 
 
 class TailMark(NamedTuple):
@@ -77,6 +81,19 @@ class _SearchedTail(NamedTuple):
     head: bytes
 
 
+class _Quiet(NamedTuple):
+    """What stays as it is while a log of kstore's does not change: if it does, a look finds nothing new.
+
+    A log that was closed cleanly is in ``clean_stat``, that of its last ``.log``. In every other one, an append changes
+    the bytes after the last batch, and a truncation those of the batch: both are in ``pieces`` of position, size and
+    bytes.
+    """
+
+    state_data: bytes
+    clean_stat: FileStat | None
+    pieces: tuple[tuple[int, int, bytes], ...]
+
+
 class _ChangedError(Exception):
     """Parts of the log that were read at different moments contradict each other."""
 
@@ -94,9 +111,10 @@ class LogView:
         # every cut, but also for other reasons. The files show a cut only after it was made.
         self._generation = self._cut_count = 0
         self._inode = 0
-        # The segments that were being swapped in at the last look, and the directory's time before it.
+        # The segments that were being swapped in at the last look.
         self._swapping: list[int] = []
-        self._directory_ns = -1
+        self._names = KnownNames(context)
+        self._quiet: _Quiet | None = None
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments: LogSegments = LogSegments()
@@ -116,7 +134,7 @@ class LogView:
         """``is_suspicious``: compares every segment with its file, even if the directory seems unchanged."""
         with self._lock:
             if is_suspicious:
-                self._directory_ns = -1
+                self._names.forget()
             for _ in range(LISTINGS_MAX):
                 try:
                     self._look()
@@ -164,16 +182,66 @@ class LogView:
 
     def _look(self, *, is_last: bool = False) -> None:
         """Raises: _ChangedError, unless it ``is_last``."""
+        look = self._names.look()
+        if look.begun is not None:
+            assert look.shown is not None
+            if not look.begun and self._is_quiet(look.shown):
+                return
+            if self._follow(look.names, look.begun, look.shown, is_last=is_last):
+                return
+            # More has changed than the names show.
+            self._names.forget()
+            look = self._names.look()
+        self._look_at_all(look.names, is_same_directory=look.is_same, is_last=is_last)
+
+    def _is_quiet(self, shown: StateLook) -> bool:
+        """Whether the log, whose names have not changed, is as the last look left it."""
+        quiet = self._quiet
+        if quiet is None or quiet.state_data != shown.data:
+            return False
+        if quiet.clean_stat is not None:
+            path = self.segments.last.files.path_text(LOG_SUFFIX)
+            return self.context.fs.stat(path) == quiet.clean_stat
+        file = self.segments.last.named_log_file()
+        return all(file.pread(size, position) == data for position, size, data in quiet.pieces)
+
+    def _follow(self, names: DirectoryNames, begun: Sequence[int], shown: StateLook, *, is_last: bool) -> bool:
+        """Takes in what has come to the end of the log, whose names are those of the last look and ``begun``.
+
+        Returns False if something else has changed. Raises: as ``_look``.
+        """
+        state, segments, context = shown.state, self.segments, self.context
+        if state is None or not len(segments):
+            return False
+        new = [base for base in begun if base > segments.last.base_offset]
+        base = new[-1] if new else segments.last.base_offset
+        stat = context.fs.stat(context.directory / segment_name(base, LOG_SUFFIX))
+        is_clean = state.fits(base, stat)
+        generation_before = self._generation
+        if not (new or stat.inode == self._inode) or not self._mark_holds(generation_before, is_clean=is_clean):
+            return False
+        self._generation = state.generation
+        missing = self._missing if self._generation == generation_before else ()
+        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
+        for each in new:
+            segments.last.resize(-1)  # it may have grown before it was sealed
+            segments.add(self._segment(each))
+        self._inode = stat.inode
+        segments.last.resize(stat.size)
+        self._set_ends(shown, names.bases[LOG_SUFFIX], state.log_start_offset, stat, missing, is_last=is_last)
+        return True
+
+    def _look_at_all(self, names: DirectoryNames, *, is_same_directory: bool, is_last: bool) -> None:
+        """Compares everything that is known with the ``names``, which were just listed. Raises: as ``_look``."""
         context = self.context
-        # Before the listing: a change that comes after it is seen at the next look.
-        directory_ns = self._time_of_directory()
-        names = classify(self._list())
+        self._quiet = None
         if not is_log(names):
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         swapped = self._swapped(names)
         self.producers.note_snapshots(names.bases[SNAPSHOT_SUFFIX])
         bases = names.bases[LOG_SUFFIX]
-        state = read_state(context.fs, context.directory / KSTORE_STATE) if KSTORE_STATE in names.others else None
+        shown = self._names.state() if KSTORE_STATE in names.others else None
+        state = shown.state if shown is not None else None
         generation_before = self._generation
         self._generation = state.generation if state else generation_before
         start_offset = (
@@ -205,7 +273,7 @@ class LogView:
             known.clear()
             context.handles.clear()
             self._cut_count += 1
-        if self._drop_replaced(known, bases, is_same_directory=directory_ns == self._directory_ns):
+        if self._drop_replaced(known, bases, is_same_directory=is_same_directory):
             self._cut_count += 1
         last = known.get(bases[-1]) or self._segment(bases[-1], lacks_index=bases[-1] not in names.indexed)
         if stat.inode != self._inode:
@@ -226,8 +294,24 @@ class LogView:
                 for base in bases[:-1]
             )
             self.segments.replace([*sealed, last])
-        self._directory_ns = directory_ns
+        self._set_ends(shown, bases, start_offset, stat, missing, is_last=is_last)
+
+    def _set_ends(
+        self,
+        shown: StateLook | None,
+        bases: Sequence[int],
+        start_offset: int | None,
+        stat: FileStat,
+        missing: OffsetSpans,
+        *,
+        is_last: bool,
+    ) -> None:
+        """Finds where the log ends and shows it to readers. ``stat`` is that of the last segment's ``.log``."""
+        self._quiet = None
+        state = shown.state if shown is not None else None
         start = max(start_offset or 0, bases[0])
+        last = self.segments.last
+        is_clean = state is not None and state.fits(bases[-1], stat)
         if is_clean:
             assert state is not None
             end_offset, position = state.durable_end, stat.size
@@ -251,10 +335,15 @@ class LogView:
         high_watermark = max(high_watermark, start)
         # Recovery belongs to the writer: a view knows only that it need not look below the start.
         self.ends = Ends(start, start, high_watermark, high_watermark, max(end_offset, start), bases[-1], position)
+        if state is not None and not missing:
+            assert shown is not None
+            pieces = () if is_clean else self._pieces(last, stat.size)
+            if is_clean or pieces:
+                self._quiet = _Quiet(shown.data, stat if is_clean else None, pieces)
 
     def _is_unchanged(self, state: LogState, last_base: int) -> bool:
         """Whether ``state`` and the listing show the same moment: no roll and no truncation came between them."""
-        names = classify(self._list())
+        names = classify(self._names.list())
         now = read_state(self.context.fs, self.context.directory / KSTORE_STATE)
         bases = names.bases[LOG_SUFFIX]
         return now is not None and now.generation == state.generation and bool(bases) and bases[-1] == last_base
@@ -265,14 +354,8 @@ class LogView:
         return segment
 
     def _is_lost(self, segment: LogSegment) -> bool:
-        return segment.pin.is_lost(self.context.fs, segment.files.path_text(LOG_SUFFIX))
-
-    def _time_of_directory(self) -> int:
-        """When a name in the directory last changed."""
-        try:
-            return self.context.fs.stat(self.context.directory, follow_symlinks=True).mtime_ns
-        except StorageError:
-            return -1  # the listing says why
+        pin = segment.pin
+        return pin.is_held and pin.is_lost(self.context.fs, segment.files.path_text(LOG_SUFFIX))
 
     def _drop_replaced(self, known: dict[int, LogSegment], bases: list[int], *, is_same_directory: bool) -> bool:
         """Removes from ``known`` the segments that another program has replaced; returns whether there were any.
@@ -316,21 +399,6 @@ class LogView:
         snapshots = names.bases[SNAPSHOT_SUFFIX]
         self.producers = LogProducers(self.context, self.segments, snapshots, shows_expired=True)
 
-    def _list(self) -> list[str]:
-        fs, directory = self.context.fs, self.context.directory
-        try:
-            names = fs.list(directory)
-            for _ in range(LISTINGS_MAX):
-                again = fs.list(directory)
-                if set(again) == set(names):
-                    break
-                names = again
-        except FileNotFoundError as error:
-            raise LogNotFoundError(errno.ENOENT, "there is no log", str(directory)) from error
-        except NotADirectoryError as error:
-            raise NotALogError(errno.ENOTDIR, "not a directory", str(directory)) from error
-        return names
-
     def _find_end(self, segment: LogSegment, stat: FileStat, known_end: int) -> tuple[int, int]:
         """The offset and position after the last whole batch; continues from the last look.
 
@@ -354,6 +422,25 @@ class LogView:
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         self._searched = _searched_tail(segment.base_offset, end, stat, file)
         return end.offset, end.position
+
+    def _pieces(self, segment: LogSegment, size: int) -> tuple[tuple[int, int, bytes], ...]:
+        """What to look at before the log counts as unchanged; none if its tail may be a batch that is being written."""
+        mark, searched = self._mark, self._searched
+        end = SegmentEnd(segment.base_offset, 0, 0) if mark is None else mark.end
+        if end.position >= size:
+            tail = b""
+        elif searched is not None:
+            tail = searched.head
+        else:
+            return ()
+        head, head_at, end_at = end.batch_head, end.batch_position, end.position
+        if end_at - head_at > QUIET_READ_BYTES_MAX:
+            return (head_at, len(head), head), (end_at, BATCH_HEADER_BYTES, tail)
+        both_size = end_at - head_at + BATCH_HEADER_BYTES
+        both = segment.named_log_file().pread(both_size, head_at)
+        if not both.startswith(head) or both[end_at - head_at :] != tail:
+            return ()  # it has changed since
+        return ((head_at, both_size, both),)
 
     def _mark_holds(self, generation_before: int, *, is_clean: bool) -> bool:
         """Whether the last batch that was seen is still in its place.

@@ -480,7 +480,8 @@ class LogWriter:
         with self._lock:
             stopped = self.compaction_stopped(start, replaced)
             if not stopped:
-                self._cuts.swap(replaced, first_dirty, unreadable)
+                with self.files.state_file.renaming():
+                    self._cuts.swap(replaced, first_dirty, unreadable)
             return stopped
 
     def cleaned_to(self, start: Cleanable, offset: int) -> str:

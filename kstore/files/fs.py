@@ -54,7 +54,10 @@ REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class FileStat(NamedTuple):
-    """What the file system reports for a name: ``size`` in bytes, ``mtime_ns`` since the epoch."""
+    """What the file system reports for a name: ``size`` in bytes; ``mtime_ns`` and ``ctime_ns`` since the epoch.
+
+    ``ctime_ns`` is 0 where there is none.
+    """
 
     size: int
     mtime_ns: int
@@ -62,6 +65,7 @@ class FileStat(NamedTuple):
     device: int
     is_file: bool
     is_dir: bool
+    ctime_ns: int = 0
 
 
 class Mapping(Protocol):

@@ -412,5 +412,11 @@ def _total_size(buffers: Sequence[Buffer]) -> int:
 def _file_stat(stat: os.stat_result) -> FileStat:
     mode = stat.st_mode
     return FileStat(
-        stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev, stat_module.S_ISREG(mode), stat_module.S_ISDIR(mode)
+        stat.st_size,
+        stat.st_mtime_ns,
+        stat.st_ino,
+        stat.st_dev,
+        stat_module.S_ISREG(mode),
+        stat_module.S_ISDIR(mode),
+        stat.st_ctime_ns,
     )

@@ -252,7 +252,9 @@ class OverlayFs:
     def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
         name = os.fspath(path)
         if name not in self._changed:
-            return self._below.stat(path, follow_symlinks=follow_symlinks)
+            stat = self._below.stat(path, follow_symlinks=follow_symlinks)
+            # A directory's times do not tell of the names that were changed here.
+            return stat._replace(ctime_ns=0) if stat.is_dir else stat
         content = self._changed[name]
         if content is None:
             raise _missing(name)

@@ -10,6 +10,10 @@ only then wait: changes after the arming are reported::
         ...look; stop if the awaited change is there...
         watch.wait(1.0 if is_notified else 0.05)
 
+The first watch of a directory makes the kernel visit all names in it that it has in memory, which takes milliseconds
+where there are tens of thousands, and since Linux 6.10 a second one does not. So as long as a directory is followed, a
+second inotify descriptor, which nobody reads, holds a watch there for what hardly ever happens.
+
 Changes through mapped memory are not reported, nor what another machine does to a network file system, so a waiter
 looks from time to time in any case.
 """
@@ -38,7 +42,7 @@ __all__ = ["DirectoryWatch"]
 logger = logging.getLogger(__name__)
 
 # linux/inotify.h
-IN_MODIFY, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
+IN_MODIFY, IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_ONLYDIR, IN_ONESHOT = 0x01000000, 0x80000000
@@ -57,13 +61,15 @@ NO_WATCH_ERRNOS = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENO
 class DirectoryWatch:
     """Reports changes in one directory. One thread waits at a time; any thread may ``close`` it."""
 
-    __slots__ = ("__weakref__", "_changed", "_closed", "_hub", "_number", "_path")
+    __slots__ = ("__weakref__", "_changed", "_closed", "_held", "_hub", "_number", "_path")
 
     def __init__(self, directory: PathLike, changed: Bell | None = None) -> None:
         """``changed``: the event that it sets, and clears when it is armed; several watches may share it."""
         # The number of the system's watch while it may still fire, and its hub, which guards it.
         self._number: int | None = None
         self._hub: _Hub | None = None
+        # The number of the watch that the hub holds for as long as this one exists; -1 if it has none.
+        self._held: int | None = None
         self._closed = False
         self._changed = Bell() if changed is None else changed
         self._path = os.fsencode(directory)
@@ -102,9 +108,10 @@ class DirectoryWatch:
         self._forget()
 
     def _forget(self) -> None:
-        hub, number, self._number = self._hub, self._number, None
-        if number is not None and hub is not None and hub is _the_hub:
-            hub.forget(number)
+        hub, number, held = self._hub, self._number, self._held
+        self._number = self._held = None
+        if hub is not None and hub is _the_hub and (number is not None or held is not None):
+            hub.forget(number, held)
 
 
 class _Calls(NamedTuple):
@@ -116,18 +123,22 @@ class _Calls(NamedTuple):
 
 
 class _Hub:
-    """The one inotify descriptor of the process, and the watches that wait for it."""
+    """The inotify descriptors of the process, and the watches that wait for the one that is read."""
 
-    def __init__(self, calls: _Calls, fd: int) -> None:
+    def __init__(self, calls: _Calls, fd: int, holding_fd: int) -> None:
         self._calls = calls
         self.fd = fd
+        # Never read. Its watches only make those of ``fd`` cheap.
+        self.holding_fd = holding_fd
         # Held over every call that changes the watches: an event is processed only when its owner is known.
         # Reentrant: a garbage collection inside may arm a watch.
         self.mutex = threading.RLock()
         self._is_busy = False  # guarded by the mutex
         self._waiting: dict[int, weakref.WeakSet[DirectoryWatch]] = {}
-        # Numbers of closed or collected watches, until no thread is inside.
-        self._forgotten: deque[int] = deque()
+        # How many watches each number of ``holding_fd`` is held for.
+        self._held: dict[int, int] = {}
+        # The numbers, of both descriptors, of closed or collected watches, until no thread is inside.
+        self._forgotten: deque[tuple[int | None, int | None]] = deque()
         self._warned = False
         start_thread(self._run, name="kstore-watch")
 
@@ -152,13 +163,21 @@ class _Hub:
                 self._warn(self._calls.last_errno(), watch._path)
                 return False
             self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
+            if watch._held is None or watch._hub is not self:
+                self._hold(watch)
             # Last: after an interrupt the watch must not seem armed if nobody would tell it.
             watch._number, watch._hub = number, self
             return True
 
-    def forget(self, number: int) -> None:
-        """A watch with this number is gone. Waits for nothing: a garbage collection may call it in any thread."""
-        self._forgotten.append(number)
+    def _hold(self, watch: DirectoryWatch) -> None:
+        held = self._calls.add(self.holding_fd, watch._path, IN_ATTRIB | IN_ONLYDIR)
+        if held >= 0:
+            self._held[held] = self._held.get(held, 0) + 1
+        watch._held = held
+
+    def forget(self, number: int | None, held: int | None) -> None:
+        """A watch with these numbers is gone. Waits for nothing: a garbage collection may call it in any thread."""
+        self._forgotten.append((number, held))
         self._sweep()
 
     def _sweep(self) -> None:
@@ -172,20 +191,33 @@ class _Hub:
             self._is_busy = True
             try:
                 while self._forgotten:
-                    number = self._forgotten.popleft()
-                    waiting = self._waiting.get(number)
-                    if waiting is None:
-                        continue
-                    for watch in [watch for watch in waiting if watch._number != number]:
-                        waiting.discard(watch)
-                    if not waiting:
-                        del self._waiting[number]
-                        self._calls.remove(self.fd, number)
+                    number, held = self._forgotten.popleft()
+                    if number is not None:
+                        self._end(number)
+                    if held is not None:
+                        self._release(held)
             finally:
                 self._is_busy = False
         finally:
             if is_mine:
                 self.mutex.release()
+
+    def _end(self, number: int) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None:
+            return
+        for watch in [watch for watch in waiting if watch._number != number]:
+            waiting.discard(watch)
+        if not waiting:
+            del self._waiting[number]
+            self._calls.remove(self.fd, number)
+
+    def _release(self, held: int) -> None:
+        count = self._held.pop(held, 0)
+        if count > 1:
+            self._held[held] = count - 1
+        elif count == 1:
+            self._calls.remove(self.holding_fd, held)
 
     def _warn(self, code: int, path: bytes) -> None:
         if code in NO_WATCH_ERRNOS and not self._warned:
@@ -257,15 +289,18 @@ def _start() -> _Hub:
     init.argtypes = (ctypes.c_int,)
     add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
     remove.argtypes = (ctypes.c_int, ctypes.c_int)
-    fd = init(IN_CLOEXEC)
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), f"inotify: {os.strerror(ctypes.get_errno())}")
+    fds: list[int] = []
     try:
-        calls = _Calls(add, remove, ctypes.get_errno)
-        return _Hub(calls, fd)
-    except ThreadStartError:
+        for _ in range(2):
+            fd = init(IN_CLOEXEC)
+            if fd < 0:
+                raise OSError(ctypes.get_errno(), f"inotify: {os.strerror(ctypes.get_errno())}")
+            fds.append(fd)
+        return _Hub(_Calls(add, remove, ctypes.get_errno), *fds)
+    except (OSError, ThreadStartError):
         # There is no thread. After an interrupt there may be one, and its number could then belong to another file.
-        os.close(fd)
+        for fd in fds:
+            os.close(fd)
         raise
 
 
@@ -276,6 +311,7 @@ def _after_fork_in_child() -> None:
     _start_mutex, _is_starting = threading.RLock(), False
     if hub is not None:
         os.close(hub.fd)
+        os.close(hub.holding_fd)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -58,6 +58,11 @@ class FilePin:
         """Lets the next file be the first."""
         self._inode = None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the file is known."""
+        return self._inode is not None
+
     def is_lost(self, fs: FileSystem, path: str) -> bool:
         """Whether ``path`` names another file now. Raises: FileMissingError if it names none."""
         return self._inode is not None and fs.stat(path).inode != self._inode

@@ -2,7 +2,8 @@
 
 at    size  what
    0  1024  the two slots of version 1, 512 bytes each; zero since version 2
-1024   512  live: the durable end, stored without a sync after each append, for readers in other processes
+1024   256  live: the durable end, stored without a sync after each append, for readers in other processes
+1280   256  rolls: the segments that this writer has begun, for the same readers (``roll_slot``)
 1536   512  shared: where the log ends, for processes that share it (``shared_slot``)
 2048  1024  slot 0 \\ the record, written to the two slots in turn and synced each time: a torn write spoils one slot,
 3072  1024  slot 1 / and the other still holds the record before it
@@ -33,6 +34,7 @@ record, version 2, at the start of a slot
 104    16  lost                      for each: first and last offset, int64, of records that were durable and are gone
   -    16  accepted                  for each: first and last offset, int64, of a loss that the user has accepted
   -    16  unconfirmed               for each: first and last offset, int64, of damage above every known durable end
+  -     8  session           int64   the generation of the first record that the same open log wrote; 0 if not known
   -     -  later fields              ignored
   -     4  crc               uint32  CRC-32C of all bytes before it
 
@@ -55,15 +57,17 @@ live, at the start of its slot
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kstore.errors import FileMissingError, StorageError, UnsupportedFormatError
-from kstore.files.fs import FileStat, FileSystem, Mapping, read_file
+from kstore.files._locks import block
+from kstore.files.fs import File, FileStat, FileSystem, Mapping, read_file
 from kstore.record.crc import crc32c
 from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpan, are_ranges
+from kstore.state.roll_slot import ROLLS_POSITION, ROLLS_SIZE, RollSlot
 from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
 __all__ = [
@@ -74,6 +78,8 @@ __all__ = [
     "VERSION",
     "LogState",
     "StateFile",
+    "StateLook",
+    "look_at_state",
     "losses_of",
     "read_state",
     "state_file_bytes",
@@ -106,13 +112,15 @@ RECORD = struct.Struct(">4sHHqBBBBB3sqqq16sqqqqq")
 RANGE = struct.Struct(">qq")
 OLD_RECORD = struct.Struct(">4sHBBqqqq16sqqqqq")
 LIVE = struct.Struct(">4sqq")
+SESSION = struct.Struct(">q")
 CRC = struct.Struct(">I")
 
 assert RECORD.size == 104
-assert RECORD.size + (LOST_MAX + ACCEPTED_MAX + UNCONFIRMED_MAX) * RANGE.size + CRC.size <= SLOT_SIZE
+assert RECORD.size + (LOST_MAX + ACCEPTED_MAX + UNCONFIRMED_MAX) * RANGE.size + SESSION.size + CRC.size <= SLOT_SIZE
 assert SLOTS_POSITION + 2 * SLOT_SIZE == FILE_SIZE
 assert OLD_RECORD.size == 96
 assert LIVE.size == 20
+assert LIVE_POSITION + LIVE.size + CRC.size <= ROLLS_POSITION
 
 
 def _as_int64(value: int) -> int:
@@ -139,6 +147,7 @@ class LogState(NamedTuple):
     accepted: tuple[OffsetSpan, ...] = ()
     unconfirmed: tuple[OffsetSpan, ...] = ()
     has_epochs: bool = False
+    session: int = 0
 
     def fits(self, base_offset: int, stat: FileStat) -> bool:
         """Whether the clean mark matches the active segment that was found."""
@@ -159,7 +168,7 @@ class LogState(NamedTuple):
         head = RECORD.pack(
             MAGIC,
             VERSION,
-            RECORD.size + len(ranges) + CRC.size,
+            RECORD.size + len(ranges) + SESSION.size + CRC.size,
             self.generation,
             DURABILITIES.index(self.durability),
             (CLEAN_FLAG if self.clean else 0) | (EPOCHS_FLAG if self.has_epochs else 0),
@@ -177,7 +186,7 @@ class LogState(NamedTuple):
             _as_int64(self.clean_mtime_ns),
             self.txn_bytes,
         )
-        record = head + ranges
+        record = head + ranges + SESSION.pack(self.session)
         return record + CRC.pack(crc32c(record))
 
     @staticmethod
@@ -210,7 +219,8 @@ class LogState(NamedTuple):
             return None
         if not are_ranges(unconfirmed, UNCONFIRMED_MAX):
             return None
-        rest += [lost, accepted, unconfirmed, bool(flags & EPOCHS_FLAG)]
+        (session,) = SESSION.unpack_from(slot, ranges_end) if ranges_end + SESSION.size <= size - CRC.size else (0,)
+        rest += [lost, accepted, unconfirmed, bool(flags & EPOCHS_FLAG), session]
         return _believable(durability, flags, generation, rest)
 
     @staticmethod
@@ -282,6 +292,35 @@ def _torn(data: bytes, state: LogState | None) -> bool:
     )
 
 
+class StateLook(NamedTuple):
+    """What one read of the file showed: its ``data``, the ``state`` in it, and the writer's ``rolls`` if it tells of
+    them."""
+
+    data: bytes
+    state: LogState | None
+    rolls: RollSlot | None
+
+
+def look_at_state(file: File, before: StateLook | None = None) -> StateLook:
+    """As ``read_state``, of an open file; returns ``before`` if that showed the same bytes. Raises: StorageError;
+    UnsupportedFormatError."""
+    data, state = b"", None
+    try:
+        for _ in range(TORN_MAX):
+            data = file.pread(FILE_SIZE, 0)
+            if before is not None and data == before.data:
+                return before
+            state = _newest(data)
+            if not _torn(data, state):
+                break
+    except UnsupportedFormatError as error:
+        raise UnsupportedFormatError(error.reason, path=file.path) from None
+    rolls = RollSlot.decode(data[ROLLS_POSITION : ROLLS_POSITION + ROLLS_SIZE])
+    if rolls is not None and (state is None or state.clean or state.session != rolls.session):
+        rolls = None  # another writer's, or an ended one's
+    return StateLook(data, _with_live(state, data), rolls)
+
+
 def read_state(fs: FileSystem, path: Path) -> LogState | None:
     """The record in ``path`` with its durable end raised to the live one; None if none is valid.
 
@@ -291,17 +330,9 @@ def read_state(fs: FileSystem, path: Path) -> LogState | None:
     Raises: StorageError; UnsupportedFormatError for a record of a later version.
     """
     try:
-        file = fs.open(path)
-        for _ in range(TORN_MAX):
-            data = file.pread(FILE_SIZE, 0)
-            state = _newest(data)
-            if not _torn(data, state):
-                return _with_live(state, data)
-        return _current(file.pread(FILE_SIZE, 0))
+        return look_at_state(fs.open(path)).state
     except FileNotFoundError:
         return None
-    except UnsupportedFormatError as error:
-        raise UnsupportedFormatError(error.reason, path=path) from None
 
 
 def losses_of(state: LogState | None) -> LossRanges:
@@ -345,6 +376,9 @@ class StateFile:
         self._generation = current.generation if current is not None else 0
         # The current record; None if none is valid.
         self.current = current
+        self._session = self._generation + 1
+        # What readers know of the rolls; None before the first one.
+        self._rolls: RollSlot | None = None
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, *, mode: int) -> StateFile:
@@ -375,6 +409,9 @@ class StateFile:
         if len(data) < FILE_SIZE:
             # Cut by another program, or by a crash while it was created. It is mapped whole, so it must be whole.
             file.write_all([bytes(FILE_SIZE - len(data))], len(data))
+        if data[ROLLS_POSITION : ROLLS_POSITION + ROLLS_SIZE].strip(b"\0"):
+            # A writer that was killed left it. What comes now, even before a new record, is none of its rolls.
+            file.write_all([bytes(ROLLS_SIZE)], ROLLS_POSITION)
         file.close()
         opened = cls(fs, path, current)
         if data[:OLD_SLOTS_SIZE].strip(b"\0"):
@@ -394,7 +431,8 @@ class StateFile:
         file.close()
 
     def says(self, state: LogState) -> bool:
-        """Whether the current record has the same contents as ``state``, whatever its generation."""
+        """Whether the current record is of this session, with the contents of ``state``, whatever its generation."""
+        state = state._replace(session=self._session)
         return self.current is not None and self.current._replace(generation=state.generation) == state
 
     def store(self, state: LogState) -> None:
@@ -402,7 +440,7 @@ class StateFile:
 
         Raises: StorageError; then the previous record still holds.
         """
-        state = state._replace(generation=self._generation + 1)
+        state = state._replace(generation=self._generation + 1, session=self._session)
         slot = state.encode().ljust(SLOT_SIZE, b"\0")
         # The slot of the current record is never written to.
         self._write(SLOTS_POSITION + SLOT_SIZE * (state.generation % 2), slot)
@@ -419,13 +457,46 @@ class StateFile:
 
     def publish_durable_end(self, offset: int) -> None:
         """Tells readers in other processes how far the log is durable. Not synced, and never fails an append."""
+        mapping = self._mapped()
+        if mapping is not None:
+            live = LIVE.pack(LIVE_MAGIC, self._generation, offset)
+            mapping.store(LIVE_POSITION, live + CRC.pack(crc32c(live)))
+
+    def _mapped(self) -> Mapping | None:
+        """The file as memory; None if that is impossible now."""
         if self._mapping is None:
             try:
                 self._mapping = self._fs.open(self.path, write=True).map(FILE_SIZE)
             except StorageError:
-                return
-        live = LIVE.pack(LIVE_MAGIC, self._generation, offset)
-        self._mapping.store(LIVE_POSITION, live + CRC.pack(crc32c(live)))
+                return None
+        return self._mapping
+
+    def begin_rolls(self) -> None:
+        """Stores before the first roll that there was none: a reader that then lists the files need not do so twice."""
+        if self._rolls is None:
+            self._publish(RollSlot(self._session))
+
+    def publish_roll(self, base_offset: int) -> None:
+        """Tells readers in other processes of a roll that has begun the segment at ``base_offset``. As
+        ``publish_durable_end``; it must be told of every other change of the names too (``renaming``)."""
+        self._publish((self._rolls or RollSlot(self._session)).rolled(base_offset))
+
+    def _publish(self, rolls: RollSlot) -> None:
+        mapping = self._mapped()
+        if mapping is not None:
+            mapping.store(ROLLS_POSITION, rolls.encode())
+            self._rolls = rolls
+
+    @block
+    def renaming(self) -> Iterator[None]:
+        """A block that changes names of segments other than by a roll."""
+        if self._rolls is not None:
+            self._publish(self._rolls.changing())
+        try:
+            yield
+        finally:
+            if self._rolls is not None:
+                self._publish(self._rolls.changed())
 
     def close(self) -> None:
         """Releases the memory; writes nothing."""

@@ -158,7 +158,7 @@ def test_a_crash_at_any_step_of_the_upgrade_loses_no_field(clean: bool, tmp_path
         found = read_state(SYSTEM_FS, path)
         assert found is not None
         assert found.generation in (7, 8)
-        assert found._replace(generation=7) == state
+        assert found._replace(generation=7, session=0) == state
         again = StateFile.open(SYSTEM_FS, path, mode=0o600)
         assert again.current is not None
         assert again.current.durable_end == 9
@@ -179,7 +179,7 @@ def test_the_old_record_goes_only_when_the_new_one_is_on_disk(clean: bool, tmp_p
             result = action()
             found = read_state(SYSTEM_FS, path)
             assert found is not None, f"killed after {operation.kind} at {operation.position}"
-            assert found._replace(generation=7) == state
+            assert found._replace(generation=7, session=0) == state
             if operation.kind in WRITES:
                 assert operation.position >= OLD_SLOTS_SIZE or not unsynced, "the new record is not on disk yet"
                 unsynced.append(operation.position)

@@ -26,7 +26,7 @@ from kstore.producer.partitioner import Partitioner
 from kstore.record import batch, control, legacy
 from kstore.record.batch import LOG_OVERHEAD_BYTES
 from kstore.record.compression import CODECS, LZ4_FRAME_MAGIC, SNAPPY_HEADER
-from kstore.state import log_state, producer_snapshot
+from kstore.state import log_state, producer_snapshot, roll_slot
 from kstore.types import DURABILITIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -362,6 +362,16 @@ def test_the_table_of_kstore_state_is_its_struct() -> None:
     assert f"CRC-32C of these {log_state.LIVE.size} bytes" in text
     durability = next(cells[3] for cells in rows(text) if cells[2] == "durability")
     assert durability.startswith(", ".join(f"{number} {name}" for number, name in enumerate(DURABILITIES)))
+
+
+def test_the_table_of_the_roll_slot_is_its_struct() -> None:
+    name = "The roll slot of kstore.state"
+    fields = layout(name)
+    assert_contiguous(fields, roll_slot.ROLLS_SIZE)
+    bases_size = roll_slot.BASES_KEPT * 8
+    assert [size for _, size, _ in fields] == [*sizes(roll_slot.SLOT)[:4], bases_size, roll_slot.CRC.size]
+    assert section(FORMAT, name).strip().startswith(f"{roll_slot.ROLLS_SIZE} bytes at {roll_slot.ROLLS_POSITION},")
+    assert f"`{roll_slot.MAGIC.decode()}`" in section(FORMAT, name)
 
 
 def test_a_log_s_directory_holds_what_the_table_of_files_names(tmp_path: Path) -> None:

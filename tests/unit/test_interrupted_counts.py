@@ -170,7 +170,7 @@ def test_a_watch_that_ends_leaves_the_others_to_their_thread(tmp_path: Path, tri
     def check() -> None:
         assert is_free(hub.mutex)
 
-    at_every_place(lambda: hub.forget(-1), check, tried)
+    at_every_place(lambda: hub.forget(-1, -1), check, tried)
 
 
 def test_the_work_on_transactions_leaves_each_of_them_free(tmp_path: Path, tried: Tried) -> None:

@@ -222,12 +222,14 @@ def test_a_roll_opens_each_new_file_once_and_removes_nothing(tmp_path: Path) -> 
     fs = RecordingFs(SYSTEM_FS)
     with Log(tmp_path / "log", durability="os", fs=fs) as log:
         log.append(b"a")
+        log.roll()  # the first one also maps kstore.state
+        log.append(b"b")
         fs.operations.clear()
         log.roll()
         done = [(operation.kind, Path(operation.path).suffix) for operation in fs.operations]
     created = [("create", ".log"), ("create", ".index"), ("close", ".index"), ("create", ".timeindex")]
     last_time = [("open", ".timeindex"), ("write_all", ".timeindex"), ("close", ".timeindex")]
-    assert done == [*created, ("close", ".timeindex"), *last_time]
+    assert done == [*created, ("close", ".timeindex"), *last_time, ("store", ".state")]
 
 
 # --- blocks after the end ---------------------------------------------------------------------------------------------

@@ -77,14 +77,14 @@ def test_a_change_between_arming_and_waiting_is_reported(tmp_path: Path) -> None
     assert watch.wait(LONG)
 
 
-def test_all_watches_share_one_descriptor_and_one_thread(tmp_path: Path) -> None:
+def test_all_watches_share_two_descriptors_and_one_thread(tmp_path: Path) -> None:
     many = []
     for number in range(200):
         path = tmp_path / str(number // 2)
         path.mkdir(exist_ok=True)
         many.append(DirectoryWatch(path))
         assert many[-1].arm()
-    assert inotify_count() == 1
+    assert inotify_count() == 2
     assert sum(thread.name == "kstore-watch" for thread in threading.enumerate()) == 1
     # Two watch each directory, and both are notified.
     (tmp_path / "7" / "new").touch()
@@ -110,8 +110,26 @@ def test_watches_that_went_leave_nothing_with_the_system(tmp_path: Path) -> None
     gc.collect()
     hub = watches._hub()
     assert hub is not None
-    text = Path(f"/proc/self/fdinfo/{hub.fd}").read_text()
-    assert f"ino:{tmp_path.stat().st_ino:x} " not in text
+    inode = f"ino:{tmp_path.stat().st_ino:x} "
+    assert inode not in Path(f"/proc/self/fdinfo/{hub.fd}").read_text()
+    assert inode not in Path(f"/proc/self/fdinfo/{hub.holding_fd}").read_text()
+
+
+def test_a_directory_is_held_as_long_as_one_of_its_watches_exists(tmp_path: Path) -> None:
+    one, other = DirectoryWatch(tmp_path), DirectoryWatch(tmp_path)
+    assert one.arm()
+    assert other.arm()
+    hub = watches._hub()
+    assert hub is not None
+    held, inode = Path(f"/proc/self/fdinfo/{hub.holding_fd}"), f"ino:{tmp_path.stat().st_ino:x} "
+    for watch in (one, other):
+        (tmp_path / "name").touch()
+        (tmp_path / "name").unlink()
+        assert watch.wait(LONG)
+        assert watch.arm()
+        assert inode in held.read_text()
+        watch.close()
+    assert inode not in held.read_text()
 
 
 def test_a_close_ends_a_wait(tmp_path: Path) -> None:
@@ -272,7 +290,7 @@ def test_a_writer_in_another_process_wakes_many_followers(tmp_path: Path) -> Non
         for thread in threads:
             thread.join(LONG)
         assert found == [b"from afar"] * 4
-        assert inotify_count() == 1
+        assert inotify_count() == 2
 
 
 def test_an_interrupt_while_it_starts_closes_no_descriptor_that_its_thread_reads(
