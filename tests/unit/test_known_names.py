@@ -154,6 +154,15 @@ def test_a_roll_that_the_writer_tells_of_needs_no_listing(
             assert len(list(view.read())) == writer.end_offset
 
 
+def test_a_start_that_rises_within_a_segment_is_seen(tmp_path: Path) -> None:
+    with Log(tmp_path / "log", durability="os") as writer:
+        writer.append_many([RECORD] * 10)
+        with Log(tmp_path / "log", read_only=True, clock=LaterClock()) as view:
+            assert (view.start_offset, view.end_offset) == (0, 10)
+            writer.delete_records(4)
+            assert (view.end_offset, view.start_offset) == (10, 4)
+
+
 def retain(writer: Log) -> None:
     writer.delete_records(writer.end_offset - PER_SEGMENT)
 

@@ -21,6 +21,7 @@ LOSSES = "tests/unit/test_log_losses.py tests/unit/test_log_damaged_end.py tests
 TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
 FLUSHES = "tests/unit/test_log_flush.py"
 STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
+KNOWN_NAMES = "tests/unit/test_known_names.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
 EVIDENCE = "tests/unit/test_lost_evidence.py"
 CUT_COPIES = "tests/crash/test_cut_copies.py"
@@ -62,6 +63,48 @@ MUTANTS = (
         "            if source.truncation_count != truncation_count:",
         "            if False:",
         "tests/unit/test_log_view_races.py",
+    ),
+    Mutant(
+        "a read-only log trusts the young times of its directory",
+        "kstore/engine/known_names.py",
+        "        time_ns % SECOND_NS and time_ns <= now_ns - SETTLED_NS for",
+        "        True for",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a read-only log believes the last bytes without a look",
+        "kstore/engine/view.py",
+        "        return all(file.pread(size, position) == data for position, size, data in quiet.pieces)",
+        "        return True",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a read-only log does not look at kstore.state again",
+        "kstore/engine/view.py",
+        "        if quiet is None or quiet.state_data != shown.data:",
+        "        if quiet is None:",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a roll slot tells of segments across another change",
+        "kstore/state/roll_slot.py",
+        "or self.changes != earlier.changes or self.changes % 2:",
+        "or False:",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a read-only log is not told of a retention",
+        "kstore/engine/files.py",
+        "        with self.state_file.renaming():",
+        "        if True:",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a roll slot outlives its writer",
+        "kstore/state/log_state.py",
+        "            file.write_all([bytes(ROLLS_SIZE)], ROLLS_POSITION)",
+        "            pass",
+        KNOWN_NAMES,
     ),
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
