@@ -25,6 +25,9 @@ class SystemClock:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return "SystemClock()"
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

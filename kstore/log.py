@@ -69,6 +69,15 @@ if TYPE_CHECKING:
     from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
     from kstore.settings import LogSettings
 
+    class LogArguments(LogSettings, total=False):
+        """The settings, and what only a store and tests pass: no part of the signature, so that no user meets it."""
+
+        fs: FileSystem
+        clock: Clock
+        _ties: StoreTies | None
+        _counters: LogCounters | None
+        _config: LogConfig | None
+
 
 class Log:
     """An open log. Thread-safe: any thread may append and read; an iterator is for one thread.
@@ -83,12 +92,7 @@ class Log:
         read_only: bool = False,
         shared: bool = False,
         durability: Durability = "sync",
-        fs: FileSystem = SYSTEM_FS,
-        clock: Clock = SYSTEM_CLOCK,
-        _ties: StoreTies | None = None,
-        _counters: LogCounters | None = None,
-        _config: LogConfig | None = None,
-        **settings: Unpack[LogSettings],
+        **settings: Unpack[LogArguments],
     ) -> None:
         """Opens the log in directory ``path``; creates it if the path is missing or an empty directory.
 
@@ -101,13 +105,18 @@ class Log:
             durability: when an append returns. "sync": its bytes are on disk. "interval": they are written, and a
                 thread syncs every ``flush_ms``. "os": they are written, as with Kafka. With the last two, a thread
                 syncs each segment when it is sealed.
-            fs, clock: for tests.
             settings: Kafka's topic settings in snake_case (see ``LogConfig``).
 
         Raises: LogNotFoundError, NotALogError, LockedError, ConfigError, ReadOnlyError, DiskFullError, StorageError.
         Damage does not raise here: ``recovery`` reports it.
         """
-        self._closed, self._is_of_store = True, _config is not None  # closed until it is open
+        ties, counters, config = (
+            settings.pop("_ties", None),
+            settings.pop("_counters", None),
+            settings.pop("_config", None),
+        )
+        fs, clock = settings.pop("fs", SYSTEM_FS), settings.pop("clock", SYSTEM_CLOCK)
+        self._closed, self._is_of_store = True, config is not None  # closed until it is open
         self._guard = ForkGuard()
         self._single: SingleAppends | None = None
         self._writer: LogWriter | None = None
@@ -116,17 +125,17 @@ class Log:
         one_of("durability", durability, DURABILITIES)
         if shared and read_only:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
-        config = _config or LogConfig.from_settings(**settings)
-        directory, counters, repairs = self.path.absolute(), _counters or LogCounters(), IndexRepairs()
-        context = SegmentContext(fs, directory, config, clock, HandleCache(config.open_files_max), counters, repairs)
+        config = config or LogConfig.from_settings(**settings)
+        handles, counters, repairs = HandleCache(config.open_files_max), counters or LogCounters(), IndexRepairs()
+        context = SegmentContext(fs, self.path.absolute(), config, clock, handles, counters, repairs)
         if read_only:
             self._source: LogSource = LogView(context)
         elif shared:
             from kstore.shared.opening import open_shared_writer
 
-            self._source = self._writer = open_shared_writer(context, durability, _ties)
+            self._source = self._writer = open_shared_writer(context, durability, ties)
         else:
-            self._source = self._writer = open_writer(context, durability, _ties)
+            self._source = self._writer = open_writer(context, durability, ties)
         try:
             self._reads = LogReads(self._source, self._guard, self.path)
             repairs.serve(self._source)

@@ -20,10 +20,7 @@ from kstore.aio.queueing import Queue
 from kstore.aio.sending import LoopProducer
 from kstore.aio.threads import THREADS, Threads
 from kstore.aio.waking import LoopWaiter
-from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.consumer.wanted import RebalanceListener
-from kstore.files.fs import FileSystem
-from kstore.files.local import SYSTEM_FS
 from kstore.log import Log as SyncLog
 from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
@@ -32,7 +29,8 @@ from kstore.store import open as open_store
 from kstore.types import Durability, RecoveryReport, RetentionResult
 
 if TYPE_CHECKING:
-    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
+    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, TopicSettings
+    from kstore.store import StoreArguments
 
 __all__ = ["Store", "open"]
 
@@ -217,9 +215,7 @@ def open(
     create: bool = True,
     durability: Durability = "sync",
     background: bool = True,
-    fs: FileSystem = SYSTEM_FS,
-    clock: Clock = SYSTEM_CLOCK,
-    **settings: Unpack[StoreSettings],
+    **settings: Unpack[StoreArguments],
 ) -> Opening[Store]:
     """Opens the store in directory ``path``: ``async with kstore.aio.open(path) as store:``, or ``await``.
 
@@ -243,8 +239,6 @@ def open(
                         create=create,
                         durability=durability,
                         background=background,
-                        fs=fs,
-                        clock=clock,
                         **settings,
                     ),
                     SyncStore.close,

@@ -320,6 +320,9 @@ class OsFileSystem:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> OsFile:
         assert write or not create, "a file is created to be written"
         flags = OPEN_FLAGS | (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT | os.O_EXCL if create else 0)

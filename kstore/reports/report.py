@@ -73,7 +73,7 @@ def report(
     deep: bool = False,
     with_payload: bool = False,
     hash_names: bool = False,
-    advance: Advance = no_advance,
+    advance: Advance | None = None,
 ) -> Report:
     """Examines the logs in ``paths``, kstore's or a broker's; each is a partition's directory, or holds some.
 
@@ -90,7 +90,9 @@ def report(
     Raises: NotALogError, StorageError.
     """
     given = [Path(path) for path in paths]
-    return report_on(gather(given, deep=deep, with_payload=with_payload, advance=advance), hash_names=hash_names)
+    return report_on(
+        gather(given, deep=deep, with_payload=with_payload, advance=advance or no_advance), hash_names=hash_names
+    )
 
 
 def report_on(gathered: Gathered, *, hash_names: bool) -> Report:

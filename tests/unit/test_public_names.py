@@ -6,14 +6,17 @@ A new name belongs here. Functions such as ``kstore.log.writer_of`` give the par
 from __future__ import annotations
 
 import ast
+import contextlib
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import kstore
+import kstore.aio
 import kstore.log
 import kstore.store
 from kstore.rules.deprecated import Deprecated
@@ -88,6 +91,32 @@ def test_a_name_that_only_kstore_uses_works_with_a_warning(things: dict[str, obj
     ) as caught:
         assert getattr(things[kind], name)
     assert caught[0].filename == __file__
+
+
+# --- signatures -------------------------------------------------------------------------------------------------------
+
+
+def signatures() -> Iterator[tuple[str, inspect.Signature]]:
+    """Those of the public functions and of the classes, as help() and editors show them."""
+    for module in sorted(MODULES):
+        found = import_module(module)
+        for name in getattr(found, "__all__", ()):
+            if callable(value := getattr(found, name)):
+                with contextlib.suppress(ValueError):  # a compiled class has none
+                    yield f"{module}.{name}", inspect.signature(value)
+
+
+@pytest.mark.parametrize("opens", [kstore.Log, kstore.Store, kstore.open, kstore.aio.open])
+def test_what_opens_shows_its_users_nothing_that_only_stores_and_tests_pass(opens: Callable[..., object]) -> None:
+    assert not inspect.signature(opens).parameters.keys() & {"fs", "clock"}
+
+
+def test_no_signature_shows_an_address_or_a_private_name() -> None:
+    shown = dict(signatures())
+    assert len(shown) > 60
+    private = {name for name, found in shown.items() if any(one.startswith("_") for one in found.parameters)}
+    assert private == set()
+    assert {name for name, found in shown.items() if re.search(r"\bat 0x", str(found))} == set()
 
 
 # --- what the guides use ----------------------------------------------------------------------------------------------
