@@ -32,6 +32,7 @@ from tools.bench.producers_table import producers
 from tools.bench.queue_lines import queue, queues
 from tools.bench.read_lines import read, read_producers, read_small, read_values
 from tools.bench.report import report
+from tools.bench.shared_queue_lines import shared_queue
 from tools.bench.spark_growth_lines import spark_growth
 from tools.bench.spark_lines import spark
 from tools.bench.spark_write_lines import spark_write
@@ -48,7 +49,7 @@ SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
     "Produce": (producer_send, producer_latency, producer_peers, producer_peers_synced),
     "Consume": (consumer,),
     "Growth": (growth,),
-    "Queue": (queue,),
+    "Queue": (queue, shared_queue),
     "asyncio": (aio, aio_loop),
     "Several processes": (follow, shared),
     "Spark": (spark, spark_write, spark_growth),
