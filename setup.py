@@ -33,6 +33,7 @@ COMPILED = {
     "kstore.shared._turn": ["kstore/shared/_turn.pyx"],
     "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],
     "kstore.queue._known": ["kstore/queue/_known.pyx"],
+    "kstore.aio._line": ["kstore/aio/_line.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
     "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }

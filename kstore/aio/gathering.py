@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Final, Generic, NoReturn, TypeVar
 
+from kstore.aio._line import Entry, Line, items_of, loops_of, settle
 from kstore.aio.threads import Threads, ended
 from kstore.errors import ClosedError, StorageError
 
-__all__ = ["Gathering", "all_or_one_by_one", "one_by_one"]
+__all__ = ["Gathering", "all_but_refused", "all_or_one_by_one", "one_by_one"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,128 +22,132 @@ Result = TypeVar("Result")
 # The largest number of items and bytes in one call; always at least one item.
 GATHERED_MAX: Final = 1_000
 GATHERED_BYTES_MAX: Final = 4 << 20
+# How many bytes of items wait for the next calls. Further tasks keep theirs until there is room.
+WAITING_BYTES_MAX: Final = 16 << 20
+# The pause, in seconds, after a lack of memory.
+PAUSE_SECONDS: Final = 0.01
+NOTHING_DONE: Final = "nothing was done"
 
 
 class Gathering(Generic[Item, Result]):
-    """Calls ``do(items)`` in a thread, one call at a time, with all items added since the last call.
+    """Calls ``do(items)`` in a thread that serves lines, one call at a time, with all items added since the last call.
 
-    ``do`` returns for each item its result, or the exception for its task.
+    ``do`` returns for each item its result, or the exception for its task. The next call begins as soon as one ends: it
+    does not wait for the loop, which is woken once with all results. For the tasks of one loop.
     """
 
     def __init__(
-        self,
-        threads: Threads,
-        do: Callable[[Sequence[Item]], Sequence[Result | Exception]],
-        size_of: Callable[[Item], int] = lambda _: 0,
+        self, threads: Threads, do: Callable[[list[Item]], Sequence[Result | Exception]], *, is_decided: bool = False
     ) -> None:
-        self._threads = threads
+        """``is_decided``: an item that was added is done although its task is cancelled."""
         self._do = do
-        self._size_of = size_of
-        # In order of arrival.
-        self._waiting: dict[asyncio.Future[Result], Item] = {}
-        self._is_busy = False
+        self._is_decided = is_decided
+        self._line = Line(threads.lines, self._serve, WAITING_BYTES_MAX)
+        # ``join(item, size)``: its entry, None if it must ``join_later``. The first step of ``add``.
+        self.join: Callable[[Item, int], Entry | None] = self._line.join
+        # Tasks that wait for room in the line do so in turn. A later one does not overtake.
+        self._turn = asyncio.Lock()
+        # What ``settle`` has to tell the loop.
+        self._done: deque[tuple[list[Entry], Sequence[object] | BaseException]] = deque()
 
-    async def add(self, item: Item, *, is_decided: bool = False) -> Result:
-        """Does one item and returns its result. Raises: ForkedError.
+    async def add(self, item: Item, size: int = 0) -> Result:
+        """Does one item, of ``size`` bytes, and returns its result. Raises: ClosedError, ForkedError, ThreadStartError.
 
-        If cancelled before its call starts, the item is left out unless it ``is_decided``. Later, the cancellation is
+        If cancelled before its call starts, the item is left out unless it is decided. Later, the cancellation is
         raised after the call, with a note that the item was done.
         """
-        self._threads.check_fork()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._waiting[future] = item
-        if not self._is_busy:
-            # Items that other tasks add in this turn of the loop join it.
-            loop.call_soon(self._begin)
-            self._is_busy = True
-        cancelled = None
-        if not is_decided:
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                if future in self._waiting:
-                    del self._waiting[future]
-                    error.add_note("nothing was done")
-                    raise
-                cancelled = error
-        cancelled = await ended(future) or cancelled
-        if cancelled is None:
-            return future.result()
-        failure = future.exception()
-        cancelled.add_note("it was done" if failure is None else f"it failed: {failure!r}")
-        raise cancelled
-
-    def _begin(self) -> None:
-        futures: list[asyncio.Future[Result]] = []
+        entry = self.join(item, size) or await self.join_later(item, size)
         try:
-            if self._waiting:
-                futures = self._next()
-                items = [self._waiting.pop(future) for future in futures]
-                doing = self._threads.submit(partial(self._do, items))
-                doing.add_done_callback(partial(self._end, futures))
-            else:
-                self._is_busy = False
-        except BaseException as error:
-            self._give_up(futures, error)
-            if not isinstance(error, Exception):
-                raise
+            result: Result = await entry.future
+            return result
+        except asyncio.CancelledError as error:
+            await self.cancelled(entry, error)
 
-    def _give_up(self, futures: Sequence[asyncio.Future[Result]], error: BaseException) -> None:
-        """No task waits for a call that could not be started, or that an interrupt came beside."""
-        self._is_busy = False
-        rest, self._waiting = [*futures, *self._waiting], {}
-        if not isinstance(error, Exception):
-            error = StorageError(errno.EINTR, f"interrupted, perhaps after it was done: {error!r}")
-        _settle(rest, [error] * len(rest))
+    # --- the other steps of ``add`` ---------------------------------------------------------------------------------
 
-    def _next(self) -> list[asyncio.Future[Result]]:
-        """The waiting items that go next."""
-        size = 0
-        futures: list[asyncio.Future[Result]] = []
-        for future, item in islice(self._waiting.items(), GATHERED_MAX):
-            size += self._size_of(item)
-            if futures and size > GATHERED_BYTES_MAX:
-                break
-            futures.append(future)
-        return futures
-
-    def _end(self, futures: Sequence[asyncio.Future[Result]], done: asyncio.Future[Any]) -> None:
+    async def join_later(self, item: Item, size: int) -> Entry:
+        """``join``, as soon as there is room."""
+        line = self._line
+        line.waiting_count += 1
         try:
-            _settle_as(futures, done)
-        except BaseException:
-            _settle_as(futures, done)  # what an interrupt has left to do
+            async with self._turn:
+                while (entry := line.join_first(item, size)) is None:
+                    line.freed = freed = asyncio.get_running_loop().create_future()
+                    await freed
+                return entry
+        except asyncio.CancelledError as error:
+            error.add_note(NOTHING_DONE)
             raise
         finally:
-            try:
-                self._begin()
-            except BaseException as error:  # before its own handler: the waiting tasks learn of it too
-                self._give_up((), error)
-                raise
+            line.waiting_count -= 1
+
+    async def cancelled(self, entry: Entry, error: asyncio.CancelledError) -> NoReturn:
+        """Raises the cancellation of a task: at once if its item is left out, else when it is done."""
+        if not self._is_decided and self._line.withdraw(entry):
+            error.add_note(NOTHING_DONE)
+            raise error
+        if not entry.is_settled:
+            # The task awaited the other one, which the cancellation has ended.
+            entry.future = asyncio.get_running_loop().create_future()
+            error = await ended(entry.future) or error
+        failure = entry.outcome if isinstance(entry.outcome, BaseException) else None
+        error.add_note("it was done" if failure is None else f"it failed: {failure!r}")
+        raise error
+
+    # --- in a thread ------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        entries = self._line.take(GATHERED_MAX, GATHERED_BYTES_MAX)
+        if not entries:
+            return
+        outcomes: Sequence[object] | BaseException
+        try:
+            outcomes = self._do(items_of(entries))
+        except Exception as error:
+            outcomes = error
+        except BaseException as error:
+            outcomes = StorageError(errno.EINTR, f"interrupted, perhaps after it was done: {error!r}")
+        done = (entries, outcomes)
+        while not self._tell(done):
+            time.sleep(PAUSE_SECONDS)
+
+    def _tell(self, done: tuple[list[Entry], Sequence[object] | BaseException]) -> bool:
+        """Wakes the loop with the outcomes. False after a lack of memory: call it again."""
+        try:
+            self._done.append(done)
+            for loop in loops_of(done[0]):
+                try:
+                    loop.call_soon_threadsafe(settle, loop, self._done, self._line)
+                except RuntimeError:
+                    pass  # the loop is closed, and with it all its tasks
+        except MemoryError:
+            return False
+        return True
 
 
-def _settle_as(futures: Sequence[asyncio.Future[Any]], done: asyncio.Future[Any]) -> None:
-    error = asyncio.CancelledError() if done.cancelled() else done.exception()
-    _settle(futures, done.result() if error is None else [error] * len(futures))
-
-
-def _settle(futures: Sequence[asyncio.Future[Any]], results: Sequence[Any]) -> None:
-    for future, result in zip(futures, results, strict=True):
-        if future.done():
-            continue
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-            future.exception()  # the waiting task may be gone
-        else:
-            future.set_result(result)
+def all_but_refused(
+    refusal: Callable[[Item], Exception | None],
+    do_all: Callable[[Sequence[Item]], Sequence[Result | Exception]],
+    items: Sequence[Item],
+) -> Sequence[Result | Exception]:
+    """The outcome of each item: its refusal or, if it has none, what ``do_all`` of the others returns."""
+    outcomes: list[Result | Exception | None] = [refusal(item) for item in items]
+    accepted = [item for item, refused in zip(items, outcomes, strict=True) if refused is None]
+    if len(accepted) == len(items):
+        return do_all(items)
+    try:
+        done: Iterator[Result | Exception] = iter(do_all(accepted) if accepted else ())
+    except Exception as error:
+        done = repeat(error)
+    return [next(done) if refused is None else refused for refused in outcomes]
 
 
 def all_or_one_by_one(
     do_all: Callable[[Sequence[Item]], Sequence[Result]], do: Callable[[Item], Result], items: Sequence[Item]
-) -> list[Result | Exception]:
+) -> Sequence[Result | Exception]:
     """The outcome of each item, if ``do_all`` does all of them or, with an error about one of them, none."""
     try:
-        return list(do_all(items))
+        return do_all(items)
     except (StorageError, ClosedError, MemoryError):
         raise  # perhaps it has done them: a lack of memory may come after a write
     except Exception:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from kstore.aio.gathering import Gathering, all_or_one_by_one
+from kstore.aio._line import are_bytes
+from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one
 from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.append import Headers
+from kstore.engine.append import Appends, Headers
 from kstore.engine.times import TimePoint
 from kstore.log import Log as SyncLog
+from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
 
@@ -25,20 +28,32 @@ __all__ = ["Log"]
 
 
 class _Append(NamedTuple):
+    """A record that is more than a small value. ``is_certain``: the log accepts it."""
+
     value: Buffer | None
     key: Buffer | None
     headers: Headers
     timestamp: int | datetime | None
+    is_certain: bool
 
 
 def _kept(headers: Headers | None) -> Headers:
-    """``headers`` that can be read twice: an append is repeated on its own if one beside it fails."""
+    """``headers`` that can be read twice: a record is checked before it is appended."""
     return headers if isinstance(headers, Mapping) else tuple(headers or ())
 
 
-def _size_of(append: _Append) -> int:
-    # The log reports an invalid record.
-    return len(append.value) if isinstance(append.value, bytes) else 0
+def _size_of(field: object) -> int:
+    # The log reports an invalid one.
+    return len(field) if isinstance(field, bytes) else 0
+
+
+class _ReadOnly:
+    """The limits of a log that accepts nothing."""
+
+    certain_bytes = -1
+
+
+_READ_ONLY = _ReadOnly()
 
 
 class Log:
@@ -52,7 +67,8 @@ class Log:
         self.sync = log
         self._threads = threads
         self._watch = watch
-        self._appends: Gathering[_Append, int] = Gathering(threads, self._append_all, _size_of)
+        self._limits: Appends | _ReadOnly = _READ_ONLY if log.read_only else writer_of(log).appends
+        self._appends: Gathering[bytes | _Append, int] = Gathering(threads, self._append_all)
 
     def __repr__(self) -> str:
         return f"aio.{self.sync!r}"
@@ -72,7 +88,23 @@ class Log:
         On return it is as durable as the log's setting says. If cancelled, a note of the CancelledError says whether it
         was appended. See ``kstore.Log.append``. Raises: as that.
         """
-        return await self._appends.add(_Append(value, key, _kept(headers), timestamp))
+        item: bytes | _Append
+        if key is None and not headers and timestamp is None and type(value) is bytes:
+            size = len(value)
+            item = value if size <= self._limits.certain_bytes else _Append(value, None, (), None, False)
+        else:
+            size = _size_of(value) + _size_of(key)
+            is_plain = type(value) is bytes and not headers and timestamp is None and type(key) is bytes
+            is_certain = is_plain and size <= self._limits.certain_bytes
+            item = _Append(value, key, _kept(headers), timestamp, is_certain)
+        # As ``Gathering.add``, without another coroutine for each record.
+        appends = self._appends
+        entry = appends.join(item, size) or await appends.join_later(item, size)
+        try:
+            offset: int = await entry.future
+            return offset
+        except asyncio.CancelledError as error:
+            await appends.cancelled(entry, error)
 
     async def append_many(
         self,
@@ -86,8 +118,30 @@ class Log:
         append = partial(self.sync.append_many, values, keys=keys, timestamps=timestamps, headers=headers)
         return await self._threads.run(append)
 
-    def _append_all(self, appends: Sequence[_Append]) -> list[int | Exception]:
-        return all_or_one_by_one(self._append_at_once, self._append_one, appends)
+    def _append_all(self, items: list[bytes | _Append]) -> Sequence[int | Exception]:
+        if are_bytes(items):
+            values = cast(list[bytes], items)
+            if len(values) == 1:
+                return [self.sync.append(values[0])]
+            return all_or_one_by_one(self._append_values, self.sync.append, values)
+        appends = [item if isinstance(item, _Append) else _Append(item, None, (), None, True) for item in items]
+        return all_but_refused(
+            self._refusal, lambda rest: all_or_one_by_one(self._append_at_once, self._append_one, rest), appends
+        )
+
+    def _refusal(self, append: _Append) -> Exception | None:
+        """Why the log does not accept a record, which must not affect the others."""
+        if append.is_certain:
+            return None
+        try:
+            writer_of(self.sync).appends.check(append.value, append.key, append.timestamp, append.headers)
+        except Exception as error:
+            return error
+        return None
+
+    def _append_values(self, values: Sequence[bytes]) -> Sequence[int]:
+        info = self.sync.append_many(values)
+        return range(info.first_offset, info.last_offset + 1)
 
     def _append_at_once(self, appends: Sequence[_Append]) -> Sequence[int]:
         timestamps: list[int | datetime] | None = None

@@ -6,19 +6,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self, cast
 
-from kstore.aio.gathering import Gathering, all_or_one_by_one, one_by_one
+from kstore.aio._line import are_bytes
+from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one, one_by_one
 from kstore.aio.leasing import Getters, deadline_of
 from kstore.aio.opening import Opening
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
-from kstore.queue.items import GivenHeaders, Headers, Shown
+from kstore.log import writer_of
+from kstore.queue.config import seconds_of
+from kstore.queue.items import GivenHeaders, Headers, Shown, of_user
 from kstore.queue.job import Job as SyncJob
 from kstore.queue.look import LeasedItem
-from kstore.queue.queue import LOOK_SECONDS, QueueStats
+from kstore.queue.queue import LOOK_SECONDS, QueueStats, core_of
 from kstore.queue.queue import Queue as SyncQueue
 from kstore.record._codec import as_headers
 from kstore.rules.arguments import as_columns
@@ -27,17 +31,18 @@ __all__ = ["Job", "Queue"]
 
 logger = logging.getLogger(__name__)
 
+# The most that a queue's own headers add to an item with a delay.
+MARKS_BYTES_MAX: Final = 64
+
 
 class _Put(NamedTuple):
+    """An item that is more than a small value. ``is_certain``: the queue's log accepts it."""
+
     item: bytes
     delay: float
     key: bytes | None
     headers: tuple[tuple[str | bytes, bytes | None], ...]
-
-
-def _size_of(put: _Put) -> int:
-    # The queue reports an invalid item.
-    return len(put.item) if isinstance(put.item, bytes) else 0
+    is_certain: bool
 
 
 class Queue:
@@ -50,8 +55,9 @@ class Queue:
         self._watch = watch
         self._getters = Getters(queue, threads, asyncio.get_running_loop())
         watch(self._getters.waiter)
-        self._puts: Gathering[_Put, int] = Gathering(threads, self._put_all, _size_of)
-        self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all)
+        self._limits = writer_of(core_of(queue).items).appends
+        self._puts: Gathering[bytes | _Put, int] = Gathering(threads, self._put_all)
+        self._acks: Gathering[SyncJob, None] = Gathering(threads, self._ack_all, is_decided=True)
         # Set and replaced after tasks took or finished items: a put may find space, and a join may be over.
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
@@ -83,8 +89,25 @@ class Queue:
         With a ``maxsize`` it waits for space, at most ``timeout`` seconds. If cancelled, a note of the CancelledError
         says whether the item was put. See ``kstore.Queue.put``. Raises: Full, and as that.
         """
-        put = _Put(item, delay, key, as_headers(headers))
-        return await self._with_room(lambda: self._puts.add(put), timeout)
+        put: bytes | _Put
+        if not delay and key is None and not headers and type(item) is bytes:
+            size = len(item)
+            put = item if size <= self._limits.certain_bytes else _Put(item, 0, None, (), False)
+        else:
+            given, size = of_user(as_headers(headers)), _size_of(item) + _size_of(key)
+            is_plain = not given and type(item) is bytes and (key is None or type(key) is bytes)
+            is_certain = is_plain and size <= self._limits.certain_bytes - MARKS_BYTES_MAX
+            put = _Put(item, seconds_of(delay), key, given, is_certain)
+        if self.sync.maxsize or timeout is not None:
+            return await self._with_room(lambda: self._puts.add(put, size), timeout)
+        # As ``Gathering.add``, without another coroutine for each item.
+        puts = self._puts
+        entry = puts.join(put, size) or await puts.join_later(put, size)
+        try:
+            offset: int = await entry.future
+            return offset
+        except asyncio.CancelledError as error:
+            await puts.cancelled(entry, error)
 
     async def put_nowait(self, item: bytes) -> int:
         """``put`` that does not wait for space, only for the disk. Raises: Full, and as that."""
@@ -119,10 +142,39 @@ class Queue:
                 if not await _is_set(changed, deadline):
                     raise
 
-    def _put_all(self, puts: Sequence[_Put]) -> list[int | Exception]:
-        if len({put.delay for put in puts}) == 1:
-            return all_or_one_by_one(self._put_at_once, self._put_one, puts)
-        return one_by_one(self._put_one, puts)
+    def _put_all(self, items: list[bytes | _Put]) -> Sequence[int | Exception]:
+        if are_bytes(items):
+            values = cast(list[bytes], items)
+            if len(values) == 1:
+                return [self.sync.put(values[0], False)]
+            return all_or_one_by_one(self._put_values, partial(self.sync.put, block=False), values)
+        puts = [item if isinstance(item, _Put) else _Put(item, 0, None, (), True) for item in items]
+        return all_but_refused(self._refusal, self._put_in_runs, puts)
+
+    def _refusal(self, put: _Put) -> Exception | None:
+        """Why the queue's log does not accept an item, which must not affect the others."""
+        if put.is_certain:
+            return None
+        try:
+            self._limits.check(put.item, put.key, None, put.headers)
+        except Exception as error:
+            return error
+        return None
+
+    def _put_in_runs(self, puts: Sequence[_Put]) -> list[int | Exception]:
+        """Puts items one after the other, with one append for all neighbours that have the same delay."""
+        outcomes: list[int | Exception] = []
+        for _, run in groupby(puts, lambda put: put.delay):
+            neighbours = list(run)
+            try:
+                outcomes += all_or_one_by_one(self._put_at_once, self._put_one, neighbours)
+            except Exception as error:
+                outcomes += [error] * len(neighbours)
+        return outcomes
+
+    def _put_values(self, values: Sequence[bytes]) -> Sequence[int]:
+        first = self.sync.put_many(values, False)
+        return range(first, first + len(values))
 
     def _put_at_once(self, puts: Sequence[_Put]) -> Sequence[int]:
         first = self.sync.put_many(
@@ -187,11 +239,11 @@ class Queue:
 
     async def _ack(self, job: SyncJob) -> None:
         try:
-            await self._acks.add(job, is_decided=True)
+            await self._acks.add(job)
         finally:
             self._change()
 
-    def _ack_all(self, jobs: Sequence[SyncJob]) -> list[Exception | None]:
+    def _ack_all(self, jobs: list[SyncJob]) -> list[Exception | None]:
         try:
             self.sync.ack_many(jobs)
         except LeaseLostError:
@@ -287,6 +339,11 @@ async def _is_set(changed: asyncio.Future[None], deadline: float | None) -> bool
     if rest > 0:
         await asyncio.wait([changed], timeout=min(rest, LOOK_SECONDS))
     return rest > 0
+
+
+def _size_of(field: object) -> int:
+    # The queue reports an invalid one.
+    return len(field) if isinstance(field, bytes) else 0
 
 
 class Job:

@@ -1,15 +1,22 @@
-"""The few threads that do a store's blocking work, so that none of it runs on the loop's thread."""
+"""The few threads that do a store's blocking work, so that none of it runs on the loop's thread.
+
+Two kinds: a pool for calls, and servers, which write what many tasks leave in lines (``_line``). One busy log needs one
+server. A further one starts when a line is ready while the others wait for their disks.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from kstore.aio._line import Lines, Server
 from kstore.errors import ClosedError, ThreadStartError
 from kstore.files.fork import ForkGuard
+from kstore.files.threads import start_thread
 
 __all__ = ["THREADS", "Threads", "ended", "to_the_end", "whole"]
 
@@ -17,6 +24,8 @@ Result = TypeVar("Result")
 
 # How many blocking calls run in parallel; further ones wait for their turn.
 THREADS: Final = 4
+# The pause of a server after a failure, in seconds.
+FAILED_SECONDS: Final = 0.01
 
 
 class Threads:
@@ -25,6 +34,7 @@ class Threads:
     def __init__(self, count: int = THREADS) -> None:
         self._guard = ForkGuard()
         self._pool = ThreadPoolExecutor(count, "kstore-aio")
+        self.lines: Lines = Lines(self._guard, start_server, count)
         self._is_closed = False
 
     @property
@@ -83,7 +93,41 @@ class Threads:
         """Takes no more calls; the threads end after the started ones."""
         self._is_closed = True
         if not self._guard.forked:
+            self.lines.close()
             self._pool.shutdown(wait=False)
+
+    def __del__(self) -> None:
+        lines = getattr(self, "lines", None)
+        if lines is not None and not self._guard.forked:
+            lines.close()  # as the pool's, its threads end with it
+
+
+def start_server(lines: Lines) -> None:
+    """Starts one more thread that serves lines. Raises: ThreadStartError."""
+    server = Server()
+    try:
+        lines.begin_start(server)
+        start_thread(_serve, lines, server, name="kstore-aio-writer")
+    except BaseException:
+        lines.give_up(server)
+        raise
+
+
+def _serve(lines: Lines, server: Server) -> None:
+    """The work of a server. It refers to nothing that would keep a dropped store alive."""
+    if not lines.begin(server):
+        return
+    while found := lines.next(server):
+        if found == 2:
+            try:
+                start_server(lines)
+            except BaseException:
+                pass  # those that run serve the lines in turn
+        try:
+            server.serve()
+        except BaseException:
+            # The thread must not die: a lack of memory ends, and what waits is still in the line.
+            time.sleep(FAILED_SECONDS)
 
 
 async def ended(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:

@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Appends", "Headers"]
 
+# More than a batch of one record needs besides key and value.
+RECORD_OVERHEAD = 128
+
 Headers: TypeAlias = (
     "Mapping[str, Buffer | None] | Mapping[bytes, Buffer | None] | Iterable[tuple[str | Buffer, Buffer | None]]"
 )
@@ -116,6 +119,10 @@ class Appends:
         # Compressed data must not exceed what a reader accepts when it decompresses it.
         self._size_max = min(config.max_message_bytes, config.max_batch_bytes_uncompressed)
         self.is_compacted: bool = config.is_compacted
+        # A record whose key and value are bytes, together no more than this, is certainly accepted; -1 if none is.
+        # Half the limit: what cannot be compressed becomes larger.
+        size_max = min(self._size_max, config.segment_bytes)
+        self.certain_bytes: int = -1 if config.is_compacted else size_max // 2 - RECORD_OVERHEAD
         if self.single is not None:
             is_plain = self._timestamp_type == CREATE_TIME and self._codec == "none"
             self.single.use(min(self._size_max, config.segment_bytes) if is_plain else 0, self.is_compacted)
@@ -131,20 +138,45 @@ class Appends:
     ) -> AppendInfo:
         """See ``Log.append_many``."""
         try:
-            if type(values) is not list:
-                values = as_sequence("values", values)
-            keys = None if keys is None else as_sequence("keys", keys)
-            headers = None if headers is None else as_rows("headers", headers)
-            if timestamps is not None:
-                timestamps = self._checked_timestamps(as_sequence("timestamps", timestamps))
-            if self.is_compacted:
-                check_keys(keys, len(values))
-            if not values:
-                return nothing_appended(self._files.ends.end_offset)
-            return self._encode_and_commit(values, keys, timestamps, headers)
+            append = self._checked(values, keys, timestamps, headers)
+            return nothing_appended(self._files.ends.end_offset) if append is None else self._commit_built(append)
         except Exception as error:
             self._counters.append_failed(error)
             raise
+
+    def check(
+        self, value: Buffer | None, key: Buffer | None, timestamp: int | datetime | None, headers: Headers
+    ) -> None:
+        """Raises what ``append_many`` of this record raises before it writes, and counts it as failed."""
+        keys, timestamps = None if key is None else (key,), None if timestamp is None else (timestamp,)
+        try:
+            append = self._checked((value,), keys, timestamps, (headers,) if headers else None)
+            assert append is not None
+            try:
+                self._check_sizes(append)
+            finally:
+                keep_buffer(append.buffer)
+        except Exception as error:
+            self._counters.append_failed(error)
+            raise
+
+    def _checked(
+        self,
+        values: Iterable[Buffer | None],
+        keys: Iterable[Buffer | None] | None,
+        timestamps: Iterable[int | datetime] | None,
+        headers: Iterable[Headers | None] | None,
+    ) -> PendingAppend | None:
+        """The encoded records, None for no records."""
+        if type(values) is not list:
+            values = as_sequence("values", values)
+        keys = None if keys is None else as_sequence("keys", keys)
+        headers = None if headers is None else as_rows("headers", headers)
+        if timestamps is not None:
+            timestamps = self._checked_timestamps(as_sequence("timestamps", timestamps))
+        if self.is_compacted:
+            check_keys(keys, len(values))
+        return self._encoded(values, keys, timestamps, headers) if values else None
 
     def _checked_timestamps(self, timestamps: Sequence[int | datetime]) -> Sequence[int]:
         """Raises: TypeError, ValueError, InvalidTimestampError."""
@@ -184,15 +216,6 @@ class Appends:
         except Exception as error:
             self._counters.append_failed(error)
             raise
-
-    def _encode_and_commit(
-        self,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None,
-        timestamps: Sequence[int] | None,
-        headers: Sequence[Headers | None] | None,
-    ) -> AppendInfo:
-        return self._commit_built(self._encoded(values, keys, timestamps, headers))
 
     def _encoded(
         self,
@@ -246,10 +269,7 @@ class Appends:
 
         Raises the errors of this append before it joins other appends, which they must not affect.
         """
-        segment_bytes = self._config.segment_bytes
-        for batch in append.batches:
-            if batch.size > segment_bytes:
-                raise BatchTooLargeError(batch.size, segment_bytes)
+        self._check_sizes(append)
         if self._group is not None:
             self._group.submit(append)
         else:
@@ -261,6 +281,12 @@ class Appends:
                 # As in a group: what has a result is in the log.
             if append.error is not None:
                 raise append.error
+
+    def _check_sizes(self, append: PendingAppend) -> None:
+        segment_bytes = self._config.segment_bytes
+        for batch in append.batches:
+            if batch.size > segment_bytes:
+                raise BatchTooLargeError(batch.size, segment_bytes)
 
     def _commit_group(self, group: list[PendingAppend | PendingSingle]) -> None:
         """Commits appends of several threads."""

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from kstore import aio
-from kstore.aio.gathering import Gathering
+from kstore.aio import gathering
 from kstore.errors import StorageError
 from kstore.log import Log
 from tests.crash.interrupted_life import InterruptWithin
@@ -76,7 +76,7 @@ def test_a_lack_of_memory_fails_the_appends_that_it_met(tmp_path: Path) -> None:
     async def run() -> None:
         store, log = await opened(tmp_path)
         async with store:
-            with mock.patch.object(Gathering, "_next", side_effect=MemoryError), pytest.raises(MemoryError):
+            with mock.patch.object(gathering, "items_of", side_effect=MemoryError), pytest.raises(MemoryError):
                 await asyncio.wait_for(log.append(b"one"), 30)
             assert await asyncio.wait_for(log.append(b"two"), 30) == 0
 
@@ -87,13 +87,19 @@ def test_a_lack_of_memory_after_a_write_repeats_no_append(tmp_path: Path) -> Non
     async def run() -> None:
         store, log = await opened(tmp_path)
         async with store:
-            append_many = log.sync.append_many
 
-            def append_without_memory(*values: Any, **columns: Any) -> None:
-                append_many(*values, **columns)
-                raise MemoryError
+            def without_memory(append: Callable[..., object]) -> Callable[..., None]:
+                def append_without_memory(*values: Any, **columns: Any) -> None:
+                    append(*values, **columns)
+                    raise MemoryError
 
-            with mock.patch.object(log.sync, "append_many", append_without_memory):
+                return append_without_memory
+
+            # The two are written together, or one after the other.
+            with (
+                mock.patch.object(log.sync, "append_many", without_memory(log.sync.append_many)),
+                mock.patch.object(log.sync, "append", without_memory(log.sync.append)),
+            ):
                 found = await asyncio.gather(log.append(b"one"), log.append(b"two"), return_exceptions=True)
             assert [type(error) for error in found] == [MemoryError, MemoryError]
             assert [value async for value in log.read_values()] == [b"one", b"two"]
