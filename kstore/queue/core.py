@@ -108,6 +108,9 @@ class QueueCore:
     def take_one(self, queue: Leaser, seconds: float) -> Job | None:
         """Leases one item by a short path; None if ``take`` is needed. Needs the lock."""
         state = self.state
+        if state.is_shared:
+            jobs = self.take(queue, 1, seconds)
+            return jobs[0] if jobs else None
         if self.config.note_deliveries or not state.is_fresh_next:
             return None
         try:

@@ -43,7 +43,8 @@ class Journal:
         self._is_sync = is_sync
         # The log's, once there was an append: a log that is open for reading has none.
         self._appends: Appends | None = None
-        self._onward = Onward(reads_of(log))
+        self._reads = reads_of(log)
+        self._onward = Onward(self._reads)
         # An estimate of the bytes since the last snapshot; unguarded: only the time of the next snapshot depends on it.
         self.size: int = 0
 
@@ -51,7 +52,7 @@ class Journal:
     def end(self) -> int:
         """Where it ends now. Each append of another process that has returned was told of: it takes no system call to
         look at that."""
-        source = reads_of(self.log).source
+        source = self._reads.source
         source.notice()
         return source.ends.high_watermark
 
@@ -153,7 +154,7 @@ class Journal:
         """Appends a snapshot, and removes the segments below ``first_needed``, which it replaces."""
         self.append_many(values)
         self.size = 0
-        found = reads_of(self.log).segment_for(self.log.start_offset)
+        found = self._reads.segment_for(self.log.start_offset)
         if found is not None and found[1] <= first_needed:
             self.flush()
             self.log.delete_records(first_needed)

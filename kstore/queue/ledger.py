@@ -163,7 +163,6 @@ class Ledger:
             self.state.apply_record(value)
         # Last: what an interrupt or a MemoryError has left to do is applied when they are read back.
         self._end = end
-        self.journal.note_end(end)
         return True
 
     def begin_write(self, token: object) -> None:

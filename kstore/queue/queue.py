@@ -221,6 +221,8 @@ class Queue:
             with core.lock:
                 job = core.take_one(self, core.config.lease_seconds)
             if job is not None:
+                if core.state.dead:
+                    self._bury_all()
                 return job
         return self.get_many(1, block, timeout, lease_seconds=lease_seconds)[0]
 
