@@ -17,7 +17,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kstore.queue.leases import Claim, Retry
 
-__all__ = ["apply_plain", "finish_all", "forget_run", "take_free"]
+__all__ = ["apply_plain", "finish_all", "forget_run", "offer_known", "take_free"]
 
 cdef extern from "Python.h":
     # Borrowed references.
@@ -148,6 +148,7 @@ cdef int finish_each(known, offsets) except -1:
             if not (borders and bisect_right(borders, key) % 2):
                 done.add(key)
             tables.forget(key)
+    tables.end()
     if borders and <int64_t>borders[0] <= floor:
         known._advance()
         return 0
@@ -176,6 +177,7 @@ def forget_run(known, first, stop):
     else:
         for key in sorted({key for table in tables.all() for key in table if first <= key < stop}):
             tables.forget(key)
+    tables.end()
 
 
 def take_free(state, fresh, Py_ssize_t wanted, set taken not None, now, now_ms):
@@ -188,20 +190,82 @@ def take_free(state, fresh, Py_ssize_t wanted, set taken not None, now, now_ms):
     cdef set done = state.done, busy = state.busy
     cdef dict claims = state.claims, retries = state.retries, unconfirmed = state.unconfirmed
     cdef list borders = state.done_runs.borders
+    cdef PyObject* claim
     cdef list found = []
+    cdef Claimed elsewhere = Claimed(state)
+    cdef double now_ms_monotonic = now * 1000
     while fresh and len(found) < wanted:
         item = fresh.popleft()
         key = item.offset
         offset = key
         if is_done(offset, key, floor, done, borders) or key in taken:
             continue
-        if key in claims or key in retries or key in busy or key in unconfirmed:
-            if not state._is_free(key, now, now_ms):
-                continue
-        elif lease_of(state.leases, key) is not None:
+        if key in busy or key in unconfirmed or lease_of(state.leases, key) is not None:
+            continue
+        claim = PyDict_GetItemWithError(claims, key)
+        if claim != NULL and field(claim, EXPIRES_MS) > now_ms_monotonic:
+            elsewhere.add(key, claim)
+            continue
+        if key in retries and not state._is_free(key, now, now_ms):
             continue
         found.append(item)
+    elsewhere.end()
     return found
+
+
+def offer_known(state, records):
+    """``QueueState.offer`` of records without a gap and without headers, of which some are known."""
+    cdef int64_t floor = state.floor, offset
+    cdef set done = state.done, busy = state.busy
+    cdef dict claims = state.claims, retries = state.retries
+    cdef list borders = state.done_runs.borders
+    cdef Claimed elsewhere = Claimed(state)
+    cdef PyObject* claim
+    fresh = state.fresh
+    for record in records:
+        key = record.offset
+        offset = key
+        if key in retries:
+            claim = PyDict_GetItemWithError(claims, key)
+            if claim == NULL or key in busy or lease_of(state.leases, key) is not None:
+                state.offer(record)
+                continue
+        else:
+            claim = NULL
+        # First: an item that is in no place is found again, and one in two places would be delivered twice.
+        state.position = offset + 1
+        if is_done(offset, key, floor, done, borders):
+            continue
+        if claim != NULL:
+            elsewhere.add(key, claim)
+        else:
+            fresh.append(record)
+    elsewhere.end()
+
+
+cdef class Claimed:
+    """Items that wait for the end of another process's lease."""
+
+    cdef object _waiting
+    cdef dict _until
+
+    def __init__(self, state):
+        self._waiting = state.waiting
+        self._until = {}
+
+    cdef int add(self, key, PyObject* claim) except -1:
+        expires_ms = <object>PyTuple_GET_ITEM(<object>claim, EXPIRES_MS)
+        cdef PyObject* keys = PyDict_GetItemWithError(self._until, expires_ms)
+        if keys == NULL:
+            self._until[expires_ms] = [key]
+        else:
+            (<list>keys).append(key)
+        return 0
+
+    cdef int end(self) except -1:
+        for expires_ms, keys in self._until.items():
+            self._waiting.put_all_claimed(keys, expires_ms)
+        return 0
 
 
 cdef class Tables:
@@ -210,8 +274,11 @@ cdef class Tables:
     cdef object _known, _leases
     cdef dict _retries, _unnoted, _claims, _waits
     cdef set _busy
+    # Those that wait.
+    cdef list _waited
 
     def __init__(self, known):
+        self._waited = []
         self._known = known
         self._leases = known.leases
         self._retries, self._unnoted, self._claims, self._waits = known.retries, known.unnoted, known.claims, known._waits
@@ -235,7 +302,12 @@ cdef class Tables:
             del self._claims[key]
         self._busy.discard(key)
         if key in self._waits:
-            self._known.waiting.discard(key)
+            self._waited.append(key)
+        return 0
+
+    cdef int end(self) except -1:
+        if self._waited:
+            self._known.waiting.discard_all(self._waited)
         return 0
 
 

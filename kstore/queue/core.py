@@ -27,6 +27,7 @@ from kstore.queue._jobs import (
     made_records,
     new_jobs,
 )
+from kstore.queue._known import offer_known
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import DONE
 from kstore.queue.items import Marks, marks_of
@@ -225,11 +226,14 @@ class QueueCore:
     def _offer(self, chunk: Sequence[Record | CorruptRange]) -> None:
         state = self.state
         first = state.position
-        if state.is_past_known and CorruptRange not in map(type, chunk):
+        if CorruptRange not in map(type, chunk):
             records = cast(Sequence[Record], chunk)
             is_dense = records[0].offset == first and records[-1].offset - first + 1 == len(records)
             if is_dense and not any(record.headers for record in records):
-                state.offer_fresh(records)
+                if state.is_past_known:
+                    state.offer_fresh(records)
+                else:
+                    offer_known(state, records)
                 return
         for record in chunk:
             if isinstance(record, CorruptRange):

@@ -67,6 +67,8 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
                 return
         if count or due_ms:
             self._wait(offset, due_ms)
+            if offset in self.claims and offset in self._waits:
+                self.waiting.put_claimed(offset, self.claims[offset].expires_ms)
         else:
             self.fresh.append(item)
 

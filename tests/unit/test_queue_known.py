@@ -11,6 +11,7 @@ import pytest
 
 from kstore.errors import CorruptFileError
 from kstore.queue import known as known_module
+from kstore.queue._known import offer_known
 from kstore.queue.events import ACKED, CLAIM, DONE, RETRY, decode_events, encode_events
 from kstore.queue.state import QueueState
 
@@ -45,16 +46,20 @@ def summary(state: State) -> tuple[object, ...]:
     numbers = state.floor, state.position, state._known_stop, state.counted_end
     tables = state.retries, state.claims, state.moved, state.unconfirmed, state.unnoted
     waits = {offset: key for offset, (_, key) in state._waits.items()}
-    return numbers, state.done | runs, tables, state.busy, leased, waits, sorted(state.absent)
+    fresh = [item.offset for item in state.fresh]
+    return numbers, state.done | runs, tables, state.busy, leased, waits, fresh, sorted(state.absent)
 
 
 def step(state: State, generator: random.Random, records: list[bytes]) -> None:
     """Something that a process does besides reading the journal; the same for each ``generator`` of the same seed."""
     offset = generator.randrange(ITEMS)
     what = generator.random()
-    if what < 0.3:
+    if what < 0.2:
         if state.position < ITEMS + 20:
             state.offer(Item(state.position + generator.choice([0, 0, 1])))
+    elif what < 0.3:
+        if state.position < ITEMS + 20:
+            offer_known(state, [Item(state.position + number) for number in range(generator.choice([1, 8]))])
     elif what < 0.4:
         state.hold((offset,))
     elif what < 0.5:
@@ -123,6 +128,11 @@ def one_by_one(
     return found
 
 
+def offered(state: State, items: Sequence[Item]) -> None:
+    for item in items:
+        state.offer(item)
+
+
 def forgotten(state: State, first: int, stop: int) -> None:
     for offset in range(first, stop):
         state._forget(offset)
@@ -136,6 +146,7 @@ def test_the_loops_do_what_the_rules_say_item_by_item(seed: int) -> None:
             mock.patch.object(known_module, "finish_all", return_value=False),
             mock.patch.object(known_module, "forget_run", forgotten),
             mock.patch("kstore.queue.state.take_free", one_by_one),
+            mock.patch(f"{__name__}.offer_known", offered),
         ):
             assert lived(seed + number) == quick, f"seed {seed + number}"
 
