@@ -325,7 +325,7 @@ class Consumer:
             if len(ready) == len(readers) and self._waiter.is_quiet(ready):
                 return dict.fromkeys(readers, 0)
             return {
-                owner: max(reader.end_offset() - self._positions.of(reader), 0)
+                owner: 0 if reader.is_done else max(reader.end_offset() - self._positions.of(reader), 0)
                 for owner, reader in list(readers.items())
             }
 

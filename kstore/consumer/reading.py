@@ -170,7 +170,7 @@ class Reading:
             # Set by an iteration, which did not look further.
             reader.has_turn_ended = False
             self.readers.move_to_end(reader.owner)
-        queue = deque(self.ready())
+        queue = deque(reader for reader in self.ready() if not reader.is_done)
         while queue:
             reader = queue.popleft()
             yield reader

@@ -18,6 +18,7 @@ from kstore.rules.losses import OffsetSpan
 from kstore.segment import LogSegment
 from kstore.state.compaction_state import KSTORE_COMPACTION, CompactionState, remembered_dirt, write_compaction_state
 from kstore.state.log_state import LOST_MAX
+from kstore.types import OFFSET_MAX
 
 __all__ = ["Cuts"]
 
@@ -60,7 +61,7 @@ class Cuts:
             files.ends = lowered
             files.producers.truncate_to(end_in_file)
             files.epochs.truncate_from_end(offset)
-            dropped = [segment for segment in files.segments if segment.base_offset > keep.base_offset]
+            dropped = [segment for segment in files.segments.range(keep.base_offset, OFFSET_MAX) if segment is not keep]
             files.drop(reversed(dropped))
             files.tail = files.activate(keep)
             files.tail.truncate_to(offset, position)
@@ -159,15 +160,15 @@ class Cuts:
         )
         if files.tail is None:
             self._rolls.begin()
-        bases = files.segments.bases
-        files.producers.secure(max(base for base in bases if base <= before))
-        # Oldest first, so that a crash leaves no hole; the rest below the start is removed at the next open.
-        stops = zip(files.segments, bases[1:], strict=False)
+        first = files.segments.floor(before)
+        assert first is not None, "the start is in a segment"
+        files.producers.secure(first.base_offset)
         delay_ms = files.context.config.file_delete_delay_ms
         if not files.is_sync:
             # The names of the remaining segments first: else a crash may leave a log that begins too late.
             files.context.fs.sync_dir(files.context.directory)
-        files.drop((segment for segment, next_base in stops if next_base <= before), delay_ms=delay_ms)
+        # Oldest first, so that a crash leaves no hole; the rest below the start is removed at the next open.
+        files.drop(files.segments.range(0, first.base_offset), delay_ms=delay_ms)
         files.producers.delete_before(files.segments.first.base_offset)
         files.epochs.truncate_from_start(before)
 

@@ -75,10 +75,23 @@ class LogSegments:
         return replaced
 
     def remove(self, base_offsets: Iterable[int]) -> None:
-        """Removes segments, in one published change; ignores unknown bases."""
-        gone = set(base_offsets)
-        kept = tuple(segment for segment in self if segment.base_offset not in gone)
-        self.snapshot = SegmentSnapshot(tuple(segment.base_offset for segment in kept), kept)
+        """Removes segments, in one published change; ignores unknown bases.
+
+        Those that retention and truncation remove are next to one another, so that the rest is copied as a whole.
+        """
+        bases, segments = self.snapshot
+        places = [
+            at for base in sorted(set(base_offsets)) if (at := bisect_left(bases, base)) < bisect_right(bases, base)
+        ]
+        if not places:
+            return
+        first, after = places[0], places[-1] + 1
+        gone = set(places)
+        kept = [at for at in range(first, after) if at not in gone]
+        self.snapshot = SegmentSnapshot(
+            (*bases[:first], *(bases[at] for at in kept), *bases[after:]),
+            (*segments[:first], *(segments[at] for at in kept), *segments[after:]),
+        )
 
     def replace(self, segments: Iterable[LogSegment]) -> None:
         """Replaces all segments by ``segments``, in one published change."""

@@ -73,9 +73,13 @@ class TransactionIndexSizes:
         known = self._sum
         if known is None or known[0] != start or known[1] > stop:
             known = start, start, 0
-        # A roll adds one segment.
+        # A roll adds one segment. After a cut there may be ten thousand to add, of which few have an index.
         added = bases[bisect_left(bases, known[1]) : bisect_left(bases, stop)]
-        self._sum = start, stop, known[2] + sum(self._sizes.get(base_offset, 0) for base_offset in added)
+        if len(added) > len(self._sizes):
+            more = sum(size for base_offset, size in self._sizes.items() if known[1] <= base_offset < stop)
+        else:
+            more = sum(self._sizes.get(base_offset, 0) for base_offset in added)
+        self._sum = start, stop, known[2] + more
         return self._sum[2]
 
 

@@ -203,8 +203,11 @@ class LogDirectory:
         entry = self.topics.get(topic)
         if entry is None or entry.deleting:
             return ()
+        found = self.partitions.get(topic, ())
+        if entry.is_made:
+            return found  # no copy: there may be thousands, and each access to a log asks
         making = range(entry.made, entry.partitions)
-        return tuple(number for number in self.partitions.get(topic, ()) if number not in making)
+        return tuple(number for number in found if number not in making)
 
     def owners(self) -> list[TopicPartition]:
         """Every usable partition."""

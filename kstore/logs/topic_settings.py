@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kstore.config import LogConfig
@@ -35,7 +36,7 @@ class TopicSettings:
     def of(self, owner: TopicPartition) -> tuple[LogConfig, Durability]:
         """The settings of the topic of a partition. Raises: TopicNotFoundError, ConfigError."""
         entry, numbers = self._directory.topic(owner.topic)
-        if owner.partition not in numbers:
+        if not _holds(numbers, owner.partition):
             raise TopicNotFoundError(f"topic {owner.topic} has no partition {owner.partition!r}")
         known = self._known.get(owner.topic)
         if known is None or known[0] is not entry:
@@ -61,3 +62,11 @@ class TopicSettings:
         """The durability of a topic without one of its own. The decisions of transactions must be on disk before they
         are carried out."""
         return "sync" if name == TRANSACTION_STATE.name else self.durability
+
+
+def _holds(rising: Sequence[int], number: object) -> bool:
+    """Whether ``number``, which a caller gave, is among ``rising`` ones: a bisection, since there may be thousands."""
+    if not isinstance(number, int):
+        return number in rising
+    at = bisect_left(rising, number)
+    return at < len(rising) and rising[at] == number

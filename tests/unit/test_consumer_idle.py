@@ -11,7 +11,7 @@ import pytest
 import kstore
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.fetching import PartitionReader
-from kstore.engine.growth import NOTIFIED_POLL_SECONDS
+from kstore.engine.growth import NOTIFIED_POLL_SECONDS, Growth
 from kstore.files.paths import TopicPartition
 from kstore.store import Store
 from tests.fake_clock import ManualClock
@@ -46,7 +46,7 @@ def idle(store: Store, **settings: str) -> Consumer:
     """A consumer that has read everything and knows it."""
     consumer = store.consumer("orders", **settings)  # type: ignore[arg-type]
     consumer.poll(max_records=1000)
-    assert looks_of(consumer) >= PARTITIONS
+    assert consumer.poll() == {}
     return consumer
 
 
@@ -57,11 +57,25 @@ def test_an_idle_poll_and_the_lag_ask_no_log(store: Store) -> None:
             assert consumer.lag() == dict.fromkeys((TopicPartition("orders", n) for n in range(PARTITIONS)), 0)
 
 
-def test_every_log_is_asked_after_a_while_so_that_no_signal_can_be_missed(store: Store, clock: ManualClock) -> None:
+def test_an_append_whose_signal_was_lost_is_found_after_a_while(store: Store, clock: ManualClock) -> None:
     with idle(store) as consumer:
+        with mock.patch.object(Growth, "wake"):
+            store.log("orders", 0).append(b"new")
+        assert consumer.poll() == {}
         clock.advance(int(NOTIFIED_POLL_SECONDS * 1000))
-        assert looks_of(consumer) >= PARTITIONS
-        assert looks_of(consumer) == 0
+        assert [record.value for record in consumer.poll()[FIRST]] == [b"new"]
+
+
+def test_a_poll_looks_only_at_the_log_that_has_grown(store: Store) -> None:
+    with idle(store) as consumer:
+        for number in (0, 7, 7):
+            store.log("orders", number).append(b"new")
+            with mock.patch.object(
+                PartitionReader, "end_offset", autospec=True, side_effect=PartitionReader.end_offset
+            ) as ask:
+                assert list(consumer.poll()) == [TopicPartition("orders", number)]
+                assert consumer.poll() == {}
+            assert ask.call_count <= 3
 
 
 def in_a_transaction(store: Store, *, commit: bool) -> None:

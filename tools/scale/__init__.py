@@ -1,0 +1,1 @@
+"""How the cost of each public operation grows with what is there already."""
