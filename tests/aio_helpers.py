@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -12,12 +13,15 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import kstore
 import kstore.aio
+from tests.fake_fs import SYNCS, Operation
+from tests.loop_fs import LoopFs
 
 __all__ = [
     "CANCELS",
     "STEPS",
     "WAIT_SECONDS",
     "Ended",
+    "HeldFs",
     "at_every_point",
     "cancelled_at",
     "opened",
@@ -50,6 +54,24 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     finally:
         gc.collect(1)
         assert complaints == []
+
+
+class HeldFs(LoopFs):
+    """Its writes to the logs whose paths contain ``held`` wait until they are let go."""
+
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self.held = held
+        self.is_held = False
+        self.reached = threading.Event()
+        self.go = threading.Event()
+
+    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
+        is_write = operation.kind in SYNCS or operation.kind == "write_and_sync"
+        if self.is_held and is_write and self.held in str(operation.path):
+            self.reached.set()
+            assert self.go.wait(WAIT_SECONDS)
+        return super().perform(operation, action)
 
 
 @asynccontextmanager

@@ -75,13 +75,40 @@ class Producer:
         a Delivery that no task awaits any more still arrives. Arguments and errors are those of
         ``kstore.Producer.send``.
         """
+        try:
+            return self._sent(topic, value, key, headers, timestamp, partition)
+        except NoRoomError:
+            pass
+        return await self._send_later(topic, value, key, headers, timestamp, partition)
+
+    def _sent(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: GivenHeaders | None,
+        timestamp: int | datetime | None,
+        partition: int | None,
+    ) -> Delivery:
+        """Hands over one record. Raises: NoRoomError if that would have to wait, and as ``send``."""
         producer = self._loop_producer
-        intercepted = None
-        if not self._waiting_count and producer.knows(topic, partition):
-            try:
-                return self.sync.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
-            except NoRoomError:
-                intercepted = producer.intercepted
+        if self._waiting_count or not producer.knows(topic, partition):
+            producer.forget_intercepted()
+            raise NoRoomError
+        return self.sync.send(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+
+    async def _send_later(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: GivenHeaders | None,
+        timestamp: int | datetime | None,
+        partition: int | None,
+    ) -> Delivery:
+        """``send`` of a record that ``_sent`` has not handed over."""
+        producer = self._loop_producer
+        intercepted = producer.intercepted
         error = await producer.topic(topic, partition)
         if error is not None:
             return producer.refuse(topic, partition, error)
@@ -104,7 +131,16 @@ class Producer:
         finally:
             self._waiting_count -= 1
 
-    async def send_and_wait(self, topic: str, value: Any = None, **options: Any) -> RecordMetadata:
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: GivenHeaders | None = None,
+        timestamp: int | datetime | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
         """Sends one record, and returns its metadata once it has arrived. Raises: as ``send``, and the record's
         failure.
 
@@ -113,8 +149,17 @@ class Producer:
         """
         delivery = None
         try:
-            delivery = await self.send(topic, value, **options)
-            return await delivery
+            try:
+                delivery = self._sent(topic, value, key, headers, timestamp, partition)
+            except NoRoomError:
+                pass
+            if delivery is None:
+                delivery = await self._send_later(topic, value, key, headers, timestamp, partition)
+            # As ``await delivery``, without another two coroutines for each record.
+            loop = asyncio.get_running_loop()
+            while (future := delivery._arrival(loop)) is not None:
+                await future
+            return delivery.result(0)
         except asyncio.CancelledError as error:
             error.add_note("the record was not sent" if delivery is None else "the record was sent, and will arrive")
             raise

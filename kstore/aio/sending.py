@@ -57,6 +57,7 @@ class LoopProducer:
         """Raises: ConfigError."""
         parts = producer_parts(topics, coordinator, **settings)
         self._parts = parts
+        self._metadata = parts.metadata
         self._outbox = parts.outbox
         self._no_waiting = self._outbox.before_wait = _NoWaiting()
         self._path = parts.slow_path
@@ -74,6 +75,10 @@ class LoopProducer:
     def intercepted(self) -> ProducerRecord | None:
         """The intercepted form of the last tried record."""
         return self._once.record
+
+    def forget_intercepted(self) -> None:
+        """The next record has not been tried."""
+        self._once.record = None
 
     @contextmanager
     def trying_again(self, intercepted: ProducerRecord | None) -> Iterator[None]:
@@ -113,8 +118,9 @@ class LoopProducer:
         """Whether a record for this topic need not wait for it. Raises: TypeError."""
         if not isinstance(topic, str):
             raise TypeError(f"a topic of type {type(topic).__name__}, expected a str")
-        found = self._parts.metadata.topics.get(topic)
-        if found is None or self._parts.metadata.has_news(topic):
+        metadata = self._metadata
+        found = metadata.topics.get(topic)
+        if found is None or topic in metadata.stale:
             return False
         return partition is None or partition < found.partition_count
 

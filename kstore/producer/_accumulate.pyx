@@ -14,6 +14,7 @@ A Delivery is only a batch and an index in it: the result of the batch is the re
 future, event or lock per record, and no work per record when its batch is done.
 """
 
+import os
 import threading
 import time
 from _thread import TIMEOUT_MAX, allocate_lock
@@ -92,6 +93,18 @@ cdef inline int64_t wall_clock_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_REALTIME, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+# How often this process is a child of the one that has loaded this module, or of a child of it.
+cdef int forks = 0
+
+
+def _count_fork():
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
 
 
 cdef inline double monotonic_seconds() noexcept nogil:

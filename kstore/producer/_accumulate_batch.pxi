@@ -44,6 +44,8 @@ cdef class ProducerBatch:
     cdef public bint is_transactional
     cdef bint is_aborted
     cdef list awaited
+    # 1 + ``forks`` of the process in which a task's wait has made it ready; 0 before.
+    cdef int hurried_in
 
     def __init__(
         self,

@@ -166,6 +166,22 @@ cdef class Delivery:
     def _batch(self):
         return self.settled()
 
+    def _arrival(self, loop not None):
+        """A future of ``loop`` that is set when the record has arrived, or may have; None if it has. Sends it at once.
+
+        Raises: ForkedError.
+        """
+        cdef ProducerBatch batch = self.settled()
+        if batch.is_released:
+            return None
+        if batch.hurried_in != forks + 1:
+            if batch.hurry is not None:
+                batch.hurry(batch)
+            # It stays ready: once is enough for all that wait.
+            batch.hurried_in = forks + 1
+        future = loop.create_future()
+        return future if batch.tell((loop, future)) else None
+
     def _seen_error(self):
         return self.seen_error(self.settled())
 

@@ -79,14 +79,9 @@ async def arrived(delivery: Delivery) -> None:
     """Waits until the record has arrived or failed, and sends it at once. Does not check which."""
     import asyncio
 
-    while not delivery.done():
-        batch = delivery._batch()
-        if batch.hurry is not None:
-            batch.hurry(batch)
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        if batch.tell((loop, future)):
-            await future
+    loop = asyncio.get_running_loop()
+    while (future := delivery._arrival(loop)) is not None:
+        await future
 
 
 def wake(waiters: Iterable[Awaited]) -> None:

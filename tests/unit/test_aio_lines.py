@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,29 +20,8 @@ from kstore.aio._line import Entry, Line, Lines, settle
 from kstore.aio.gathering import GATHERED_MAX, WAITING_BYTES_MAX
 from kstore.errors import ClosedError, RecordTooLargeError, ThreadStartError
 from kstore.files.fork import ForkGuard
-from tests.aio_helpers import WAIT_SECONDS, opened, run, until, values_in
-from tests.fake_fs import SYNCS, Operation
+from tests.aio_helpers import WAIT_SECONDS, HeldFs, opened, run, until, values_in
 from tests.loop_fs import LoopFs
-
-Result = TypeVar("Result")
-
-
-class HeldFs(LoopFs):
-    """Its writes to the logs whose paths contain ``held`` wait until they are let go."""
-
-    def __init__(self, held: str) -> None:
-        super().__init__()
-        self.held = held
-        self.is_held = False
-        self.reached = threading.Event()
-        self.go = threading.Event()
-
-    def perform(self, operation: Operation, action: Callable[[], Result]) -> Result:
-        is_write = operation.kind in SYNCS or operation.kind == "write_and_sync"
-        if self.is_held and is_write and self.held in str(operation.path):
-            self.reached.set()
-            assert self.go.wait(WAIT_SECONDS)
-        return super().perform(operation, action)
 
 
 class Writers:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -18,6 +20,7 @@ from kstore.errors import (
     ClosedError,
     DeliveryError,
     DiskFullError,
+    ForkedError,
     RecordTooLargeError,
     TopicWaitTimeoutError,
 )
@@ -25,7 +28,7 @@ from kstore.files.paths import TopicPartition
 from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.records import ProducerRecord, RecordMetadata
 from kstore.store import coordinator_of
-from tests.aio_helpers import STEPS, WAIT_SECONDS, opened, run, stepped, values_in
+from tests.aio_helpers import STEPS, WAIT_SECONDS, HeldFs, opened, run, stepped, until, values_in
 from tests.loop_fs import LoopFs
 
 
@@ -38,6 +41,55 @@ def test_a_record_is_sent_and_its_delivery_awaited(tmp_path: Path) -> None:
             log = await store.log("orders")
             first = await anext(log.read())
             assert (first.key, first.value, first.headers, first.timestamp) == (b"k", b"a", (("h", b"1"),), 5)
+
+    run(main())
+
+
+def test_tasks_that_wait_for_one_batch_ask_for_its_write_once(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with opened(tmp_path, durability="os") as store, store.producer(linger_ms=3_600_000) as producer:
+            deliveries = [await producer.send("orders", b"%d" % number) for number in range(100)]
+            sender = producer._loop_producer._outbox.sender
+            with mock.patch.object(sender, "write_here", wraps=sender.write_here) as asked:
+                await asyncio.gather(*map(whole, deliveries))
+            assert [delivery.offset for delivery in deliveries] == list(range(100))
+            return asked.call_count
+
+    async def whole(delivery: kstore.Delivery) -> None:
+        await delivery
+
+    assert run(main()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_fork_does_not_wait_for_a_batch_that_the_parent_waits_for(tmp_path: Path) -> None:
+    fs = HeldFs("orders-0")
+
+    async def main() -> None:
+        async with opened(tmp_path, fs=fs) as store, store.producer() as producer:
+            await producer.send_and_wait("orders", b"first")
+            fs.is_held = True
+            delivery = await producer.send("orders", b"held")
+
+            async def wait() -> RecordMetadata:
+                return await delivery
+
+            waiting = asyncio.create_task(wait())
+            await until(fs.reached.is_set)
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    asyncio._set_running_loop(None)
+                    asyncio.run(asyncio.wait_for(wait(), WAIT_SECONDS))
+                except ForkedError:
+                    status = 0
+                finally:
+                    os._exit(status)
+            _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+            fs.go.set()
+            assert status == 0
+            assert (await waiting).offset == 1
 
     run(main())
 

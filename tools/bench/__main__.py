@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tools.bench.aio_group_lines import aio_group
 from tools.bench.aio_lines import aio, aio_loop
 from tools.bench.append_lines import append_many, append_one, append_peers
 from tools.bench.arrow_lines import arrow
@@ -50,7 +51,7 @@ SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
     "Consume": (consumer,),
     "Growth": (growth,),
     "Queue": (queue, shared_queue),
-    "asyncio": (aio, aio_loop),
+    "asyncio": (aio, aio_loop, aio_group),
     "Several processes": (follow, shared),
     "Spark": (spark, spark_write, spark_growth),
 }
