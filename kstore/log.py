@@ -24,7 +24,7 @@ from kstore.engine.describe import described, log_html
 from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.foreign import append_batches
 from kstore.engine.index_repairs import IndexRepairs
-from kstore.engine.lookup import record_of
+from kstore.engine.lookup import CHECKED_BYTES_MAX, record_of
 from kstore.engine.metrics import log_metrics
 from kstore.engine.reader import LogReader, last_records, open_reader, records_of, values_of
 from kstore.engine.reads import LogReads
@@ -41,7 +41,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import local_path
 from kstore.metrics import LogCounters, MetricValue
 from kstore.record._codec import Record
-from kstore.record._runs import Run
+from kstore.record._runs import CheckedBatches, CheckedMemory, Run
 from kstore.rules.arguments import offset_number, one_of
 from kstore.rules.deprecated import Deprecated
 from kstore.segment import SegmentContext
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         _ties: StoreTies | None
         _counters: LogCounters | None
         _config: LogConfig | None
+        _checked: CheckedMemory | None
 
 
 class Log:
@@ -115,6 +116,7 @@ class Log:
             settings.pop("_counters", None),
             settings.pop("_config", None),
         )
+        memory = settings.pop("_checked", None) or CheckedMemory(CHECKED_BYTES_MAX)
         fs, clock = settings.pop("fs", SYSTEM_FS), settings.pop("clock", SYSTEM_CLOCK)
         self._closed, self._is_of_store = True, config is not None  # closed until it is open
         self._guard = ForkGuard()
@@ -127,7 +129,8 @@ class Log:
             raise ConfigError("shared is for writers: a log that is read_only needs no lock")
         config = config or LogConfig.from_settings(**settings)
         handles, counters, repairs = HandleCache(config.open_files_max), counters or LogCounters(), IndexRepairs()
-        context = SegmentContext(fs, self.path.absolute(), config, clock, handles, counters, repairs)
+        checked = CheckedBatches(memory)
+        context = SegmentContext(fs, self.path.absolute(), config, clock, handles, counters, repairs, checked)
         if read_only:
             self._source: LogSource = LogView(context)
         elif shared:
@@ -311,7 +314,8 @@ class Log:
         None if there is no such record though the offset is in the log: compaction has removed it, it is the marker of
         a transaction, or its loss was accepted (``Log.accept_loss``). Records of aborted transactions are returned, as
         by "read_uncommitted". The CRC of its batch is checked, and the structure of this record: unlike ``read`` it
-        does not look at the other records of the batch.
+        does not look at the other records of the batch. What was checked is remembered: another lookup in that batch
+        reads and checks the part that holds its record.
 
         Raises: OffsetOutOfRangeError outside [``start_offset``, ``high_watermark``); CorruptBatchError if its batch is
         damaged, or the disk has lost it; ClosedError, ForkedError, StorageError.

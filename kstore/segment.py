@@ -26,7 +26,7 @@ from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
-from kstore.record._runs import Run
+from kstore.record._runs import CheckedBatches, Run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
 from kstore.record.scan import RUN_BYTES_FIRST
@@ -75,6 +75,8 @@ class SegmentContext(NamedTuple):
     handles: HandleCache
     counters: LogCounters
     repairs: Repairs | None = None
+    # What lookups have checked; None for what looks nothing up.
+    checked: CheckedBatches | None = None
 
 
 class LogSegment:
@@ -82,13 +84,13 @@ class LogSegment:
 
     __slots__ = (
         "_context",
-        "_handle_owner",
         "_has_damage",
         "_retired",
         "_sealed",
         "_size",
         "base_offset",
         "change_count",
+        "contents",
         "is_examined",
         "known_largest",
         "lacks_index",
@@ -102,8 +104,9 @@ class LogSegment:
     ) -> None:
         """``lacks_index``: a listing of the directory shows that one of its two searched indexes is missing."""
         self._context = context
-        # Identifies its handles in the cache. Its base offset does not: the segment that replaces it has the same one.
-        self._handle_owner = object()
+        # Stands for its files in caches: another object once they may be other ones. Its base offset does not, since
+        # the segment that replaces it has the same one.
+        self.contents: object = object()
         self.lacks_index: bool = lacks_index
         # Whether its indexes were checked against its batches, which is done once. Guarded by the repairs.
         self.is_examined: bool = False
@@ -241,7 +244,7 @@ class LogSegment:
 
     def named_log_file(self) -> File:
         """``log_file`` of a reader that knows that its name still stands for it."""
-        return self._context.handles.get((self._handle_owner, LOG_SUFFIX), self._open_log)
+        return self._context.handles.get((self.contents, LOG_SUFFIX), self._open_log)
 
     def _open_log(self) -> File:
         return self.pin.opened(self._own(self._context.fs.open(self.files.path_text(LOG_SUFFIX))))
@@ -250,13 +253,13 @@ class LogSegment:
         tail = self.tail
         if tail is not None:
             return tail.offset_index
-        return self._context.handles.get((self._handle_owner, INDEX_SUFFIX), lambda: self._open_index(OffsetIndex))
+        return self._context.handles.get((self.contents, INDEX_SUFFIX), lambda: self._open_index(OffsetIndex))
 
     def time_index(self) -> TimeIndex:
         tail = self.tail
         if tail is not None:
             return tail.time_index
-        return self._context.handles.get((self._handle_owner, TIME_INDEX_SUFFIX), lambda: self._open_index(TimeIndex))
+        return self._context.handles.get((self.contents, TIME_INDEX_SUFFIX), lambda: self._open_index(TimeIndex))
 
     def _open_index(self, of: type[Index]) -> Index:
         """The index, or what was rebuilt of it and is kept in memory."""
@@ -307,7 +310,7 @@ class LogSegment:
 
     def drop_indexes(self) -> None:
         """Makes the next lookup read both indexes again."""
-        self._context.handles.drop((self._handle_owner, INDEX_SUFFIX), (self._handle_owner, TIME_INDEX_SUFFIX))
+        self._context.handles.drop((self.contents, INDEX_SUFFIX), (self.contents, TIME_INDEX_SUFFIX))
 
     def _changed(self) -> None:
         """It is no longer the segment that was, or is being, examined."""
@@ -587,9 +590,13 @@ class LogSegment:
             self.tail = None
         self._drop_handles()
 
+    def forget_contents(self) -> None:
+        """Its file was cut: what caches hold of it is not found again."""
+        self._drop_handles()
+
     def _drop_handles(self) -> None:
-        owner = self._handle_owner
-        self._context.handles.drop((owner, LOG_SUFFIX), (owner, INDEX_SUFFIX), (owner, TIME_INDEX_SUFFIX))
+        contents, self.contents = self.contents, object()
+        self._context.handles.drop((contents, LOG_SUFFIX), (contents, INDEX_SUFFIX), (contents, TIME_INDEX_SUFFIX))
         self._changed()
 
     def check(self) -> None:

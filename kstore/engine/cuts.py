@@ -65,6 +65,7 @@ class Cuts:
             files.drop(reversed(dropped))
             files.tail = files.activate(keep)
             files.tail.truncate_to(offset, position)
+            keep.forget_contents()
             files.producers.index_sizes.note(keep.base_offset, keep.files.truncate_transactions_to(offset))
             files.seal_before_append = False
             self._forget_losses(offset)

@@ -247,14 +247,14 @@ class _ReadPlan(Generic[Item]):
             limit = bound.limit_of(segment, file)
             whole = batch_of(segment, self._offset, limit, end, file)
             if whole is not None and self._decode_run is not None:
-                checked = batch_run(*whole, self._offset, end, FIRST_BATCH_BYTES)
+                checked = batch_run(whole[0], whole[1], self._offset, end, FIRST_BATCH_BYTES)
                 if checked is not None:
                     stop = min(self._stop, bound.high_watermark)
                     records = self._decode_run(checked, self._offset, stop, self._counters.delivered, None)
                     self._offset = min(checked.next_offset, stop)
                     return records
             if whole is not None:
-                batch = parse_batch(*whole)
+                batch = parse_batch(whole[0], whole[1])
             else:
                 position, size, _ = segment.locate(self._offset, limit, file=file)
                 if not size:

@@ -53,8 +53,10 @@ class LogReads:
         return self._source
 
     def close(self) -> None:
-        """Ends every reader at its next question."""
+        """Ends every reader at its next question, and frees what lookups have kept."""
         self.closed = True
+        if (checked := self._source.context.checked) is not None:
+            checked.close()
 
     def plan(self, aborted: Sequence[AbortedTransaction]) -> None:
         """Makes committed reads use ``aborted``, and stop at the high watermark, without a search for either.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.flush import BackgroundFlusher
+from kstore.engine.lookup import CHECKED_BYTES_MAX
 from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
@@ -26,6 +27,7 @@ from kstore.logs.directory import LogDirectory
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topic_settings import TopicSettings
 from kstore.metrics import LogCounters
+from kstore.record._runs import CheckedMemory
 from kstore.rules.retain import TrustedClock
 from kstore.types import Durability, RecoveryReport
 
@@ -61,6 +63,8 @@ class OpenLogs:
         # One for all: a log that is opened after a jump of the clock must not believe it.
         clock = directory.clock
         self._retention_clock = TrustedClock(clock.now_ms(), clock.monotonic())
+        # What lookups in any of them have checked.
+        self._checked = CheckedMemory(CHECKED_BYTES_MAX)
         self._mutex = OwnedLock()
         self._entries: dict[TopicPartition, _Entry] = {}
         # The offsets of logs at their close, for the checkpoints.
@@ -241,7 +245,15 @@ class OpenLogs:
         directory = self._directory
         path = directory.partition_path(owner)
         if directory.read_only:
-            return Log(path, read_only=True, fs=directory.fs, clock=directory.clock, _counters=counters, _config=config)
+            return Log(
+                path,
+                read_only=True,
+                fs=directory.fs,
+                clock=directory.clock,
+                _counters=counters,
+                _config=config,
+                _checked=self._checked,
+            )
 
         def flusher(writer: LogWriter) -> BackgroundFlusher:
             return _LogFlusher(self._flushes, writer)
@@ -255,6 +267,7 @@ class OpenLogs:
             _ties=StoreTies(directory.marks(owner), flusher, self._retention_clock, directory.root_lock),
             _counters=counters,
             _config=config,
+            _checked=self._checked,
         )
 
 

@@ -39,11 +39,13 @@ cdef extern from *:
 
     /* The instruction takes three cycles, but one may start in each: so three lanes of ``size`` bytes, side by side,
        are read at a time. ``shift`` is what ``size`` zero bytes make of a CRC, by its four bytes: it joins the lanes.
-       The first lanes suit batches of some KiB, the second ones what is left of them. */
+       The first lanes suit pieces of large batches, the next ones batches of some KiB, the last ones what is left.
+       Sizes are multiples of 64. */
+    #define KSTORE_CRC_LANES 4
     static struct {
         size_t size;
         uint32_t shift[4][256];
-    } kstore_crc_lanes[2] = {{320}, {64}};
+    } kstore_crc_lanes[KSTORE_CRC_LANES] = {{5120}, {1344}, {320}, {64}};
 
     static void kstore_crc_prepare(void) {
         for (uint32_t byte = 0; byte < 256; byte++) {
@@ -57,7 +59,7 @@ cdef extern from *:
                 uint32_t crc = kstore_crc_tables[more - 1][byte];
                 kstore_crc_tables[more][byte] = (crc >> 8) ^ kstore_crc_tables[0][crc & 0xFF];
             }
-        for (int lanes = 0; lanes < 2; lanes++)
+        for (int lanes = 0; lanes < KSTORE_CRC_LANES; lanes++)
             for (int bit = 0; bit < 32; bit++) {
                 uint32_t crc = 1u << bit;
                 for (size_t left = kstore_crc_lanes[lanes].size; left > 0; left--)
@@ -68,8 +70,8 @@ cdef extern from *:
             }
     }
 
-    static uint32_t kstore_crc_by_table(const uint8_t *at, size_t size) {
-        uint32_t crc = 0xFFFFFFFFu;
+    static uint32_t kstore_crc_by_table(uint32_t crc, const uint8_t *at, size_t size) {
+        crc = ~crc;
         while (size >= 8) {
             crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
             crc = kstore_crc_tables[7][crc & 0xFF] ^ kstore_crc_tables[6][(crc >> 8) & 0xFF]
@@ -94,17 +96,22 @@ cdef extern from *:
         return shift[0][crc & 0xFF] ^ shift[1][(crc >> 8) & 0xFF] ^ shift[2][(crc >> 16) & 0xFF] ^ shift[3][crc >> 24];
     }
     KSTORE_CRC_TARGET
-    static uint32_t kstore_crc_by_instruction(const uint8_t *at, size_t size) {
-        uint32_t crc = 0xFFFFFFFFu;
-        for (int lanes = 0; lanes < 2; lanes++) {
+    static uint32_t kstore_crc_by_instruction(uint32_t crc, const uint8_t *at, size_t size) {
+        crc = ~crc;
+        for (int lanes = 0; lanes < KSTORE_CRC_LANES; lanes++) {
             const size_t lane = kstore_crc_lanes[lanes].size;
             uint32_t (*shift)[256] = kstore_crc_lanes[lanes].shift;
             for (; size >= 3 * lane; at += 3 * lane, size -= 3 * lane) {
                 uint64_t first = crc, second = 0, third = 0;
-                for (size_t done = 0; done < lane; done += 8) {
-                    first = KSTORE_CRC_WORD((uint32_t)first, kstore_crc_word(at + done));
-                    second = KSTORE_CRC_WORD((uint32_t)second, kstore_crc_word(at + lane + done));
-                    third = KSTORE_CRC_WORD((uint32_t)third, kstore_crc_word(at + 2 * lane + done));
+                for (size_t done = 0; done < lane; done += 64) {
+                    /* What is read next, at the pace of this: the processor foresees no jump from lanes to lanes. */
+                    for (int line = 0; line < 3; line++)
+                        __builtin_prefetch(at + 3 * (lane + done) + 64 * line);
+                    for (size_t word = done; word < done + 64; word += 8) {
+                        first = KSTORE_CRC_WORD((uint32_t)first, kstore_crc_word(at + word));
+                        second = KSTORE_CRC_WORD((uint32_t)second, kstore_crc_word(at + lane + word));
+                        third = KSTORE_CRC_WORD((uint32_t)third, kstore_crc_word(at + 2 * lane + word));
+                    }
                 }
                 crc = kstore_crc_shifted(shift, (uint32_t)first) ^ (uint32_t)second;
                 crc = kstore_crc_shifted(shift, crc) ^ (uint32_t)third;
@@ -122,12 +129,13 @@ cdef extern from *:
     """
     void kstore_crc_prepare() nogil
     bint kstore_crc_has_instruction() nogil
-    uint32_t kstore_crc_by_table(const uint8_t* at, size_t size) nogil
-    uint32_t kstore_crc_by_instruction(const uint8_t* at, size_t size) nogil
+    uint32_t kstore_crc_by_table(uint32_t crc, const uint8_t* at, size_t size) nogil
+    uint32_t kstore_crc_by_instruction(uint32_t crc, const uint8_t* at, size_t size) nogil
 
 kstore_crc_prepare()
 cdef bint HAS_INSTRUCTION = kstore_crc_has_instruction()
 
 
-cdef inline uint32_t small_crc(const uint8_t* at, size_t size) noexcept nogil:
-    return kstore_crc_by_instruction(at, size) if HAS_INSTRUCTION else kstore_crc_by_table(at, size)
+cdef inline uint32_t small_crc(const uint8_t* at, size_t size, uint32_t crc=0) noexcept nogil:
+    """``crc`` is that of the bytes before."""
+    return kstore_crc_by_instruction(crc, at, size) if HAS_INSTRUCTION else kstore_crc_by_table(crc, at, size)

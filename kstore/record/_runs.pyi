@@ -1,6 +1,6 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final
 
 from typing_extensions import Buffer
 
@@ -12,7 +12,13 @@ from kstore.record.control import ControlRecordType
 _Producer = tuple[int, int, tuple[tuple[int, int, int, int], ...], int, int, int]
 _ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int]
 
+class _Source(Protocol):
+    def pread(self, size: int, position: int) -> bytes: ...
+
 __all__ = [
+    "CheckedBatch",
+    "CheckedBatches",
+    "CheckedMemory",
     "FoundRecords",
     "IndexNotes",
     "KeySketch",
@@ -286,3 +292,53 @@ def pass_producers(
     ends: dict[int, tuple[int, ControlRecordType]],
     last_ends: dict[int, int],
 ) -> tuple[int, int, int]: ...
+
+@final
+class CheckedBatch:
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def piece_sizes(self) -> tuple[int, ...]: ...
+    def record(
+        self, source: _Source, target: int, tally: array[int], head: bytes = b"", at_head: int = 0
+    ) -> Record | None: ...
+    def record_in(self, data: bytes, at: int, target: int, tally: array[int]) -> Record | None: ...
+    def kept_record(self, target: int, tally: array[int]) -> Record | None: ...
+
+@final
+class CheckedMemory:
+    def __init__(self, size_max: int, has_instruction: bool = True) -> None: ...
+    @property
+    def size_max(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def check(self) -> None: ...
+
+@final
+class CheckedBatches:
+    def __init__(self, memory: CheckedMemory) -> None: ...
+    def __len__(self) -> int: ...
+    def find(self, contents: object, place: int) -> CheckedBatch | None: ...
+    def drop(self, checked: CheckedBatch) -> None: ...
+    def record_at(
+        self,
+        data: bytes,
+        at: int,
+        target: int,
+        tally: array[int],
+        contents: object,
+        place: int,
+        position: int,
+    ) -> Record | None: ...
+    def keep_payload(
+        self, data: bytes, at: int, payload: bytes, contents: object, place: int, position: int
+    ) -> CheckedBatch | None: ...
+    def close(self) -> None: ...

@@ -16,10 +16,12 @@ from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cimport cython
 
@@ -30,7 +32,7 @@ from kstore.record._codec import check_records
 from kstore.record.batch import batch_crc, parse_v2
 
 __all__ = [
-    "FoundRecords", "IndexNotes", "KeySketch", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts",
+    "CheckedBatch", "CheckedBatches", "CheckedMemory", "FoundRecords", "IndexNotes", "KeySketch", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts",
     "TimeCheck", "batch_run", "batch_times", "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers",
     "follow_transactions", "greatest_bytes", "index_notes", "pass_producers", "record_at", "walk_run",
 ]
@@ -92,7 +94,7 @@ def checksum(data, bint by_table=False):
     cdef uint32_t crc
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     at = <const uint8_t*>view.buf
-    crc = kstore_crc_by_table(at, view.len) if by_table else small_crc(at, view.len)
+    crc = kstore_crc_by_table(0, at, view.len) if by_table else small_crc(at, view.len)
     PyBuffer_Release(&view)
     return crc
 
@@ -494,15 +496,19 @@ cdef class RunCursor:
         if self.aborted is not None and is_aborted(self.aborted, batch, &head):
             return 0
         begin_records(&self.walk, batch, &head)
-        self.base_offset = head.base_offset
         self.first_delta = max(offset - head.base_offset, <int64_t>0)
         self.stop_delta = self.stop_offset - head.base_offset
+        self.describe(batch, &head)
+        note_window(self.tally, &head, offset, self.stop_offset)
+        return 0
+
+    cdef inline void describe(self, const uint8_t* batch, Head* head) noexcept:
+        """Notes what the records of a batch take from its header."""
+        self.base_offset = head.base_offset
         self.leader_epoch = <int32_t>big_endian_32(batch + 12)
         self.base_timestamp = <int64_t>big_endian_64(batch + 27)
         self.append_time = <int64_t>big_endian_64(batch + 35)
         self.timestamp_type = LOG_APPEND_TIME if head.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
-        note_window(self.tally, &head, offset, self.stop_offset)
-        return 0
 
 
 @cython.final
@@ -570,6 +576,7 @@ cdef class RunValues(RunCursor):
 
 include "_runs_find.pxi"
 include "_runs_lookup.pxi"
+include "_runs_checked.pxi"
 include "_runs_notes.pxi"
 include "_runs_counts.pxi"
 include "_runs_times.pxi"

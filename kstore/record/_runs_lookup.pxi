@@ -65,11 +65,6 @@ cdef bint pass_records(Walk* walk, int32_t wanted) noexcept nogil:
     """Passes the records below offset delta ``wanted``; False if there is no such record, or a size cannot be right."""
     cdef RecordView record
     cdef const uint8_t* at
-    cdef const uint8_t* first
-    cdef int32_t size = 0
-    # Of the record before: all its bytes, and those of its size.
-    cdef Py_ssize_t step = 0
-    cdef uint32_t lead = 0, mask = 0
     if walk.count <= walk.last_offset_delta:
         # Compacted: only the records tell which offsets are left.
         while walk.index < walk.count:
@@ -82,29 +77,54 @@ cdef bint pass_records(Walk* walk, int32_t wanted) noexcept nogil:
                 walk.previous_delta = wanted - 1
                 return True
         return False
-    while walk.index < wanted:
-        at = walk.at
-        if step and step <= walk.stop - at and big_endian_32(at) & mask == lead:
-            # As large as the record before: the processor guesses so, and reads on before it has the bytes of the size.
-            walk.at = at + step
-        else:
-            first = get_varint(at, walk.stop, &size)
-            if unlikely(first == NULL or size < RECORD_SIZE_MIN - 1 or size > walk.stop - first):
-                return False
-            walk.at = first + size
-            # A record has more than four bytes.
-            step = walk.at - at if first - at <= 4 else 0
-            mask = <uint32_t>0xFFFFFFFF << (32 - 8 * (first - at)) if step else 0
-            lead = big_endian_32(at) & mask
-        walk.index += 1
+    if not pass_sizes(walk, wanted, walk.stop):
+        return False
     walk.previous_delta = wanted - 1
+    return True
+
+
+cdef bint pass_sizes(Walk* walk, int32_t wanted, const uint8_t* limit) noexcept nogil:
+    """Passes the records below index ``wanted`` that end at or before ``limit``; False if a size cannot be right."""
+    cdef const uint8_t* at = walk.at
+    cdef const uint8_t* first
+    cdef int32_t index = walk.index
+    cdef int32_t size = 0
+    cdef Py_ssize_t step, rest
+    cdef uint32_t lead, mask
+    while index < wanted:
+        first = get_varint(at, walk.stop, &size)
+        if unlikely(first == NULL or size < RECORD_SIZE_MIN - 1 or size > walk.stop - first):
+            return False
+        if size > limit - first:
+            break
+        step = first + size - at
+        index += 1
+        if first - at > 4:
+            at += step
+            continue
+        # The bytes of its size. A record has more than four bytes.
+        mask = <uint32_t>0xFFFFFFFF << (32 - 8 * (first - at))
+        lead = big_endian_32(at) & mask
+        at += step
+        rest = min(limit - at, (<int64_t>wanted - index) * step)
+        while rest >= step and big_endian_32(at) & mask == lead:
+            # As large as the record before: the processor guesses so, and reads on before it has the bytes of the size.
+            at += step
+            rest -= step
+            index += 1
+    walk.at, walk.index = at, index
     return True
 
 
 cdef bint has_right_crc(bytes data, Py_ssize_t at, Py_ssize_t size) except -1:
     """Whether the CRC of the batch at byte ``at``, which ``data`` holds whole, is right."""
     cdef const uint8_t* batch = <const uint8_t*>PyBytes_AS_STRING(data) + at
-    if size < LARGE_SIZE:
+    cdef uint32_t crc
+    if size >= SIZE_WITHOUT_GIL and HAS_INSTRUCTION:
+        with nogil:
+            crc = small_crc(batch + CRC_START, size - CRC_START)
+        return crc == big_endian_32(batch + 17)
+    if size < LARGE_SIZE or HAS_INSTRUCTION:
         return small_crc(batch + CRC_START, size - CRC_START) == big_endian_32(batch + 17)
     return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)
 
@@ -140,10 +160,6 @@ def batch_run(bytes data not None, Py_ssize_t at, int64_t target, int64_t offset
     return one_batch(data, at, &head)
 
 
-# A tally that counts nothing.
-cdef array.array NO_TALLY = array.array("q")
-
-
 def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array tally not None):
     """The Record with offset ``target`` from the plain batch at byte ``at`` of ``data``, whose CRC is checked.
 
@@ -151,26 +167,33 @@ def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array ta
     it only the sizes are read, unless some are missing, and of those after it nothing. ``tally`` as in ``Run.records``.
     """
     cdef Head head
-    cdef Walk walk
-    cdef RecordView view
-    cdef RunRecords cursor
     if not is_plain_batch(data, at, target, &head):
         return None
-    if not begin_records(&walk, <const uint8_t*>PyBytes_AS_STRING(data) + at, &head):
+    return record_of_plain(data, at, target, &head, tally)
+
+
+cdef Record record_of_plain(bytes data, Py_ssize_t at, int64_t target, Head* head, array.array tally):
+    cdef Walk walk
+    if not begin_records(&walk, <const uint8_t*>PyBytes_AS_STRING(data) + at, head):
         return None
     if not has_right_crc(data, at, head.size):
         return None
-    if not pass_records(&walk, <int32_t>(target - head.base_offset)) or not next_record(&walk, &view):
-        return None
-    if view.offset_delta != target - head.base_offset:
+    return record_of_walk(&walk, target, <const uint8_t*>PyBytes_AS_STRING(data) + at, head, tally)
+
+
+cdef Record record_of_walk(Walk* walk, int64_t target, const uint8_t* header, Head* head, array.array tally):
+    """The Record with offset ``target``, which is at or after where ``walk`` is; None if it does not exist."""
+    cdef RecordView view
+    cdef RunRecords cursor
+    cdef Record record
+    cdef int32_t delta = <int32_t>(target - head.base_offset)
+    if not pass_records(walk, delta) or not next_record(walk, &view) or view.offset_delta != delta:
         return None
     cursor = RunRecords.__new__(RunRecords)
-    cursor.begin(one_batch(data, at, &head), target, target + 1, tally, None)
-    # The batch counts once the record is made, which may fail.
-    cursor.tally = NO_TALLY
-    cursor.enter_batch()
+    cursor.describe(header, head)
     record = make_record(cursor, &view, None)
-    note_window(tally, &head, target, target + 1)
+    # Once the record is made, which may fail.
+    note_window(tally, head, target, target + 1)
     return record
 
 

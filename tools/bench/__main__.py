@@ -19,7 +19,7 @@ from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.consumer_lines import consumer
 from tools.bench.durable_lines import durable, durable_slow_disk
-from tools.bench.growth_lines import growth
+from tools.bench.growth_lines import growth, second_lookups
 from tools.bench.lookup_lines import lookup
 from tools.bench.machine import machine_words
 from tools.bench.measure import Line, Run
@@ -49,7 +49,7 @@ SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
     "Memory": (memory, producer_memory),
     "Produce": (producer_send, producer_latency, producer_peers, producer_peers_synced),
     "Consume": (consumer,),
-    "Growth": (growth,),
+    "Growth": (growth, second_lookups),
     "Queue": (queue, shared_queue),
     "asyncio": (aio, aio_loop, aio_group),
     "Several processes": (follow, shared),

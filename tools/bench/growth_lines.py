@@ -1,23 +1,23 @@
-"""How cost grows with the work: each line is the same call at two sizes, in one run."""
+"""How cost grows with the work: each line is the same call at two sizes, or for the second time, in one run."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import kstore
+from kstore.config import CompressionType
 from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, seconds_of
 
-__all__ = ["growth"]
+__all__ = ["growth", "second_lookups"]
 
 FEW_PARTITIONS, MANY_PARTITIONS = 100, 2_000
 # Of these rounds the last one counts: in the others logs are opened and the memory is used for the first time.
 SENDS_A_PARTITION, SEND_ROUNDS = 50, 3
 SEND_RATIO_MAX = 2.5
-
-
 # The acks before the measured ones, and how many of these there are.
 ACKS_BEFORE, ACKS = 500_000, 2_000
 ACK_RATIO_MAX = 1.3
@@ -29,6 +29,9 @@ LOOK_RATIO_MAX, LOOK_US_MAX, LOOKS = 1.5, 60.0, 301
 SETTLED_SECONDS = 2.2
 SEGMENTS_BY_TIME, BY_TIME_MS_MAX = 20_000, 20.0
 POLL_MS_MAX, POLLS = 0.5, 101
+# Batches of 1,000 records of 1 KB, and lookups in each after the first one.
+LOOKUP_BATCHES, LOOKUP_RECORDS, LOOKUP_BYTES, LATER_LOOKUPS = 40, 1_000, 1_000, 20
+SECOND_LOOKUP_US_MAX = 20
 
 
 def growth(run: Run) -> list[Line]:
@@ -156,3 +159,44 @@ def poll_ms(run: Run, partitions: int) -> float:
 
 def _median_of(count: int, work: Callable[[], object]) -> float:
     return percentile([seconds_of(work) for _ in range(count)], 0.5)
+
+
+def second_lookups(run: Run) -> list[Line]:
+    """A lookup in a batch that was checked before, beside the first one, which reads and checks all of it."""
+    return [
+        _second_lookup(run, "uncompressed", LOOKUP_BATCHES),
+        # As many as stay in memory without their compression.
+        _second_lookup(run, "lz4", 6),
+    ]
+
+
+def _second_lookup(run: Run, codec: CompressionType, batches: int) -> Line:
+    (value,) = values(1, LOOKUP_BYTES)
+    firsts: list[float] = []
+    laters: list[float] = []
+    generator = random.Random(17)
+    with fresh(run.root, "growth") as path:
+        with kstore.Log(path, durability="os", max_message_bytes=2 << 20, compression_type=codec) as log:
+            for _ in range(batches):
+                log.append_many([value] * LOOKUP_RECORDS)
+        for _ in range(run.rounds):
+            with kstore.Log(path, read_only=True) as log:
+                for first in range(0, batches * LOOKUP_RECORDS, LOOKUP_RECORDS):
+                    firsts.append(_lookup_us(log, first + generator.randrange(LOOKUP_RECORDS)))
+                for _ in range(LATER_LOOKUPS * batches):
+                    laters.append(_lookup_us(log, generator.randrange(batches * LOOKUP_RECORDS)))
+    first_us, later_us = percentile(firsts, 0.5), percentile(laters, 0.5)
+    return Line(
+        f"get one record again, batches of {LOOKUP_RECORDS * LOOKUP_BYTES >> 10} KiB, {codec}",
+        f"p50 {later_us:.1f} us",
+        f"the first {first_us:.1f} us",
+        f"{later_us / first_us:.2f}",
+        f"p50 {SECOND_LOOKUP_US_MAX} us",
+        later_us <= SECOND_LOOKUP_US_MAX,
+    )
+
+
+def _lookup_us(log: kstore.Log, offset: int) -> float:
+    started = time.perf_counter_ns()
+    log.get(offset)
+    return (time.perf_counter_ns() - started) / 1e3
