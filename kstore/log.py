@@ -420,6 +420,10 @@ class Log:
         """The whole log as a stream of Arrow columns, for ``polars.DataFrame(log)``, DuckDB, pyarrow and others."""
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
+    def __array__(self, *_: object, **options: object) -> NoReturn:
+        """Refuses: numpy, and ``pandas.DataFrame(log)``, would make one column of objects."""
+        raise TypeError("a log is not an array: use log.to_pandas(), log.to_polars() or log.to_arrow()")
+
     # --- change -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:

@@ -57,8 +57,11 @@ from kstore.transactions.of_store import StoreCoordinator
 from kstore.types import DURABILITIES, Durability, RecoveryReport, RetentionResult
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from kstore.backup.replicate import Replicator, ReplicatorSettings
     from kstore.backup.take import BackupResult
+    from kstore.engine.columns import ReadOptions
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
 
     class StoreArguments(StoreSettings, total=False):
@@ -339,6 +342,17 @@ class Store:
         Raises: TopicNotFoundError, and as ``Log``.
         """
         return self._topics.log(topic, partition)
+
+    def to_arrow(self, topic: str, **options: Unpack[ReadOptions]) -> pa.Table:
+        """All records of a topic as a ``pyarrow.Table``: columns topic and partition, then those of ``Log.to_arrow``,
+        whose ``options`` it takes. One partition follows the other, each in the order of its offsets.
+
+        Raises: TopicNotFoundError, and as ``Log.to_arrow``.
+        """
+        from kstore.consumer.columns import topic_table
+
+        owners = [TopicPartition(topic, number) for number in self.partitions(topic)]
+        return topic_table({owner: self.log(*owner) for owner in owners}, options)
 
     # --- producers --------------------------------------------------------------------------------------------------
 

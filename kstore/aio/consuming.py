@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from kstore.aio.opening import made_by
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.threads import Threads, whole
@@ -41,6 +42,7 @@ class Consumer:
     called in one of the store's threads.
     """
 
+    @made_by("store.consumer(topic, group=...)")
     def __init__(self, consumer: LoopConsumer, threads: Threads) -> None:
         """See ``Store.consumer``."""
         self.sync: SyncConsumer = consumer.sync

@@ -55,7 +55,7 @@ class Getters:
         self._threads.check_fork()
         if seconds is not None:
             # Here, since it concerns only this task.
-            seconds = seconds_of(seconds)
+            seconds = seconds_of("lease_seconds", seconds)
         deadline = deadline_of(timeout)
         getter = _Getter(count, seconds, deadline)
         self._waiting.append(getter)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one
+from kstore.aio.opening import made_by
 from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
@@ -62,6 +63,7 @@ class Log:
     For the methods it lacks, use ``log.sync``: ``await store.run(log.sync.delete_records, 42)``.
     """
 
+    @made_by("await store.log(topic)")
     def __init__(self, log: SyncLog, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
         """See ``Store.log``."""
         self.sync = log

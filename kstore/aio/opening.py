@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
+from inspect import signature
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar
 
-__all__ = ["Opening"]
+__all__ = ["Opening", "made_by"]
+
+Arguments = ParamSpec("Arguments")
+
+
+def made_by(call: str) -> Callable[[Callable[Arguments, None]], Callable[Arguments, None]]:
+    """Decorates the ``__init__`` of a class that ``call`` makes: the error of a user's own call says so."""
+
+    def decorate(init: Callable[Arguments, None]) -> Callable[Arguments, None]:
+        arguments = signature(init)
+
+        @wraps(init)
+        def checked(*given: Arguments.args, **named: Arguments.kwargs) -> None:
+            try:
+                arguments.bind(*given, **named)
+            except TypeError:
+                kind = type(given[0]).__name__
+                raise TypeError(f"an aio.{kind} belongs to an open store: use {call}") from None
+            init(*given, **named)
+
+        return checked
+
+    return decorate
 
 
 class _Closable(Protocol):
@@ -40,6 +64,13 @@ class Opening(Coroutine[Any, Any, Made]):
     ) -> None:
         assert self._made is not None
         await self._made.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # a type checker would then take any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f'no {name!r} before it is open: use "async with ... as opened:", or "opened = await ..."'
+            )
 
     # --- the interface of a coroutine --------------------------------------------------------------------------
 

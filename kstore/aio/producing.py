@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from kstore.aio.opening import made_by
 from kstore.aio.sending import LoopProducer, NoRoomError
 from kstore.aio.threads import Threads, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
@@ -37,6 +38,7 @@ class Producer:
     ``async with store.producer() as producer:`` closes it after delivering everything.
     """
 
+    @made_by("store.producer()")
     def __init__(self, producer: LoopProducer, threads: Threads) -> None:
         """See ``Store.producer``."""
         self.sync: SyncProducer = producer.sync

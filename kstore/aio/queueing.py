@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self, cast
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one, one_by_one
 from kstore.aio.leasing import Getters, deadline_of
-from kstore.aio.opening import Opening
+from kstore.aio.opening import Opening, made_by
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
@@ -48,6 +48,7 @@ class _Put(NamedTuple):
 class Queue:
     """A durable queue of an ``aio.Store``, for all tasks of its loop; closed with the store."""
 
+    @made_by("await store.queue(name)")
     def __init__(self, queue: SyncQueue, threads: Threads, watch: Callable[[LoopWaiter], None]) -> None:
         """See ``Store.queue``."""
         self.sync = queue
@@ -97,7 +98,7 @@ class Queue:
             given, size = of_user(as_headers(headers)), _size_of(item) + _size_of(key)
             is_plain = not given and type(item) is bytes and (key is None or type(key) is bytes)
             is_certain = is_plain and size <= self._limits.certain_bytes - MARKS_BYTES_MAX
-            put = _Put(item, seconds_of(delay), key, given, is_certain)
+            put = _Put(item, seconds_of("delay", delay), key, given, is_certain)
         if self.sync.maxsize or timeout is not None:
             return await self._with_room(lambda: self._puts.add(put, size), timeout)
         # As ``Gathering.add``, without another coroutine for each item.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kstore.aio.consuming import Consumer
 from kstore.aio.log import Log
-from kstore.aio.opening import Opening
+from kstore.aio.opening import Opening, made_by
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.queueing import Queue
@@ -45,6 +45,7 @@ class Store:
         await store.run(store.sync.checkpoint)
     """
 
+    @made_by("kstore.aio.open(path)")
     def __init__(self, store: SyncStore, threads: Threads) -> None:
         self.sync = store
         self._threads = threads

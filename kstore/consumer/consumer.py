@@ -170,7 +170,7 @@ class Consumer:
         with self._use.alone():
             wanted = reading_options(options)
             pieces = self._next.awaited(lambda: self._reading.columns(count, wanted), timeout)
-            table = table_of(pieces or [], options)
+            table = table_of(((reader.owner, batch) for reader, batch in pieces or ()), options)
         # Nothing can interrupt from here on.
         self._reading.before = {}
         return table

@@ -270,16 +270,17 @@ cdef class WrittenAppends(SingleAppends):
 
 
 @cython.binding(True)
-def single_first(append):
+def single_first(general):
     """Decorates ``Log.append``: a record that ``self._single``, a SingleAppends or None, takes is not left to it."""
 
-    def append_single_first(self, value, *, key=None, headers=(), timestamp=None):
+    # Errors about the arguments name it.
+    def append(self, value, *, key=None, headers=(), timestamp=None):
         if timestamp is None and not headers:
             single = self._single
             if single is not None:
                 offset = (<SingleAppends?>single).counted(value, key, False)
                 if offset is not None:
                     return offset
-        return append(self, value, key=key, headers=headers, timestamp=timestamp)
+        return general(self, value, key=key, headers=headers, timestamp=timestamp)
 
-    return wraps(append)(append_single_first)
+    return wraps(general)(append)

@@ -18,10 +18,10 @@ from kstore.record.columns import (
     COLUMNS,
     ArrowDecoder,
     BinaryType,
-    ColumnOptions,
     HeaderKeys,
     HeadersType,
     TimestampUnit,
+    column_options,
     import_pyarrow,
 )
 from kstore.record.rows import table_rows
@@ -133,7 +133,7 @@ def arrow_batches(log: LogReads, start: int | None, stop: int | None, options: A
         raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected one of {', '.join(map(repr, ON_CORRUPT))}")
     columns = options.get("columns")
     building: dict[str, Any] = {name: value for name, value in options.items() if name not in READING}
-    wanted = ColumnOptions(columns=COLUMNS if columns is None else _names(columns), **building)
+    wanted = column_options({"columns": COLUMNS if columns is None else _names(columns), **building})
     decoder = ArrowDecoder(wanted, log.source.context.config.max_batch_bytes_uncompressed)
 
     def decode(batch: Batch, first_offset: int, stop_offset: int, _: int) -> Iterable[pa.RecordBatch]:

@@ -58,12 +58,14 @@ def queue_settings() -> tuple[Setting, ...]:
     return table(QueueConfig(), RULES)
 
 
-def seconds_of(value: object) -> float:
-    """Raises: TypeError, ValueError for anything but a number of seconds from 0 to ``SECONDS_MAX``."""
+def seconds_of(name: str, value: object) -> float:
+    """Raises: TypeError, ValueError for anything but a number of seconds from 0 to ``SECONDS_MAX``.
+
+    ``name`` is the argument's, for the error."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"seconds are {value!r:.80}, expected a number")
+        raise TypeError(f"{name} is {value!r:.80}, expected seconds as a number")
     if not 0 <= value <= SECONDS_MAX:
-        raise ValueError(f"seconds are {value}, expected 0 to {SECONDS_MAX:.0f}")
+        raise ValueError(f"{name} is {value}, expected 0 to {SECONDS_MAX:.0f} seconds")
     return float(value)
 
 
@@ -105,7 +107,7 @@ def _durability(value: object) -> str:
 
 
 def _lease(value: object) -> float:
-    seconds = seconds_of(value)
+    seconds = seconds_of("a lease", value)
     if not seconds:
         raise ValueError
     return seconds

@@ -137,7 +137,7 @@ class Queue:
         count = len(items)
         now_ms = core.clock.now_ms()
         if delay:
-            marks = Marks(due_ms=now_ms + round(seconds_of(delay) * 1000))
+            marks = Marks(due_ms=now_ms + round(seconds_of("delay", delay) * 1000))
             headers = [with_marks(as_headers(own), marks) for own in headers or [None] * count]
         elif headers is not None:
             headers = [of_user(as_headers(own)) for own in headers]
@@ -235,7 +235,7 @@ class Queue:
     ) -> list[Job]:
         """Leases up to ``count`` available items; waits only if none is available. Raises: as ``get``."""
         core = self._core
-        seconds = core.config.lease_seconds if lease_seconds is None else seconds_of(lease_seconds)
+        seconds = core.config.lease_seconds if lease_seconds is None else seconds_of("lease_seconds", lease_seconds)
         if not isinstance(count, int) or count < 1:
             raise ConfigError(f"count is {count!r:.80}, expected an int, at least 1")
         check_timeout(timeout if block else None)
@@ -373,7 +373,7 @@ class Queue:
     def nack(self, job: Job, delay: float = 0) -> None:
         """See ``Job.nack``."""
         core = self._core
-        seconds = seconds_of(delay)
+        seconds = seconds_of("delay", delay)
         if not core.nack(job, core.clock.now_ms() + round(seconds * 1000) if seconds else 0):
             raise _lost(job)
         with core.lock:
@@ -406,7 +406,7 @@ class Queue:
     def extend(self, job: Job, seconds: float | None = None) -> None:
         """See ``Job.extend``."""
         core, state = self._core, self._core.state
-        wanted = job.seconds if seconds is None else seconds_of(seconds)
+        wanted = job.seconds if seconds is None else seconds_of("seconds", seconds)
         with core.lock:
             core.check_open()
             if not job.is_open or not state.is_leased(job):

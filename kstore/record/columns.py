@@ -14,8 +14,8 @@ Names and types are those of Spark's Kafka source, which also has topic and part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -125,6 +125,18 @@ class ColumnOptions:
             "timestampType": pa.int32(),
             "headers": headers,
         }
+
+
+def column_options(given: Mapping[str, Any]) -> ColumnOptions:
+    """The options by name. Raises: ConfigError, with the nearest name, for one that does not exist."""
+    known = [field.name for field in fields(ColumnOptions)]
+    for name in given:
+        if name not in known:
+            known += ["isolation_level", "on_corrupt"]  # of the read itself
+            near = get_close_matches(name, known, 1)
+            hint = f", did you mean {near[0]!r}?" if near else f": there are {', '.join(known)}"
+            raise ConfigError(f"there is no option {name!r}{hint}")
+    return ColumnOptions(**given)
 
 
 class ArrowDecoder:

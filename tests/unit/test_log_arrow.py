@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kstore
 from kstore.errors import (
     ClosedError,
     ConfigError,
@@ -152,7 +153,7 @@ def test_what_cannot_be_asked_for_is_refused_at_once(tmp_path: Path) -> None:
         log.to_arrow(columns=["ofset"])
     with pytest.raises(OffsetOutOfRangeError):
         log.to_arrow(11)
-    with pytest.raises(TypeError, match="headers"):
+    with pytest.raises(ConfigError, match="there is no option 'headers', did you mean"):
         log.to_arrow(headers="map")  # type: ignore[call-arg]
     log.close()
     with pytest.raises(ClosedError):
@@ -448,3 +449,27 @@ def test_the_guide_s_examples_print_what_it_says(
     blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
     said = re.findall(r"# -> (.*)", "\n".join(blocks))
     assert printed("\n\n".join(blocks), tmp_path, monkeypatch, capsys) == said
+
+
+def test_a_topic_s_table_names_the_partition_of_each_record(tmp_path: Path) -> None:
+    with kstore.open(tmp_path, durability="os", background=False) as store:
+        store.create_topic("t", partitions=3)
+        store.log("t", 2).append_many([b"c", b"d"], keys=[b"1", b"2"])
+        store.log("t", 0).append(b"a")
+        table = store.to_arrow("t", columns=["value", "offset"], on_corrupt="skip", isolation_level="read_committed")
+        assert table.column_names == ["topic", "partition", "value", "offset"]
+        assert [tuple(row.values()) for row in table.to_pylist()] == [
+            ("t", 0, b"a", 0),
+            ("t", 2, b"c", 0),
+            ("t", 2, b"d", 1),
+        ]
+        whole = store.to_arrow("t", columns=None, binary_type="large_binary")
+        assert (
+            whole.drop_columns(["topic", "partition"]).schema
+            == store.log("t").to_arrow(binary_type="large_binary").schema
+        )
+        store.create_topic("empty")
+        assert store.to_arrow("empty").schema == store.to_arrow("t").schema
+        assert store.to_arrow("empty").num_rows == 0
+        with pytest.raises(kstore.TopicNotFoundError):
+            store.to_arrow("u")

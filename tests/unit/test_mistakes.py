@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import kstore
+import kstore.aio
 
 
 class Place(NamedTuple):
@@ -46,6 +47,14 @@ ELSEWHERE = "open it in the other process, with read_only=True or shared=True"
 
 MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     # --- a log: what is appended
+    ("nothing", lambda p: p.log.append(), TypeError, "append() takes"),
+    ("a key by position", lambda p: p.log.append(b"a", b"k"), TypeError, "append() takes"),
+    (
+        "a wrong name",
+        lambda p: p.log.append(b"a", ky=b"k"),
+        TypeError,
+        "append() got an unexpected keyword argument 'ky'",
+    ),
     ("text", lambda p: p.log.append("a"), TypeError, "value must be bytes or None, not str"),
     ("text as a key", lambda p: p.log.append(b"a", key="k"), TypeError, "key must be bytes or None, not str"),
     ("a dict", lambda p: p.log.append({"a": 1}), TypeError, "value must be bytes or None, not dict"),
@@ -328,7 +337,19 @@ MISTAKES: list[tuple[str, Callable[[Place], object], type[Exception], str]] = [
     ),
     ("a timeout of text", lambda p: p.queue.get(timeout="1"), TypeError, "timeout is '1', expected seconds, or None"),
     ("a count of text", lambda p: p.queue.get_many("2"), ValueError, "count is '2', expected an int, at least 1"),
-    ("a delay of text", lambda p: p.queue.put(b"x", delay="1"), TypeError, "seconds are '1', expected a number"),
+    (
+        "a delay of text",
+        lambda p: p.queue.put(b"x", delay="5s"),
+        TypeError,
+        "delay is '5s', expected seconds as a number",
+    ),
+    ("a negative delay", lambda p: p.queue.put(b"x", delay=-1), ValueError, "delay is -1, expected 0 to 31622400"),
+    (
+        "a lease of text",
+        lambda p: p.queue.get(lease_seconds="5s"),
+        TypeError,
+        "lease_seconds is '5s', expected seconds as a number",
+    ),
     ("an empty queue", lambda p: p.queue.get_nowait(), kstore.Empty, "jobs has no item that may be delivered now"),
     ("a number for a queue", lambda p: p.store.queue(5), ValueError, "topic name 5: expected 1 to 249 of a-z"),
     ("sqs's name", lambda p: p.store.queue("q", visibility_timeout=5), ValueError, "use lease_seconds="),
@@ -352,8 +373,50 @@ def test_a_mistake_gets_a_sentence(
     message = str(caught.value)
     assert says in message
     assert "\n" not in message
+    assert "append_single" not in message
     assert "object cannot be interpreted" not in message
     assert "not supported between instances" not in message
+
+
+@pytest.mark.parametrize("name", ["to_arrow", "to_arrow_batches", "to_pandas", "to_polars"])
+def test_a_misspelt_option_of_columns_names_the_nearest(place: Place, name: str) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip({"to_pandas": "pandas", "to_polars": "polars"}.get(name, "pyarrow"))
+    with pytest.raises(kstore.ConfigError, match="there is no option 'column', did you mean 'columns'"):
+        getattr(place.log, name)(column=["key"])
+    with pytest.raises(kstore.ConfigError, match="there is no option 'column', did you mean 'columns'"):
+        place.consumer.to_arrow(column=["key"])
+    with pytest.raises(kstore.ConfigError, match="there is no option 'partition': there are columns, headers_type"):
+        place.store.to_arrow("t", partition=0)
+
+
+def test_a_data_frame_of_a_log_names_what_works(place: Place) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match=r"use log\.to_pandas\(\)"):
+        pandas.DataFrame(place.log)
+    assert len(pandas.DataFrame({"logs": [place.log, place.log]})) == 2  # as objects they may stand in one
+
+
+AIO_MISTAKES = [
+    ("Log", "use await store.log(topic)"),
+    ("Queue", "use await store.queue(name)"),
+    ("Consumer", "use store.consumer(topic, group=...)"),
+    ("Producer", "use store.producer()"),
+    ("Store", "use kstore.aio.open(path)"),
+]
+
+
+@pytest.mark.parametrize(("name", "says"), AIO_MISTAKES)
+def test_a_class_of_asyncio_by_itself_says_what_makes_one(name: str, says: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(kstore.aio, name)("path")
+    assert str(caught.value) == f"an aio.{name} belongs to an open store: {says}"
+
+
+@pytest.mark.parametrize("name", ["topics", "log", "producer", "close_"])
+def test_a_store_of_asyncio_that_is_not_awaited_says_how_to_open_it(tmp_path: Path, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no '{name}' before it is open: use \"async with ... as opened:\""):
+        getattr(kstore.aio.open(tmp_path), name)
 
 
 def test_the_mistakes_have_different_names() -> None:

@@ -45,6 +45,7 @@ FACES = {
         "run_task",
         "status",
         "summary",
+        "to_arrow",
         "topic",
     }
     | {"topics"},
