@@ -51,6 +51,8 @@ CHUNK_BYTES = 1 << 20
 COUNTED_BATCHES = 1024
 # While at most this many items wait, gets receive items that were just put without reading them again.
 HANDED_COUNT_MAX = 4096
+# Less than this before its end a lease may be over for another process, which counts in milliseconds.
+CLOCK_SECONDS = 0.01
 # How often a waiting get looks for items that other processes returned, which the items' log does not show.
 POLL_SECONDS = 0.05
 
@@ -311,9 +313,12 @@ class QueueCore:
         state, ledger = self.state, self.ledger
         if self.is_sync or self.is_closed:
             return False
-        ledger.refresh()  # another process may have an item whose lease is over
         leases = state.leases
         offsets = held_offsets(leases, jobs)
+        # Another process may have an item whose lease is over.
+        if state.is_shared and (len(jobs) != 1 or self.clock.monotonic() > jobs[0].deadline - CLOCK_SECONDS):
+            ledger.refresh()
+            offsets = held_offsets(leases, jobs)
         if not offsets or state.unnoted:
             return False
         values = done_values(self.leasing.done_kind, offsets)

@@ -77,9 +77,13 @@ class Journal:
         return self.log.append_many(values).last_offset + 1
 
     def note_end(self, end: int) -> None:
-        """Notes that all below ``end`` is known. If the journal ends there, the next ``replay`` is quicker. Only one
-        thread at a time may call either."""
+        """Notes that all below ``end`` is known, for ``news``, if the journal ends there. Only one thread at a time may
+        call either."""
         self._onward.note(end)
+
+    def news(self, start: int, stop: int) -> list[bytes | None] | None:
+        """The values of the records from ``start`` to below ``stop``, if they are read in a moment; else None."""
+        return self._onward.values(start, stop)
 
     def flush(self) -> None:
         """Puts on disk what must be there before something else is removed."""
@@ -103,11 +107,6 @@ class Journal:
 
     def _values(self, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes | None]]:
         """The values of the records from ``start`` to below ``stop``; else as ``read``."""
-        if stop is not None:
-            found = self._onward.values(start, stop)
-            if found is not None:
-                yield from enumerate([value or b"" for value in found], start)
-                return
         expected = start
         for record in self.log.read(start, stop, on_corrupt="yield"):
             if isinstance(record, CorruptRange):
@@ -127,9 +126,7 @@ class Journal:
         Raises: OffsetOutOfRangeError, StorageError.
         """
         end, is_damaged = start or 0, False
-        if start is not None and stop is None:
-            stop = max(self.end, start)  # for what is new there is a quick way
-        elif start is None:
+        if start is None:
             end = self.log.start_offset
             found = last_snapshot((events or () for _, events in self.read(end)), end)
             if found is not None:

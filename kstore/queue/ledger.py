@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from kstore.clock import Clock
-from kstore.errors import OffsetOutOfRangeError
+from kstore.errors import CorruptFileError, OffsetOutOfRangeError
 from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id
 from kstore.log import Log
@@ -110,8 +110,23 @@ class Ledger:
 
         Raises: StorageError.
         """
-        if self.state.is_shared and self.journal.end > self._end:
-            self.read_on(self._end)
+        if self.state.is_shared:
+            end = self.journal.end
+            if end > self._end and not self._takes_news(end):
+                self.read_on(self._end)
+
+    def _takes_news(self, end: int) -> bool:
+        """``refresh`` in the plain case; False if it is another one, and ``read_on`` is needed."""
+        values = self.journal.news(self._end, end)
+        if values is None:
+            return False
+        try:
+            for value in values:
+                self.state.apply_record(value or b"")
+        except CorruptFileError:
+            return False
+        self._end = end  # last, as in ``takes_in``
+        return True
 
     def refresh_to(self, end: int) -> None:
         """``refresh``, but only up to the offset ``end`` of the journal. Needs the lock. Raises: StorageError."""

@@ -170,6 +170,18 @@ cdef class TurnLock:
             raise
         return True
 
+    def has_news(self):
+        """Whether the record is not as this process last left it; None if that must be asked in another way."""
+        cdef SharedMemory memory = self._memory
+        cdef bytes seen
+        if memory is None or memory._is_closed:
+            return None
+        seen = self._others.seen_data
+        return (
+            PyBytes_GET_SIZE(seen) != RECORD_SIZE
+            or memcmp(memory._start + RECORD_POSITION, PyBytes_AS_STRING(seen), RECORD_SIZE) != 0
+        )
+
     def locked(self):
         """Whether a thread has it."""
         return self._owner != 0

@@ -104,8 +104,11 @@ class SharedTurn:
 
     def notice(self) -> None:
         """Applies what other processes have told of."""
+        has_news = self.lock.has_news()
+        if has_news is False:
+            return
         files = self._files
-        if self._catch_up.is_told() and files.closed is None and files.poisoned is None:
+        if (has_news or self._catch_up.is_told()) and files.closed is None and files.poisoned is None:
             with self.lock:
                 pass
 

@@ -68,6 +68,16 @@ def test_a_writer_that_knows_the_tail_changes_nothing_but_the_log(
         one.check()
 
 
+def test_what_another_process_tells_is_news_until_it_is_taken_in(tmp_path: Path) -> None:
+    with shared(tmp_path / "log", "os") as one, shared(tmp_path / "log", "os") as other:
+        one.append(b"a")
+        assert [turn_of(log).lock.has_news() for log in (one, other)] == [False, True]
+        writer_of(other).notice()
+        assert [turn_of(log).lock.has_news() for log in (one, other)] == [False, False]
+        lock = turn_of(one).lock
+    assert lock.has_news() is None
+
+
 def test_a_tail_that_recovery_left_open_is_announced(tmp_path: Path, durability: Durability) -> None:
     with lengthy(tmp_path / "log", durability) as log:
         for number in range(10):
