@@ -73,7 +73,7 @@ cdef class Line:
     cdef readonly object serve
     cdef Py_ssize_t size_max
     cdef readonly Py_ssize_t size
-    # How many tasks wait for room, and the future of the first of them, which ``settle`` sets.
+    # How many tasks wait for room, and the future of the first of them.
     cdef public Py_ssize_t waiting_count
     cdef public object freed
     cdef Entry first, last
@@ -128,7 +128,16 @@ cdef class Line:
         if not entry.waits:
             return False
         self.remove(entry)
+        # Perhaps nothing is left to serve, and no thread tells of the room.
+        self.tell_room()
         return True
+
+    cdef int tell_room(self) except -1:
+        """Ends the wait of the first task that waits for room, on its loop."""
+        freed = self.freed
+        if freed is not None and not freed.done():
+            freed.set_result(None)
+        return 0
 
     cdef void remove(self, Entry entry) noexcept:
         entry.waits = False
@@ -265,8 +274,7 @@ cdef class Lines:
             self.starting_count -= 1
 
     def next(self, Server server not None):
-        """Waits for a line that is ready, for the thread to ``serve``. Returns 0 at the end of the thread; 2 if one more
-        thread must be started, else 1."""
+        """Waits for a line that is ready, for the thread to ``serve``. False: the thread ends."""
         cdef Line line = server.line
         if line is not None:
             # It comes after the others.
@@ -278,7 +286,7 @@ cdef class Lines:
             line = None
             if self.is_closed:
                 self.running_count -= 1
-                return 0
+                return False
             server.next, self.idle = self.idle, server
             with nogil:
                 PyThread_acquire_lock(server.bell, WAIT)
@@ -290,7 +298,8 @@ cdef class Lines:
         self.ready_count -= 1
         line.is_ready, line.is_served = False, True
         server.line = line
-        return 2 if self.call() else 1
+        self.call()
+        return True
 
     def close(self):
         """Nothing more joins, and the threads end after what waits. Takes no lock, for a finalizer."""
@@ -327,24 +336,17 @@ def loops_of(list entries not None):
 
 
 def settle(loop, done not None, Line line not None):
-    """Gives the entries in ``done`` that are of ``loop`` their outcomes, on that loop, and tells the task that waits for
+    """Gives the entries of ``loop`` that are in ``done`` their outcomes, on that loop, and tells the task that waits for
     room in ``line``.
 
     ``done`` is a deque of pairs: entries, and a result or an exception each, or one exception for all. An interrupt that
     comes in between is raised at the end: no task waits in vain. If one comes before, the next call makes up for it.
     """
-    cdef Py_ssize_t count = len(done)
     cdef object interrupt = None
-    while count > 0 and done:
-        count -= 1
-        pair = done.popleft()
-        interrupt = settle_all(loop, pair[0], pair[1]) or interrupt
-        for other in loops_of(pair[0]):
-            if other is not loop and not other.is_closed():
-                done.append(pair)
-    freed = line.freed
-    if freed is not None and not freed.done():
-        freed.set_result(None)
+    while done:
+        entries, outcomes = done.popleft()
+        interrupt = settle_all(loop, entries, outcomes) or interrupt
+    line.tell_room()
     if interrupt is not None:
         raise interrupt
 

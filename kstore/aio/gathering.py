@@ -18,6 +18,8 @@ __all__ = ["Gathering", "all_but_refused", "all_or_one_by_one", "one_by_one"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# Entries, and a result or an exception for each, or one exception for all.
+Done = tuple[list[Entry], Sequence[object] | BaseException]
 
 # The largest number of items and bytes in one call; always at least one item.
 GATHERED_MAX: Final = 1_000
@@ -47,8 +49,8 @@ class Gathering(Generic[Item, Result]):
         self.join: Callable[[Item, int], Entry | None] = self._line.join
         # Tasks that wait for room in the line do so in turn. A later one does not overtake.
         self._turn = asyncio.Lock()
-        # What ``settle`` has to tell the loop.
-        self._done: deque[tuple[list[Entry], Sequence[object] | BaseException]] = deque()
+        # What ``settle`` has to tell each loop: one, unless a loop has ended and the store goes on in another.
+        self._done: dict[asyncio.AbstractEventLoop, deque[Done]] = {}
 
     async def add(self, item: Item, size: int = 0) -> Result:
         """Does one item, of ``size`` bytes, and returns its result. Raises: ClosedError, ForkedError, ThreadStartError.
@@ -111,15 +113,16 @@ class Gathering(Generic[Item, Result]):
         while not self._tell(done):
             time.sleep(PAUSE_SECONDS)
 
-    def _tell(self, done: tuple[list[Entry], Sequence[object] | BaseException]) -> bool:
+    def _tell(self, done: Done) -> bool:
         """Wakes the loop with the outcomes. False after a lack of memory: call it again."""
         try:
-            self._done.append(done)
             for loop in loops_of(done[0]):
+                own = self._done.setdefault(loop, deque())
+                own.append(done)
                 try:
-                    loop.call_soon_threadsafe(settle, loop, self._done, self._line)
+                    loop.call_soon_threadsafe(settle, loop, own, self._line)
                 except RuntimeError:
-                    pass  # the loop is closed, and with it all its tasks
+                    del self._done[loop]  # it is closed, and with it all its tasks
         except MemoryError:
             return False
         return True

@@ -117,12 +117,7 @@ def _serve(lines: Lines, server: Server) -> None:
     """The work of a server. It refers to nothing that would keep a dropped store alive."""
     if not lines.begin(server):
         return
-    while found := lines.next(server):
-        if found == 2:
-            try:
-                start_server(lines)
-            except BaseException:
-                pass  # those that run serve the lines in turn
+    while lines.next(server):
         try:
             server.serve()
         except BaseException:

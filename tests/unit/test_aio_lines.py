@@ -17,7 +17,7 @@ import pytest
 import kstore.aio
 from kstore.aio import threads as aio_threads
 from kstore.aio._line import Entry, Line, Lines, settle
-from kstore.aio.gathering import GATHERED_MAX, WAITING_BYTES_MAX
+from kstore.aio.gathering import GATHERED_MAX, WAITING_BYTES_MAX, Gathering
 from kstore.errors import ClosedError, RecordTooLargeError, ThreadStartError
 from kstore.files.fork import ForkGuard
 from tests.aio_helpers import WAIT_SECONDS, HeldFs, opened, run, until, values_in
@@ -185,6 +185,27 @@ def test_what_waits_is_bounded_and_a_cancelled_task_leaves_without_a_trace(tmp_p
     run(main())
     expected = [b"%03d" % number for number in range(count) if number not in (5, count - 5)]
     assert [value[:3] for value in values_in(tmp_path)[2:] if value is not None] == expected
+
+
+def test_a_task_that_waits_for_room_gets_that_of_cancelled_ones() -> None:
+    async def main() -> None:
+        # No thread comes for the line.
+        with mock.patch.object(aio_threads, "start_thread"):
+            threads = aio_threads.Threads()
+            gathering = Gathering[int, int](threads, lambda items: items)
+            adding = [asyncio.create_task(gathering.add(number, WAITING_BYTES_MAX)) for number in range(3)]
+            for number in range(2):
+                await until(lambda: gathering._line.size > 0)
+                adding[number].cancel()
+                await asyncio.wait([adding[number]])
+            await until(lambda: gathering._line.size > 0)
+            taken = gathering._line.take(10, 1 << 30)
+            assert [entry.item for entry in taken] == [2]
+            settle(asyncio.get_running_loop(), deque([(taken, [5])]), gathering._line)
+            assert await adding[2] == 5
+            threads.close()
+
+    run(main())
 
 
 def test_one_log_does_not_wait_for_the_disk_of_another(tmp_path: Path, writers: Writers) -> None:
