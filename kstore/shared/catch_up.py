@@ -70,20 +70,20 @@ class CatchUp:
         files, others = self._files, self._others
         data = others.slot.read()
         if data != others.seen_data:
-            seen = others.slot.load(data)
+            seen, before = others.slot.load(data), others.seen
             if seen is not None and seen.flags & POISONED:
-                if seen.change_count == others.seen.change_count:
-                    self._take_in(seen)  # the durable part stays readable
+                if seen.change_count == before.change_count:
+                    self._take_in(seen, before)  # the durable part stays readable
                 others.seen, others.seen_data = seen, data
                 files.poison(StorageError("another process that shares the log was poisoned"))
                 return
             if seen is None or seen.flags & CHANGING:
                 self._recover("a change of it was not brought to its end")
                 return
-            if seen.change_count != others.seen.change_count:
+            if seen.change_count != before.change_count:
                 self._attach(seen)
             else:
-                self._take_in(seen)
+                self._take_in(seen, before)
             others.seen, others.seen_data = seen, data
         size = self._active_size()
         if size != others.seen.position:
@@ -95,9 +95,9 @@ class CatchUp:
             return files.tail.file.size()
         return files.context.fs.stat(files.segments.last.path(LOG_SUFFIX)).size
 
-    def _take_in(self, seen: SharedState) -> None:
-        """Applies an end that moved within the same segment."""
-        files, before = self._files, self._others.seen
+    def _take_in(self, seen: SharedState, before: SharedState) -> None:
+        """Applies an end that moved within the same segment since ``before``."""
+        files = self._files
         if seen.generation != before.generation:
             self._reload_state()
         if seen.epoch != before.epoch:
