@@ -1,6 +1,6 @@
 """An ASGI application over a log: POST appends the body, GET streams every event as lines and waits for more.
 
-usage: uvicorn asgi_app:app          (or any other ASGI server; the store is in ./data)
+usage: uvicorn asgi_app:app --timeout-graceful-shutdown 5      (or any other ASGI server; the store is in ./data)
 
 curl -X POST --data hello http://127.0.0.1:8000/     answers the offset, after the event is on disk
 curl -N http://127.0.0.1:8000/?from=0                streams
@@ -48,6 +48,8 @@ class App:
         body, more = b"", True
         while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return  # a part of an event is no event
             body, more = body + message.get("body", b""), message.get("more_body", False)
         offset = await self._log.append(body)  # appends of concurrent requests share one write and one sync
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -55,7 +57,7 @@ class App:
 
     async def _stream(self, first: int, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-        gone = asyncio.ensure_future(receive())  # http.disconnect
+        gone = asyncio.ensure_future(_gone(receive))
         reader = self._log.read_values(first, follow=True)
         try:
             while True:
@@ -69,6 +71,12 @@ class App:
         finally:
             gone.cancel()
             reader.close()
+
+
+async def _gone(receive: Receive) -> None:
+    """Waits until the client is gone. What comes before that is the request's own body."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 app = App()

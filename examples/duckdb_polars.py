@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import sys
 
-import duckdb
-import polars
-
 import kstore
+
+try:
+    import duckdb
+    import polars
+    import pyarrow  # noqa: F401  # kstore makes the columns with it
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: this example needs pip install 'kstore[arrow]' duckdb polars")
 
 
 def main(directory: str = "data/clicks-0") -> None:

@@ -25,4 +25,9 @@ def main(directory: str, topic: str, seconds: str = "1") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: python follow_broker.py DIRECTORY TOPIC [SECONDS]")
+    try:
+        main(*sys.argv[1:])
+    except kstore.KstoreError as error:  # no such directory or topic
+        sys.exit(str(error))

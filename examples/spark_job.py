@@ -31,4 +31,7 @@ def main(directory: str = "data/shop") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except kstore.MissingExtraError as error:  # pyspark, or a Java
+        sys.exit(str(error))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import http.client
 import os
+import re
+import runpy
+import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -65,57 +69,69 @@ def test_a_broker_s_directory_is_followed(tmp_path: Path) -> None:
     assert last == f"{count} records, positions ['plain-0']"
 
 
-def test_the_asgi_application_appends_and_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(EXAMPLES)
-    from asgi_app import App  # type: ignore[import-not-found, unused-ignore]  # examples are no package
+def test_the_asgi_application_appends_and_streams_under_a_real_server(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    options = ("--port", "0", "--timeout-graceful-shutdown", "1", "--no-use-colors")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "asgi_app:app", *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stderr is not None
+    with server, server.stderr as said, contextlib.ExitStack() as connections:
+        try:
+            log: list[str] = []
+            while not (running := re.search(r"running on http://127\.0\.0\.1:(\d+)", log[-1] if log else "")):
+                log.append(said.readline())
+                assert log[-1], log
 
-    async def talk() -> list[bytes]:
-        app = App(str(tmp_path / "data"))
-        life: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        started = asyncio.Event()
+            def ask(method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
+                connection = http.client.HTTPConnection("127.0.0.1", int(running[1]), timeout=60)
+                connections.callback(connection.close)
+                connection.request(method, path, body)
+                return connection.getresponse()
 
-        async def lived(message: dict[str, Any]) -> None:
-            started.set()
+            assert ask("POST", "/", b"one").read() == b"0\n"
+            stream = ask("GET", "/?from=0")
+            assert stream.readline() == b"one\n"
+            assert ask("POST", "/", b"two" * 100_000).read() == b"1\n"  # in several parts, while the reader waits
+            assert stream.readline() == b"two" * 100_000 + b"\n"
+            stream.close()
+            connections.close()  # the server sees that the reader is gone
+            server.send_signal(signal.SIGINT)
+            log += said.readlines()
+        finally:
+            server.kill()
+    assert not any("Traceback" in line for line in log), log
+    with kstore.open(tmp_path / "data", read_only=True) as store:
+        assert store.log("events").end_offset == 2
 
-        server = asyncio.create_task(app({"type": "lifespan"}, life.get, lived))
-        life.put_nowait({"type": "lifespan.startup"})
-        waiting = asyncio.create_task(started.wait())
-        await asyncio.wait({server, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        assert not server.done(), server.exception()
 
-        async def post(body: bytes) -> bytes:
-            answer: list[dict[str, Any]] = []
+@pytest.mark.parametrize("given", [(), ("nowhere", "t"), ("there", "t")], ids=["nothing", "no directory", "no topic"])
+def test_following_a_broker_says_in_a_line_what_it_lacks(tmp_path: Path, given: tuple[str, ...]) -> None:
+    kstore.open(tmp_path / "there").close()
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "follow_broker.py", *given],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert ("usage: " if not given else "there is no ") in done.stderr
 
-            async def receive() -> dict[str, Any]:
-                return {"type": "http.request", "body": body}
 
-            async def send(message: dict[str, Any]) -> None:
-                answer.append(message)
-
-            await app({"type": "http", "method": "POST"}, receive, send)
-            return bytes(answer[-1]["body"])
-
-        lines = [await post(b"one")]
-        streamed: asyncio.Queue[bytes] = asyncio.Queue()
-        gone: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-        async def stream(message: dict[str, Any]) -> None:
-            if "body" in message:
-                streamed.put_nowait(message["body"])
-
-        reader = asyncio.create_task(
-            app({"type": "http", "method": "GET", "query_string": b"from=0"}, gone.get, stream)
-        )
-        lines.append(await streamed.get())
-        lines.append(await post(b"two"))  # arrives while the reader waits
-        lines.append(await streamed.get())
-        gone.put_nowait({"type": "http.disconnect"})
-        await reader
-        life.put_nowait({"type": "lifespan.shutdown"})
-        await server
-        return lines
-
-    assert asyncio.run(talk()) == [b"0\n", b"one\n", b"1\n", b"two\n"]
+@pytest.mark.parametrize("missing", ["duckdb", "polars", "pyarrow"])
+def test_an_example_without_its_packages_names_them(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("duckdb", "polars", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None if name == missing else types.ModuleType(name))  # type: ignore[arg-type]
+    with pytest.raises(SystemExit, match=f"{missing}.*needs pip install 'kstore\\[arrow\\]' duckdb polars"):
+        runpy.run_path(str(EXAMPLES / "duckdb_polars.py"))
 
 
 def test_each_example_is_listed_and_tested() -> None:
