@@ -289,8 +289,8 @@ class Store:
     def topic(self, name: str, partitions: int = 1, **settings: Unpack[TopicSettings]) -> TopicSummary:
         """Gets a topic, or creates it as ``create_topic`` does if it does not exist; returns its summary.
 
-        An existing topic keeps its own partitions and settings: the summary shows what they are. In a shared store
-        several processes may call this at once. A store that is open for reading only gets.
+        An existing topic keeps its own partitions and settings: a UserWarning names those that differ, and what changes
+        them. In a shared store several processes may call this at once. A store that is open for reading only gets.
 
         Raises: as ``create_topic``; ReadOnlyError only if the topic does not exist.
         """
@@ -415,13 +415,16 @@ class Store:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Queue:
+    def queue(self, name: str, *, adopt: bool = False, **settings: Unpack[QueueSettings]) -> Queue:
         """The queue of topic ``name``, created if it does not exist: one object for all callers, closed with the store.
+
+        A queue deletes what is acked. A topic with records that was not made as a queue becomes one with ``adopt``;
+        without it that is a FutureWarning, and an error in the next minor release.
 
         ``settings`` are those of ``QueueConfig``. Raises: ConfigError, ReadOnlyError, StorageError.
         """
         self._topics.check_writable()
-        return self._queues.get(name, dict(settings))
+        return self._queues.get(name, dict(settings), adopt=adopt)
 
     # --- work -------------------------------------------------------------------------------------------------------
 

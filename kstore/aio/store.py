@@ -146,14 +146,15 @@ class Store:
 
         return Opening(made)
 
-    def queue(self, name: str, **settings: Unpack[QueueSettings]) -> Opening[Queue]:
+    def queue(self, name: str, *, adopt: bool = False, **settings: Unpack[QueueSettings]) -> Opening[Queue]:
         """The queue of topic ``name``, created if it does not exist: ``queue = await store.queue("jobs")``.
 
-        One object for all tasks, closed with the store. ``settings`` and errors are those of ``kstore.Store.queue``.
+        One object for all tasks, closed with the store. ``adopt``, ``settings`` and errors are those of
+        ``kstore.Store.queue``.
         """
 
         async def made() -> Queue:
-            queue = await self.run(self.sync.queue, name, **settings)
+            queue = await self.run(self.sync.queue, name, adopt=adopt, **settings)
             known = self._queues.get(name)
             if known is None or known.sync is not queue:
                 known = self._queues[name] = Queue(queue, self._threads, self._waiters.add)

@@ -54,6 +54,8 @@ READ_AHEAD_MIN = 1 << 16
 READ_AHEAD_MAX = 8 << 20
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://([^/]*)(/.*)?", re.DOTALL)
+# What Kafka's clients call bootstrap servers.
+BROKERS = re.compile(r"[\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*")
 
 # Object stores: a file appears when its upload is complete, and directories are only parts of names.
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "r2"})
@@ -119,7 +121,11 @@ def is_remote(url: str) -> bool:
 
 
 def local_path(path: PathLike, what: str) -> Path:
-    """``path`` with ``~`` expanded; ``what`` is to be there. Raises: ConfigError for a URL of another place."""
+    """``path`` with ``~`` expanded; ``what`` is to be there.
+
+    Raises: ConfigError for a URL of another place, a broker's address, and the home of a user who has none. A name that
+    exists is a path, whatever it looks like.
+    """
     text = os.fspath(path)
     if is_remote(text):
         raise ConfigError(
@@ -128,10 +134,17 @@ def local_path(path: PathLike, what: str) -> Path:
     match = SCHEME.fullmatch(text)
     if match:
         return Path(match[2] + (match[3] or "/"))
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # there is no such user
+    first = text.partition("/")[0]
+    if BROKERS.fullmatch(text) and not os.path.exists(text):
+        raise ConfigError(f"{text} is an address, and {what} is a directory: write ./{text} for one of that name")
+    if not first.startswith("~"):
         return Path(text)
+    if first != "~":
+        if os.path.exists(first):
+            return Path(text)
+        if not os.path.isdir(os.path.expanduser(first)):
+            raise ConfigError(f"{text}: {first[1:]} has no home here; write ./{text} for a directory of that name")
+    return Path(text).expanduser()
 
 
 def open_remote(

@@ -55,7 +55,7 @@ from kstore.files.paths import (
     marked_dir_name,
 )
 from kstore.logs.checkpoints import Checkpoints
-from kstore.logs.root import RootContents, ensure_root, segment_ages, was_closed_cleanly
+from kstore.logs.root import RootContents, ensure_root, ensure_unused, segment_ages, was_closed_cleanly
 from kstore.rules.retain import SegmentAge
 from kstore.rules.topics import (
     KSTORE_TOPICS,
@@ -121,9 +121,12 @@ class LogDirectory:
                 raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
             self.look()
             return
-        if not fs.exists(path / META_PROPERTIES):
+        is_new = not fs.exists(path / META_PROPERTIES)
+        if is_new:
             make_directory(fs, path, mode=directory_mode(file_mode))
         ensure_root(fs, path)
+        if is_new:
+            ensure_unused(fs, path)  # before the lock is taken: a foreign directory stays as it is
         self._lock = DirectoryLock(path, kind="shared-store" if shared else "store", mode=file_mode, shared=shared)
         try:
             with self.turn():

@@ -49,7 +49,7 @@ from kstore.rules.topics import KEEP_EVERYTHING, KSTORE_TOPICS, TOPICS_SIZE_MAX,
 from kstore.state.log_state import read_state
 from kstore.types import NO_TIMESTAMP, OFFSET_MAX
 
-__all__ = ["RootContents", "ensure_root", "ensure_store", "segment_ages", "was_closed_cleanly"]
+__all__ = ["RootContents", "ensure_root", "ensure_store", "ensure_unused", "segment_ages", "was_closed_cleanly"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,21 @@ def ensure_store(fs: FileSystem, path: Path) -> None:
         if not (OWN_NAMES - {LOCK}).isdisjoint(names) or any(map(topic_partition, names)):
             return
     raise LogNotFoundError(errno.ENOENT, "there is no store", str(path))
+
+
+def ensure_unused(fs: FileSystem, path: Path) -> None:
+    """Called where no store was yet. Raises: NotALogError if other programs' files are there, and no log."""
+    names = fs.list(path)
+    if not (OWN_NAMES - {LOCK}).isdisjoint(names) or any(
+        topic_partition(one) or marked_topic_partition(one) for one in names
+    ):
+        return
+    # What is hidden says nothing about what a directory is for, and a new disk has the directory for lost files.
+    foreign = sorted(name for name in names if not name.startswith(".") and name != "lost+found")
+    foreign = [name for name in foreign if not name.endswith((TEMPORARY_SUFFIX, DAMAGED_TOPICS))]
+    if foreign:
+        held = ", ".join(foreign[:3])
+        raise NotALogError(errno.ENOTDIR, f"not a directory of logs: it holds {held}, and no log", str(path))
 
 
 class RootContents:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
@@ -290,6 +291,7 @@ class Topics:
                 self._finish_delete(name)  # an error has interrupted its deletion
             elif directory.numbers(name) or (found is not None and found.made):
                 if exist_ok:
+                    self._warn_of_others(name, entry)
                     return
                 raise TopicExistsError(f"there is a topic {name}")
             if (other := collision(name, directory.topics)) is not None:
@@ -308,12 +310,34 @@ class Topics:
     def get_or_create(self, name: str, partitions: int, **settings: Any) -> TopicSummary:
         """See ``Store.topic``."""
         self.refresh()
-        self._requested(name, partitions, settings)  # a mistake is an error at every call, not only at the first
+        wanted = self._requested(name, partitions, settings)  # a mistake is an error at every call, not only the first
         try:
-            return self.summary(name)
+            found = self.summary(name)
         except TopicNotFoundError:
             self.create(name, partitions, exist_ok=True, **settings)
-        return self.summary(name)
+            return self.summary(name)
+        if not self.read_only:
+            self._warn_of_others(name, wanted)
+        return found
+
+    def _warn_of_others(self, name: str, wanted: TopicEntry) -> None:
+        """Warns of what an existing topic keeps though ``wanted`` differs."""
+        entry, numbers = self.directory.topic(name)
+        config, durability = self.settings.effective(name, entry.settings)
+        for setting, value in wanted.settings.items():
+            found = durability if setting == "durability" else getattr(config, setting)
+            if found != value:
+                warnings.warn(
+                    f"topic {name} exists and keeps {setting} {found!r}, not {value!r}: "
+                    f"store.alter_topic({name!r}, {setting}={value!r}) changes it",
+                    stacklevel=4,
+                )
+        if wanted.partitions > (count := max(entry.made, len(numbers))):
+            warnings.warn(
+                f"topic {name} exists and keeps its {count} partitions, not {wanted.partitions}: "
+                f"store.add_partitions({name!r}, {wanted.partitions}) adds them",
+                stacklevel=4,
+            )
 
     def ensure(self, name: str, partitions: int, /, **settings: Any) -> int:
         """Creates a topic unless it exists; returns how many partitions it has. Raises: as ``create``."""

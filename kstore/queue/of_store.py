@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -50,8 +51,8 @@ class StoreQueues:
         self._lock = threading.RLock()
         self._queues: dict[str, Queue] = {}
 
-    def get(self, name: str, settings: dict[str, Any]) -> Queue:
-        """The queue of topic ``name``, created if it does not exist. Raises: ConfigError, StorageError."""
+    def get(self, name: str, settings: dict[str, Any], *, adopt: bool = False) -> Queue:
+        """See ``Store.queue``. Raises: ConfigError, StorageError."""
         config = QueueConfig.from_settings(**settings)
         validate_topic(name)
         with self._lock:
@@ -63,8 +64,23 @@ class StoreQueues:
             # In the turn: if two processes find the journal ahead of the items, after a power cut, one records it.
             with self._topics.turn():
                 self._check_kept(name)
+                if not adopt and self._is_of_others(name):
+                    warnings.warn(
+                        f"topic {name} has records and no queue's journal, and a queue deletes what is acked, for all "
+                        f"readers: use store.queue({name!r}, adopt=True) if that is meant. The next minor release "
+                        "requires it",
+                        FutureWarning,
+                        stacklevel=3,
+                    )
                 made = self._queues[name] = self._open(name, config)
             return made
+
+    def _is_of_others(self, name: str) -> bool:
+        """Whether the topic has records and was never a queue's."""
+        if is_internal(name) or self._count(name) != 1 or self._count(journal_of(name)):
+            return False
+        log = self._topics.log(name)
+        return log.end_offset > log.start_offset
 
     def _check_kept(self, name: str) -> None:
         """Raises: ConfigError if the topic exists and would lose items that were not acked."""

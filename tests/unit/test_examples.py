@@ -129,7 +129,7 @@ def test_following_a_broker_says_in_a_line_what_it_lacks(tmp_path: Path, given: 
 @pytest.mark.parametrize("missing", ["duckdb", "polars", "pyarrow"])
 def test_an_example_without_its_packages_names_them(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("duckdb", "polars", "pyarrow"):
-        monkeypatch.setitem(sys.modules, name, None if name == missing else types.ModuleType(name))  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, None if name == missing else types.ModuleType(name))
     with pytest.raises(SystemExit, match=f"{missing}.*needs pip install 'kstore\\[arrow\\]' duckdb polars"):
         runpy.run_path(str(EXAMPLES / "duckdb_polars.py"))
 

@@ -397,6 +397,44 @@ def test_a_data_frame_of_a_log_names_what_works(place: Place) -> None:
     assert len(pandas.DataFrame({"logs": [place.log, place.log]})) == 2  # as objects they may stand in one
 
 
+@pytest.mark.parametrize("opens", [kstore.Log, kstore.open])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("localhost:9092", "localhost:9092 is an address, and a "),
+        ("a.example:9092,b.example:9092", "write ./a.example:9092,b.example:9092 for one of that name"),
+        ("~has-no-such-user/x", "has-no-such-user has no home here; write ./~has-no-such-user/x for a directory"),
+    ],
+)
+def test_what_is_no_path_becomes_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: Callable[[str], Any], path: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kstore.ConfigError) as caught:
+        opens(path)
+    assert says in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    opens(f"./{path}").close()
+    opens(path).close()  # now it is there
+
+
+@pytest.mark.parametrize(("opens", "what"), [(kstore.Log, "a log"), (kstore.open, "a directory of logs")])
+def test_a_directory_of_other_files_stays_as_it_is(tmp_path: Path, opens: Callable[[Path], Any], what: str) -> None:
+    for name in ("a.txt", "b.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(kstore.NotALogError, match=f"not {what}: it holds a.txt, b.csv, and no "):
+        opens(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.csv"]
+
+
+def test_a_new_disk_and_hidden_files_do_not_keep_a_store_from_being_made(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".hidden").touch()
+    kstore.open(tmp_path).close()
+    (tmp_path / "a.txt").touch()
+    kstore.open(tmp_path).close()  # it is a store now
+
+
 AIO_MISTAKES = [
     ("Log", "use await store.log(topic)"),
     ("Queue", "use await store.queue(name)"),

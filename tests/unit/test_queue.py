@@ -345,8 +345,34 @@ def test_a_recreated_topic_that_was_a_queue_has_all_its_items(tmp_path: Path) ->
             queue.put(b"late")
         store.create_topic("jobs")
         store.log("jobs").append_many([b"b"] * 20)
-        assert len(store.queue("jobs").get_many(100)) == 20
+        assert len(store.queue("jobs", adopt=True).get_many(100)) == 20
         assert store.topics() == ["jobs"]
+
+
+def test_a_topic_that_was_not_made_as_a_queue_warns_once_unless_it_is_adopted(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os", retention_ms=-1, background=False) as store:
+        for name in ("empty", "orders", "bills"):
+            store.create_topic(name)
+        store.queue("empty").put(b"x")
+        for name in ("orders", "bills"):
+            store.log(name).append(b"x")
+        with pytest.warns(FutureWarning, match=r"use store.queue\('orders', adopt=True\) if that is meant") as caught:
+            store.queue("orders")
+        assert caught[0].filename == __file__
+        store.queue("bills", adopt=True)
+    with kstore.open(tmp_path / "store", durability="os", background=False) as store:
+        for name in ("empty", "orders", "bills"):
+            assert store.queue(name).get_nowait().value == b"x"
+
+
+def test_a_warning_that_is_an_error_leaves_the_topic_as_it_was(tmp_path: Path) -> None:
+    with kstore.open(tmp_path / "store", durability="os", retention_ms=-1, background=False) as store:
+        store.create_topic("orders")
+        store.log("orders").append(b"x")
+        for _ in range(2):
+            with pytest.raises(FutureWarning):
+                store.queue("orders")
+        assert not (tmp_path / "store" / "__queue_orders-0").exists()
 
 
 def test_a_queue_that_is_opened_while_its_topic_is_deleted_is_a_new_one(

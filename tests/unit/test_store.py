@@ -148,8 +148,18 @@ def test_a_topic_that_exists_may_be_asked_for_again(tmp_path: Path) -> None:
         assert (made.name, made.partition_count, made.settings) == ("orders", 2, {"retention_ms": 604_800_000})
         store.log("orders", 1).append(b"x")
         # What exists overrides what is requested.
-        store.create_topic("orders", partitions=5, exist_ok=True, retention_ms="1d")
-        assert store.topic("orders", partitions=5, retention_ms="1d") == made == store.topic("orders")
+        keeps = r"keeps retention_ms 604800000, not 86400000: store.alter_topic\('orders', retention_ms=86400000\)"
+        with pytest.warns(UserWarning, match=keeps) as created:
+            store.create_topic("orders", exist_ok=True, retention_ms="1d")
+        with pytest.warns(UserWarning, match=keeps) as found:
+            assert store.topic("orders", retention_ms="1d") == made
+        assert created[0].filename == found[0].filename == __file__
+        with pytest.warns(UserWarning, match="keeps durability 'sync', not 'os'"):
+            store.topic("orders", durability="os")
+        with pytest.warns(UserWarning, match=r"keeps its 2 partitions, not 5: store.add_partitions\('orders', 5\)"):
+            store.topic("orders", partitions=5)
+        # What agrees, and what is not named, is no news; and a topic may have grown.
+        assert store.topic("orders", retention_ms=604_800_000, durability="sync") == made == store.topic("orders")
         assert store.log("orders", 1).end_offset == 1
         with pytest.raises(TopicExistsError):
             store.create_topic("orders", partitions=2, retention_ms="7d")
