@@ -18,7 +18,7 @@ from tools.bench.backup_lines import backup, backup_beside, replicator_beside
 from tools.bench.compaction_lines import compaction, compaction_beside
 from tools.bench.comparison import comparison
 from tools.bench.consumer_lines import consumer
-from tools.bench.durable_lines import durable, durable_slow_disk
+from tools.bench.durable_lines import durable, durable_grouped, durable_slow_disk
 from tools.bench.growth_lines import growth, second_lookups
 from tools.bench.lookup_lines import lookup
 from tools.bench.machine import machine_words
@@ -41,7 +41,7 @@ from tools.bench.store_lines import retention, store
 from tools.bench.upkeep_lines import roll, upkeep
 
 SECTIONS: dict[str, tuple[Callable[[Run], list[Line]], ...]] = {
-    "Append": (append_many, append_one, append_peers, durable, durable_slow_disk, roll),
+    "Append": (append_many, append_one, append_peers, durable, durable_grouped, durable_slow_disk, roll),
     "Read": (read, read_values, read_small, read_producers, arrow, lookup),
     "Open, recover, check": (segments, recovery, upkeep, store, retention),
     "Back up": (backup, backup_beside, replicator_beside),
