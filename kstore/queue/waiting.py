@@ -30,7 +30,7 @@ class ByExpiry:
 
     def __init__(self) -> None:
         self.groups: dict[int, set[int]] = {}
-        self.ends = SortedList()  # of the groups
+        self.ends: SortedList[int] = SortedList()  # of the groups
 
     def __bool__(self) -> bool:
         return bool(self.groups)
