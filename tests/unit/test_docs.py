@@ -110,6 +110,27 @@ def test_the_readme_s_examples_print_what_it_says(
     assert printed("\n\n".join(blocks), tmp_path, monkeypatch, capsys) == expected
 
 
+# Those of the guides tell one story; in these each section also begins anew.
+SECTIONS = [
+    (name, heading)
+    for name, headings in {
+        "README.md": re.findall("^## (.*)$", README, re.MULTILINE),
+        "docs/asyncio.md": ["Sends", "Appends", "A queue", "Cancelling"],
+    }.items()
+    for heading in headings
+    if "```python" in section((ROOT / name).read_text(encoding="utf-8"), heading) and heading != "Spark"
+]
+
+
+@pytest.mark.parametrize(("name", "heading"), SECTIONS)
+def test_a_block_that_begins_a_section_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, heading: str
+) -> None:
+    assert len(SECTIONS) == 6
+    first = code_blocks(section((ROOT / name).read_text(encoding="utf-8"), heading), "python")[0]
+    assert len(printed(first, tmp_path, monkeypatch, capsys)) >= first.count("print(")
+
+
 @pytest.mark.parametrize("name", ["first_steps.md", "log.md", "store.md", "kafka_clients.md"])
 def test_a_guide_s_examples_print_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
