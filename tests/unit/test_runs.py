@@ -176,8 +176,9 @@ def test_only_bytes_are_walked() -> None:
 @pytest.mark.parametrize("by_table", [False, True])
 def test_the_checksum_is_that_of_the_package(by_table: bool, seed: int) -> None:
     generator = random.Random(seed)
-    # Lanes of 64 and 320 bytes, three at a time.
-    for size in [*range(80), *range(180, 210), *range(950, 1_170), 4095, 4096, 100_001]:
+    # Lanes of 64, 320, 1,344 and 5,120 bytes, three at a time.
+    lanes = [3 * each + more for each in (64, 320, 1344, 5120) for more in range(-9, 10)]
+    for size in [*range(80), *lanes, *range(950, 1_170), 4095, 4096, 15_360 + 4_032 + 960 + 192 + 9, 100_001]:
         data = generator.randbytes(size + 3)
         for start in range(3):
             view = memoryview(data)[start : start + size]
