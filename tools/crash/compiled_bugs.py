@@ -9,6 +9,7 @@ __all__ = ["COMPILED_BUGS"]
 SINGLE = "tests/unit/test_append_single.py"
 SYNCED = "tests/unit/test_append_synced.py tests/unit/test_group_commit.py"
 WRITES = "tests/unit/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"
+CHECKED = "tests/unit/test_log_checked.py"
 RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py"
 
 COMPILED_BUGS = (
@@ -141,8 +142,22 @@ COMPILED_BUGS = (
     Mutant(
         "the CRC of a large batch is not checked when one record of it is read",
         "kstore/record/_runs_lookup.pxi",
-        "    return <uint32_t>batch_crc(memoryview(data)[at + CRC_START : at + size]) == big_endian_32(batch + 17)",
-        "    return True",
-        "tests/unit/test_log_get.py " + RUNS_OF_BATCHES,
+        "    if size < LARGE_SIZE or HAS_INSTRUCTION:\n        return small_crc(",
+        "    if size >= LARGE_SIZE:\n        return True\n    if True:\n        return small_crc(",
+        CHECKED + " " + RUNS_OF_BATCHES,
+    ),
+    Mutant(
+        "a piece of a batch that was checked before is not checked",
+        "kstore/record/_runs_checked.pxi",
+        "        if small_crc(at, size, self.pieces[number - 1].crc",
+        "        if False and small_crc(at, size, self.pieces[number - 1].crc",
+        CHECKED,
+    ),
+    Mutant(
+        "the header of a batch that was checked before is not compared",
+        "kstore/record/_runs_checked.pxi",
+        "        if memcmp(PyBytes_AS_STRING(data) + at, self.header, HEADER_SIZE) != 0:",
+        "        if False:",
+        CHECKED,
     ),
 )
