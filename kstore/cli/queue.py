@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ from kstore.files.paths import validate_topic
 from kstore.log import Log
 from kstore.queue.config import SECONDS_MAX
 from kstore.queue.items import Shown
+from kstore.queue.queue import Queue
 from kstore.queue.view import QueueView
 from kstore.rules.internal_topics import journal_of
 from kstore.store import Store
@@ -50,6 +52,7 @@ Exit status:
 
 FORMAT = format_option("json: one object a line.")
 COUNT = click.option("--count", type=click.IntRange(1), metavar="N", help="At most N items.")
+ADOPT = click.option("--adopt", is_flag=True, help="Let a topic with records that was no queue become one.")
 
 
 @click.group("queue", cls=KstoreGroup, epilog=EXAMPLES, short_help="Inspect queues; put, drain and retry items.")
@@ -142,12 +145,28 @@ def _fields(shown: Shown) -> dict[str, Any]:
     }
 
 
+def _opened(store: Store, name: str, *, adopt: bool) -> Queue:
+    """``Store.queue``, whose warning becomes a line that names the option."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        try:
+            return store.queue(name, adopt=adopt)
+        except FutureWarning:  # nothing has changed yet
+            print(
+                f"warning: topic {name} was no queue, and what is drained is deleted for all its readers: give --adopt "
+                "if that is meant. The next minor release requires it",
+                file=sys.stderr,
+            )
+    return store.queue(name, adopt=True)
+
+
 @_sub("put", "Put lines of standard input.")
 @click.option(
     "--delay", type=NumberType(0, SECONDS_MAX), default=0.0, metavar="SECONDS", help="Deliver this much later."
 )
+@ADOPT
 @SHARED_OPTION
-def _put(directory: str, name: str, delay: float, shared: bool) -> int:
+def _put(directory: str, name: str, delay: float, adopt: bool, shared: bool) -> int:
     """Put each line of standard input into QUEUE, which is created if it does not exist.
 
     Lines are put as they arrive: a slow writer's at once, a fast one's many at a time.
@@ -155,7 +174,7 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
     validate_topic(name)  # before there is a store: a mistyped name creates none
     count = 0
     with Store(directory, background=False, shared=shared) as store, held_interrupts() as interrupts:
-        queue = store.queue(name)
+        queue = _opened(store, name, adopt=adopt)
         try:
             for lines in line_batches(sys.stdin.buffer, interrupts, CHUNK):
                 queue.put_many(lines, delay=delay)
@@ -167,14 +186,15 @@ def _put(directory: str, name: str, delay: float, shared: bool) -> int:
 
 @_sub("drain", "Print and remove items.")
 @COUNT
+@ADOPT
 @SHARED_OPTION
 @RAW
-def _drain(directory: str, name: str, count: int | None, shared: bool) -> int:
+def _drain(directory: str, name: str, count: int | None, adopt: bool, shared: bool) -> int:
     """Print the items of QUEUE that may be delivered now, one a line; each is done once printed."""
     drained = 0
     with Store(directory, create=False, background=False, shared=shared) as store:
         store.partitions(name)
-        queue = store.queue(name)
+        queue = _opened(store, name, adopt=adopt)
         while count is None or drained < count:
             try:
                 jobs = queue.get_many(CHUNK if count is None else min(CHUNK, count - drained), block=False)

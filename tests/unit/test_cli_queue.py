@@ -32,6 +32,19 @@ def test_lines_are_put_and_drained(tmp_path: Path) -> None:
     assert run("drain", tmp_path / "s", "jobs").stdout_bytes == b""
 
 
+@pytest.mark.parametrize("given", [(), ("--adopt",)])
+def test_a_topic_that_was_no_queue_is_drained_with_a_line_that_names_the_option(
+    tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("orders", retention_ms=-1)
+        store.log("orders").append(b"x")
+    found = run("drain", *given, tmp_path / "s", "orders")
+    assert found.stdout_bytes == b"x\n"
+    assert ("give --adopt" in found.stderr) is (not given)
+    assert "give --adopt" not in run("drain", tmp_path / "s", "orders").stderr
+
+
 def test_stats_and_peek_look_beside_a_live_writer(tmp_path: Path) -> None:
     with kstore.open(tmp_path / "s", durability="os") as store:
         queue = store.queue("jobs")
