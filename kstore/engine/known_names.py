@@ -86,6 +86,8 @@ class KnownNames:
         # Before the times are read: a thread may wait long in between.
         now_ns = context.clock.now_ms() * 1_000_000
         directory = self._directory()
+        if listed is not None and not self._trusts_times():
+            listed = None
         is_same = listed is not None and listed.is_settled and directory == listed.directory
         if not is_same:
             context.handles.drop(self._state_key)  # the name may stand for another file now
@@ -99,9 +101,8 @@ class KnownNames:
         # Before the listing, as the directory's times: what comes after it is seen at the next look.
         shown = None if directory is None else self.state()
         names = classify(self.list())
-        if directory is None or not self._trusts_times():
-            self._listed = None
-        else:
+        self._listed = None
+        if directory is not None:
             rolls = None if shown is None else shown.rolls
             self._listed = _Listed(names, directory, is_settled(directory, now_ns), rolls)
         return NamesLook(names, None, None, is_same)
@@ -144,16 +145,18 @@ class KnownNames:
         return self._context.fs.open(self._context.directory / KSTORE_STATE)
 
     def _directory(self) -> FileStat | None:
-        """What tells one state of the directory from another; None if that is not known."""
+        """What tells one state of the directory from another; None if that is not known, as of a remote one."""
+        if isinstance(self._context.fs, RemoteFiles):
+            return None
         try:
             return self._context.fs.stat(self._context.directory, follow_symlinks=True)
         except StorageError:
             return None  # the listing says why
 
     def _trusts_times(self) -> bool:
+        """Not those of a network's file system. Asked at the second look: many logs are opened for one."""
         if self._has_times is None:
-            context = self._context
-            self._has_times = not isinstance(context.fs, RemoteFiles) and not foreign_type(context.directory)
+            self._has_times = not foreign_type(self._context.directory)
         return self._has_times
 
 
