@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kstore import __version__
 from kstore.cli.command import KstoreCommand
 from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
 from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
@@ -129,6 +130,7 @@ def _decoder_class(context: click.Context, parameter: click.Parameter, value: st
     "--kafka-status", is_flag=True, help="Exit as Kafka's tool does: 0 if a file of no known kind does not exist."
 )
 @click.option("--past-damage", is_flag=True, help="Continue after damage in the same file, at the next whole batch.")
+@click.version_option(__version__, prog_name="kstore", message="%(prog)s %(version)s, the options of Kafka 4.4's tool")
 def command(
     paths: tuple[str, ...],
     files: tuple[str, ...],

@@ -25,39 +25,55 @@ from kstore.files.fs import FULL_ERRNOS, plain_text
 
 __all__ = ["cli", "main"]
 
-# By name: the module that has the ``command``, and its ``short_help``, which the list of commands shows.
-COMMANDS = {
-    "append": ("kstore.cli.append", "Append lines to a log."),
-    "backup": ("kstore.cli.backup", "Back up a store, or check its backups."),
-    "checkpoints": ("kstore.cli.checkpoints", "Print the checkpoints of a store."),
-    "compact": ("kstore.cli.compact", "Keep the last record of each key."),
-    "consume": ("kstore.cli.consume", "Print the records of topics."),
-    "delete-records": ("kstore.cli.delete_records", "Delete the oldest records of a log."),
-    "describe": ("kstore.cli.describe", "Print a store's contents."),
-    "dump-log": ("kstore.cli.dump_log", "Show the contents of a log's files."),
-    "explain": ("kstore.cli.explain", "Show how an offset or a time is looked up."),
-    "export": ("kstore.cli.export", "Write a log's records as Parquet, CSV, JSON."),
-    "grep": ("kstore.cli.grep", "Search the records of logs."),
-    "groups": ("kstore.cli.groups", "List groups, show their lag, reset offsets."),
-    "handover": ("kstore.cli.handover", "Hand logs to a Kafka broker, or back."),
-    "import": ("kstore.cli.import_", "Append the rows of Parquet, CSV, JSON."),
-    "mirror": ("kstore.cli.mirror", "Copy logs byte for byte and update the copies."),
-    "perf": ("kstore.cli.perf.producer", "Measure how fast producers and consumers are."),
-    "produce": ("kstore.cli.produce", "Send lines to a topic."),
-    "producers": ("kstore.cli.producers", "List a log's idempotent producers."),
-    "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
-    "read": ("kstore.cli.read", "Print the records of a log."),
-    "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
-    "replicate": ("kstore.cli.replicate", "Back up a store continuously."),
-    "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
-    "restore": ("kstore.cli.restore", "Make a new store from a backup."),
-    "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
-    "stats": ("kstore.cli.stats", "Count what logs contain."),
-    "topics": ("kstore.cli.topics", "List, create, change and delete topics."),
-    "transactions": ("kstore.cli.transactions", "List open transactions, or abort one."),
-    "ui": ("kstore.cli.ui", "Browse logs: segments, batches, records, damage."),
-    "verify": ("kstore.cli.verify", "Check every batch, index entry and snapshot."),
+# What the list of commands shows, by section and name: the module that has the ``command``, and its ``short_help``.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Look": {
+        "checkpoints": ("kstore.cli.checkpoints", "Print the checkpoints of a store."),
+        "describe": ("kstore.cli.describe", "Print a store's contents."),
+        "dump-log": ("kstore.cli.dump_log", "Show the contents of a log's files."),
+        "explain": ("kstore.cli.explain", "Show how an offset or a time is looked up."),
+        "groups": ("kstore.cli.groups", "List groups, show their lag, reset offsets."),
+        "producers": ("kstore.cli.producers", "List a log's idempotent producers."),
+        "report": ("kstore.cli.report", "Draw logs on a page: sizes, segments, damage."),
+        "stats": ("kstore.cli.stats", "Count what logs contain."),
+        "transactions": ("kstore.cli.transactions", "List open transactions, or abort one."),
+    },
+    "Read and search": {
+        "consume": ("kstore.cli.consume", "Print the records of topics."),
+        "grep": ("kstore.cli.grep", "Search the records of logs."),
+        "read": ("kstore.cli.read", "Print the records of a log."),
+    },
+    "Write and change": {
+        "append": ("kstore.cli.append", "Append lines to a log."),
+        "compact": ("kstore.cli.compact", "Keep the last record of each key."),
+        "delete-records": ("kstore.cli.delete_records", "Delete the oldest records of a log."),
+        "import": ("kstore.cli.import_", "Append the rows of Parquet, CSV, JSON."),
+        "produce": ("kstore.cli.produce", "Send lines to a topic."),
+        "queue": ("kstore.cli.queue", "Inspect queues; put, drain and retry items."),
+        "topics": ("kstore.cli.topics", "List, create, change and delete topics."),
+    },
+    "Check and repair": {
+        "recover": ("kstore.cli.recover", "Recover logs after an unclean end."),
+        "verify": ("kstore.cli.verify", "Check every batch, index entry and snapshot."),
+    },
+    "Copy and move": {
+        "backup": ("kstore.cli.backup", "Back up a store, or check its backups."),
+        "export": ("kstore.cli.export", "Write a log's records as Parquet, CSV, JSON."),
+        "handover": ("kstore.cli.handover", "Hand logs to a Kafka broker, or back."),
+        "mirror": ("kstore.cli.mirror", "Copy logs byte for byte and update the copies."),
+        "replicate": ("kstore.cli.replicate", "Back up a store continuously."),
+        "restore": ("kstore.cli.restore", "Make a new store from a backup."),
+        "spark": ("kstore.cli.spark", "Jobs on logs with Spark."),
+    },
+    "Serve and measure": {
+        "perf": ("kstore.cli.perf.producer", "Measure how fast producers and consumers are."),
+        "ui": ("kstore.cli.ui", "Browse logs: segments, batches, records, damage."),
+    },
+    "Help": {
+        "help": ("kstore.cli.help_", "Show how a command is used."),
+    },
 }
+COMMANDS = {name: where for section in SECTIONS.values() for name, where in section.items()}
 
 STANDARD_ERROR = 2
 
@@ -89,8 +105,10 @@ class _LazyGroup(KstoreGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in sorted(COMMANDS.items())])
+        width = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in section.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         named = [
