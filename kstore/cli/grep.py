@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 
@@ -15,10 +16,13 @@ from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.processes import BYTES_MIN
 from kstore.cli.progress import progress
-from kstore.cli.status import DAMAGED, OK
+from kstore.cli.status import NOT_ALL_READ, NOTHING_FOUND, OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import TimeType
-from kstore.errors import ConfigError
+from kstore.errors import ConfigError, KstoreError
+from kstore.files.fs import plain_text
+from kstore.files.paths import topic_partition
+from kstore.rules.internal_topics import is_internal
 from kstore.types import IsolationLevel
 from kstore.upkeep.search import FIELDS, Pattern
 
@@ -37,6 +41,7 @@ Examples:
   kstore grep --hex 00ff12 --keys data/orders-0
   kstore grep --since 2026-01-31T09:00:00 --until 2026-01-31T10:00:00 --count error data/
   kstore grep --context 2 --max-count 5 error data/orders-0
+  kstore grep -l customer-7 --topic orders --topic payments data/     only the logs that hold it
   kstore grep --format json error data/ | jq .value
 
 A line of text is LOG:OFFSET:VALUE. A match in the key or a header is shown before the value, as key=KEY or header
@@ -45,8 +50,8 @@ NAME=VALUE. A line of context has "-" in place of ":", and "--" stands between g
 \b
 Exit status:
   0  a record was found
-  1  no record was found, or damage was met; standard error says where
-  2  bad usage
+  1  no record was found
+  2  not everything could be read, as standard error says; or bad usage
 """
 
 
@@ -70,6 +75,12 @@ Exit status:
     metavar="N",
     help="Print the records at the N offsets before and after each match too.",
 )
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Search only this topic. Repeatable.")
+@click.option(
+    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition. Repeatable."
+)
+@click.option("--internal", is_flag=True, help="Search topics that Kafka and kstore use internally too.")
+@click.option("--logs-with-matches", "-l", "names_only", is_flag=True, help="Print only the logs that hold a match.")
 @click.option("--count", "-c", is_flag=True, help="Print only the number of matching records of each log.")
 @click.option("--max-count", "-m", type=click.IntRange(1), metavar="N", help="Stop after N matching records in all.")
 @click.option(
@@ -94,6 +105,10 @@ def command(
     headers: bool,
     since_ms: int | None,
     until_ms: int | None,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    internal: bool,
+    names_only: bool,
     context: int,
     count: bool,
     max_count: int | None,
@@ -104,13 +119,18 @@ def command(
     """Print the records of the logs in PATHS, kstore's or a Kafka broker's, that hold PATTERN.
 
     A path is one partition, or holds partitions, or is a single .log file, or a place of backups or of logs in an
-    object store. Nothing is written, and a writer may be at work. Damaged batches are left out and reported.
+    object store. Nothing is written, and a writer may be at work. Damaged batches are left out and reported. Topics
+    that Kafka and kstore use internally are searched if they are named, or asked for.
     """
     wanted = tuple(name for name, is_wanted in zip(FIELDS, (keys, values, headers), strict=True) if is_wanted)
     if json_field is not None and (keys or headers):
         raise click.UsageError("--json-field searches values: it excludes --keys and --headers")
-    if count and context:
-        raise click.UsageError("--count prints no records: it excludes --context")
+    if count and names_only:
+        raise click.UsageError("--count and --logs-with-matches: give one of them")
+    if context and (count or names_only):
+        raise click.UsageError(
+            f"--{'count' if count else 'logs-with-matches'} prints no records: it excludes --context"
+        )
     if regex and is_hex:
         raise click.UsageError("--regex and --hex: give one of them")
     field = () if json_field is None else tuple(json_field.split("."))
@@ -119,15 +139,61 @@ def command(
         looked_for.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logs = list({log.text: log for path in paths for log in log_places(path)}.values())
+    logs, is_whole = _places(paths, _Selection(topics, partitions, internal))
     want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
-    job = Job(logs, want, with_lines=not count, context=context, max_count=max_count, jobs=jobs)
+    with_lines = not (count or names_only)
+    job = Job(logs, want, with_lines=with_lines, context=context, max_count=max_count, jobs=jobs)
     size = sum(map(log_bytes, logs))
     # Less is searched before a bar can be drawn.
     bar = progress("grep", size) if size >= BYTES_MIN else nullcontext(lambda size: None)
-    with bar as advance, searched(job, advance) as results:
-        outcome = _print_counts(results, logs, form) if count else _print_lines(results)
-    return DAMAGED if outcome.is_damaged or not outcome.count else OK
+    try:
+        with bar as advance, searched(job, advance) as results:
+            outcome = _print_lines(results) if with_lines else _print_counts(results, logs, form, names_only=names_only)
+    except KstoreError as error:
+        _print_error(error)
+        return NOT_ALL_READ
+    if outcome.is_damaged or not is_whole:
+        return NOT_ALL_READ
+    return OK if outcome.count else NOTHING_FOUND
+
+
+class _Selection(NamedTuple):
+    """Which logs are searched: those of ``topics`` and ``partitions``, all if there are none."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    internal: bool
+
+    def takes(self, log: LogPlace, path: str) -> bool:
+        """Whether it takes ``log``, found at ``path``, which names it if nothing else is there."""
+        owner = topic_partition(log.path.name)
+        if owner is None:
+            return not (self.topics or self.partitions)
+        if self.partitions and owner.partition not in self.partitions:
+            return False
+        if self.topics:
+            return owner.topic in self.topics
+        return self.internal or not is_internal(owner.topic) or log.text.rstrip("/") == path.rstrip("/")
+
+
+def _places(paths: Sequence[str], selection: _Selection) -> tuple[list[LogPlace], bool]:
+    """The logs to search, each once, and whether all ``paths`` could be looked at."""
+    logs: dict[str, LogPlace] = {}
+    is_whole = True
+    for path in paths:
+        try:
+            found = log_places(path)
+        except KstoreError as error:
+            # As grep, it goes on with the others.
+            _print_error(error)
+            is_whole = False
+            continue
+        logs |= {log.text: log for log in found if selection.takes(log, path)}
+    return list(logs.values()), is_whole
+
+
+def _print_error(error: KstoreError) -> None:
+    print(f"kstore: {plain_text(error)}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +228,9 @@ def _print_lines(results: Iterator[tuple[Task, Found]]) -> _Outcome:
     return _Outcome(count, is_damaged)
 
 
-def _print_counts(results: Iterator[tuple[Task, Found]], logs: list[LogPlace], form: str) -> _Outcome:
+def _print_counts(
+    results: Iterator[tuple[Task, Found]], logs: list[LogPlace], form: str, *, names_only: bool
+) -> _Outcome:
     from kstore.cli.record_json import compact
 
     counts = dict.fromkeys((log.text for log in logs), 0)
@@ -171,7 +239,10 @@ def _print_counts(results: Iterator[tuple[Task, Found]], logs: list[LogPlace], f
         counts[task.log] += found.count
         is_damaged |= _report(found)
     for log, count in counts.items():
-        print(compact({"log": log, "count": count}) if form == "json" else f"{log}:{count}")
+        if names_only and not count:
+            continue
+        text = log if names_only else f"{log}:{count}"
+        print(compact({"log": log, "count": count}) if form == "json" else text)
     return _Outcome(sum(counts.values()), is_damaged)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["BROKEN_PIPE", "DAMAGED", "FAILED", "INTERRUPTED", "OK", "USAGE"]
+__all__ = ["BROKEN_PIPE", "DAMAGED", "FAILED", "INTERRUPTED", "NOTHING_FOUND", "NOT_ALL_READ", "OK", "USAGE"]
 
 OK = 0
 # One status for damaged data and for errors of the system: scripts ask only whether all is well.
 DAMAGED = FAILED = 1
 USAGE = 2
+# Of a search, as grep's.
+NOTHING_FOUND = 1
+NOT_ALL_READ = 2
 # 128 + the number of the signal, as a shell reports it: SIGINT, SIGPIPE.
 INTERRUPTED = 130
 BROKEN_PIPE = 141

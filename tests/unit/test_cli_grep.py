@@ -153,6 +153,8 @@ def test_counts_are_of_each_log(orders: Path, capfd: pytest.CaptureFixture[str])
         ["--json-field", "n", "--keys", "1", "orders-0"],
         ["--jobs", "1000000", "1", "orders-0"],
         ["--count", "-C", "1", "n", "orders-0"],
+        ["-l", "-C", "1", "n", "orders-0"],
+        ["-l", "-c", "n", "orders-0"],
         ["n"],
     ],
 )
@@ -165,10 +167,57 @@ def test_damage_is_reported_and_the_rest_searched(orders: Path, capfd: pytest.Ca
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     path.write_bytes(data)
-    assert main(["grep", "--count", "user", "orders-0"]) == 1
+    assert main(["grep", "--count", "user", "orders-0"]) == 2
     out, err = capfd.readouterr()
     assert out == "orders-0:30\n"
     assert "offsets 0 to 9 are damaged" in err
+
+
+def test_what_cannot_be_read_does_not_keep_the_rest_from_being_searched(
+    orders: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["grep", "-c", "u7", "gone", "orders-0"]) == 2
+    assert capfd.readouterr() == ("orders-0:1\n", "kstore: gone: no such file or directory\n")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two topics of two partitions, and the internal ones of a group and a queue; each log holds the text ``text``."""
+    monkeypatch.chdir(tmp_path)
+    names = ["bills-0", "bills-1", "orders-0", "orders-1", "__consumer_offsets-3", "__queue_jobs-0"]
+    for name in names:
+        with Log(f"data/{name}") as log:
+            log.append_many([b"text", b"text " + name.encode()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["data"], ["bills-0", "bills-1", "orders-0", "orders-1"]),
+        (["--topic", "orders", "data"], ["orders-0", "orders-1"]),
+        (["--topic", "orders", "--topic", "bills", "-p", "1", "data"], ["bills-1", "orders-1"]),
+        (["-p", "3", "--internal", "data"], ["__consumer_offsets-3"]),
+        (["--internal", "-p", "0", "data"], ["__queue_jobs-0", "bills-0", "orders-0"]),
+        (["--topic", "__queue_jobs", "data"], ["__queue_jobs-0"]),
+        (["data/__queue_jobs-0/"], ["__queue_jobs-0"]),
+        (["data/__queue_jobs-0", "data"], ["__queue_jobs-0", "bills-0", "bills-1", "orders-0", "orders-1"]),
+        (["--topic", "nothing", "data"], []),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_only_the_logs_that_are_asked_for_are_searched(
+    arguments: list[str], expected: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"data/{name}" for name in expected]
+    assert grep(capfd, "-l", "text", *arguments) == (0 if expected else 1, lines)
+    assert grep(capfd, "-c", "text", *arguments) == (0 if expected else 1, [f"{line}:2" for line in lines])
+
+
+@pytest.mark.usefixtures("store")
+def test_only_logs_with_a_match_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert grep(capfd, "-l", "text orders", "data") == (0, ["data/orders-0", "data/orders-1"])
+    assert grep(capfd, "-l", "--format", "json", "orders-1", "data") == (0, ['{"log":"data/orders-1","count":1}'])
+    assert grep(capfd, "-l", "other", "data") == (1, [])
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 400, 1 << 20])
