@@ -63,6 +63,9 @@ def hostile_report(path: Path, choose: random.Random, count: int) -> Report:
 
     The names of the directories and of some files are hostile too, and every third log is damaged.
     """
+    # First: a directory in which there are only others is refused.
+    with kstore.open(path, durability="os", background=False) as store:
+        store.create_topic("read")
     for number in range(-(-count // RECORDS_OF_A_LOG)):
         name = os.fsdecode(_file_name(hostile_text(choose)))
         directory = path / f"{name}-{number}"
@@ -77,7 +80,6 @@ def hostile_report(path: Path, choose: random.Random, count: int) -> Report:
             data[80:90] = b"<b>danger!"
             segment.write_bytes(data)
     with kstore.open(path, durability="os", background=False) as store:
-        store.create_topic("read")
         store.log("read").append(b"v")
         for _ in range(count):
             group = hostile_text(choose).encode("utf-8", "replace").decode()

@@ -313,7 +313,11 @@ cdef class Lines:
 
 def items_of(list entries not None):
     """Their items."""
-    return [(<Entry?>entry).item for entry in entries]
+    cdef Py_ssize_t at
+    cdef list items = [None] * PyList_GET_SIZE(entries)
+    for at in range(PyList_GET_SIZE(items)):
+        items[at] = (<Entry?><object>PyList_GET_ITEM(entries, at)).item
+    return items
 
 
 def are_bytes(list items not None):

@@ -109,7 +109,10 @@ cdef class CheckedBatch:
     @property
     def piece_sizes(self):
         """The bytes of each piece."""
-        return tuple([self.stop_of(number) - self.pieces[number].start for number in range(self.piece_count)])
+        cdef list sizes = [None] * self.piece_count
+        for number in range(self.piece_count):
+            sizes[number] = self.stop_of(number) - self.pieces[number].start
+        return tuple(sizes)
 
     cdef inline uint32_t stop_of(self, Py_ssize_t number) noexcept:
         """Where a piece ends."""
