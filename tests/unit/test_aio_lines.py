@@ -102,16 +102,23 @@ def test_a_long_line_can_be_dropped() -> None:
     gc.collect()
 
 
+class RefusingFuture(asyncio.Future[object]):
+    def set_result(self, result: object) -> None:
+        raise TypeError(f"not {result!r}")
+
+
 def test_a_result_that_a_future_refuses_ends_the_wait_nevertheless() -> None:
     async def main() -> None:
         tried = line()
-        entries = [tried.join(number, 0) for number in range(2)]
+        first, second = (tried.join(number, 0) for number in range(2))
+        assert first is not None
+        assert second is not None
+        first.future = RefusingFuture()
         taken = tried.take(10, 10_000)
-        with pytest.raises(TypeError, match="StopIteration"):
-            settle(asyncio.get_running_loop(), deque([(taken, [StopIteration(), 5])]), tried)
-        first, second = (entry.future for entry in entries if entry is not None)
-        assert isinstance(first.exception(), TypeError)
-        assert second.result() == 5
+        with pytest.raises(TypeError, match="not 4"):
+            settle(asyncio.get_running_loop(), deque([(taken, [4, 5])]), tried)
+        assert isinstance(first.future.exception(), TypeError)
+        assert second.future.result() == 5
 
     run(main())
 
