@@ -60,9 +60,8 @@ def is_settled(directory: FileStat, now_ns: int) -> bool:
     Not if one is younger than two seconds, or in the future, where a second change may have the same one; nor if one is
     of whole seconds, as where a file system stores no more.
     """
-    return all(
-        time_ns % SECOND_NS and time_ns <= now_ns - SETTLED_NS for time_ns in (directory.mtime_ns, directory.ctime_ns)
-    )
+    mtime_ns, ctime_ns = directory.mtime_ns, directory.ctime_ns
+    return bool(mtime_ns % SECOND_NS and ctime_ns % SECOND_NS) and max(mtime_ns, ctime_ns) <= now_ns - SETTLED_NS
 
 
 class KnownNames:

@@ -10,6 +10,7 @@ are lost: recovery would fence them, and reads raise for them.
 from __future__ import annotations
 
 import errno
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
@@ -115,6 +116,8 @@ class LogView:
         self._swapping: list[int] = []
         self._names = KnownNames(context)
         self._quiet: _Quiet | None = None
+        # Whether the last look came to its end.
+        self._is_whole = False
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments: LogSegments = LogSegments()
@@ -182,17 +185,22 @@ class LogView:
 
     def _look(self, *, is_last: bool = False) -> None:
         """Raises: _ChangedError, unless it ``is_last``."""
+        was_whole, self._is_whole = self._is_whole, False
+        if not was_whole:
+            # The last look was interrupted, or met a change: the names may be known, and not the segments.
+            self._names.forget()
         look = self._names.look()
         if look.begun is not None:
             assert look.shown is not None
-            if not look.begun and self._is_quiet(look.shown):
-                return
-            if self._follow(look.names, look.begun, look.shown, is_last=is_last):
+            is_quiet = not look.begun and self._is_quiet(look.shown)
+            if is_quiet or self._follow(look.names, look.shown, is_last=is_last):
+                self._is_whole = True
                 return
             # More has changed than the names show.
             self._names.forget()
             look = self._names.look()
         self._look_at_all(look.names, is_same_directory=look.is_same, is_last=is_last)
+        self._is_whole = True
 
     def _is_quiet(self, shown: StateLook) -> bool:
         """Whether the log, whose names have not changed, is as the last look left it."""
@@ -205,15 +213,17 @@ class LogView:
         file = self.segments.last.named_log_file()
         return all(file.pread(size, position) == data for position, size, data in quiet.pieces)
 
-    def _follow(self, names: DirectoryNames, begun: Sequence[int], shown: StateLook, *, is_last: bool) -> bool:
-        """Takes in what has come to the end of the log, whose names are those of the last look and ``begun``.
+    def _follow(self, names: DirectoryNames, shown: StateLook, *, is_last: bool) -> bool:
+        """Takes in what has come to the end of the log; ``names`` have new segments there, if any.
 
         Returns False if something else has changed. Raises: as ``_look``.
         """
         state, segments, context = shown.state, self.segments, self.context
+        self._quiet = None
         if state is None or not len(segments):
             return False
-        new = [base for base in begun if base > segments.last.base_offset]
+        bases = names.bases[LOG_SUFFIX]
+        new = bases[bisect_right(bases, segments.last.base_offset) :]
         base = new[-1] if new else segments.last.base_offset
         stat = context.fs.stat(context.directory / segment_name(base, LOG_SUFFIX))
         is_clean = state.fits(base, stat)
@@ -228,7 +238,7 @@ class LogView:
             segments.add(self._segment(each))
         self._inode = stat.inode
         segments.last.resize(stat.size)
-        self._set_ends(shown, names.bases[LOG_SUFFIX], state.log_start_offset, stat, missing, is_last=is_last)
+        self._set_ends(shown, bases, state.log_start_offset, stat, missing, is_last=is_last)
         return True
 
     def _look_at_all(self, names: DirectoryNames, *, is_same_directory: bool, is_last: bool) -> None:

@@ -24,10 +24,12 @@ from kstore.record.crc import crc32c
 from kstore.state.log_state import FILE_SIZE, StateFile, read_state
 from kstore.state.roll_slot import BASES_KEPT, ROLLS_POSITION, ROLLS_SIZE, RollSlot
 from kstore.types import Durability
+from tests.crash.interrupted_life import InterruptAfterCode
 from tests.evidence import Hung
 from tests.fake_fs import Operation, RecordingFs, WatchedFs
 from tests.log_cases import killed
 from tests.meddling_fs import MeddlingFs
+from tests.selection import tries
 
 Result = TypeVar("Result")
 
@@ -287,6 +289,40 @@ def test_a_segment_that_another_program_replaces_within_a_tick_is_seen(
                 (path / f"{base:020d}{suffix}").unlink()
             assert view.end_offset
             assert view.metrics()["segments"] == len(list(path.glob("*.log")))
+
+
+@pytest.mark.promise("bytes")
+@pytest.mark.parametrize("change", [roll, retain, truncate, compact])
+def test_a_look_that_was_interrupted_anywhere_is_made_up_for(
+    change: Callable[[Log], object], tmp_path: Path, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    draw = random.Random(seed)
+    path = tmp_path / "log"
+    settings = {**SETTINGS, "cleanup_policy": "compact,delete"}
+    number = count = 0
+    with Log(path, durability="os", **settings) as writer:  # type: ignore[arg-type]
+        for _ in range(4):
+            roll(writer)
+            writer.append(RECORD, key=b"k")
+        view = Log(path, read_only=True)
+        roll(writer)
+        while True:
+            agrees(view, path)
+            writer.delete_records(max(writer.end_offset - 6 * PER_SEGMENT, 0))
+            roll(writer)
+            change(writer)
+            number += draw.randint(1, tries(4, quick=150))
+            count += 1
+            with InterruptAfterCode(number) as interrupted:
+                try:
+                    view.refresh()
+                except KeyboardInterrupt:
+                    pass
+            if not interrupted.struck:
+                break
+        agrees(view, path)
+        view.close()
+    tried("faults", count)
 
 
 def test_another_directory_of_the_same_name_is_another_log(tmp_path: Path) -> None:

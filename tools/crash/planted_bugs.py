@@ -67,8 +67,15 @@ MUTANTS = (
     Mutant(
         "a read-only log trusts the young times of its directory",
         "kstore/engine/known_names.py",
-        "        time_ns % SECOND_NS and time_ns <= now_ns - SETTLED_NS for",
-        "        True for",
+        " and max(mtime_ns, ctime_ns) <= now_ns - SETTLED_NS",
+        "",
+        KNOWN_NAMES,
+    ),
+    Mutant(
+        "a look that was interrupted counts as made",
+        "kstore/engine/view.py",
+        "        was_whole, self._is_whole = self._is_whole, False\n",
+        "        was_whole = True\n",
         KNOWN_NAMES,
     ),
     Mutant(
