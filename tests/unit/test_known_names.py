@@ -311,7 +311,7 @@ def test_a_look_that_was_interrupted_anywhere_is_made_up_for(
             writer.delete_records(max(writer.end_offset - 6 * PER_SEGMENT, 0))
             roll(writer)
             change(writer)
-            number += draw.randint(1, tries(4, quick=500))
+            number += draw.randint(1, tries(4, quick=3000))
             count += 1
             with InterruptAfterCode(number) as interrupted:
                 try:
