@@ -131,7 +131,7 @@ class KnownNames:
         return names
 
     def state(self) -> StateLook | None:
-        """What ``kstore.state`` shows now; None if there is none. Raises: StorageError, UnsupportedFormatError."""
+        """What ``kstore.state`` shows now; None without that file. Raises: StorageError, UnsupportedFormatError."""
         context = self._context
         try:
             file = context.handles.get(self._state_key, self._open_state)

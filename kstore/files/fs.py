@@ -56,7 +56,7 @@ REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 class FileStat(NamedTuple):
     """What the file system reports for a name: ``size`` in bytes; ``mtime_ns`` and ``ctime_ns`` since the epoch.
 
-    ``ctime_ns`` is 0 where there is none.
+    ``ctime_ns`` is 0 if the file system does not keep it.
     """
 
     size: int

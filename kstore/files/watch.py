@@ -1,6 +1,6 @@
 """Waits for a directory to change without polling: Linux reports changes by inotify; elsewhere ``arm`` says no.
 
-All watches of a process share one inotify descriptor and one thread, which sleeps in a read of it. A watch fires once
+All watches of a process share one thread, which sleeps in a read of an inotify descriptor. A watch fires once
 and is removed: without waiters, a busy writer costs its readers nothing. So arm it, then look at the directory, and
 only then wait: changes after the arming are reported::
 
@@ -11,8 +11,8 @@ only then wait: changes after the arming are reported::
         watch.wait(1.0 if is_notified else 0.05)
 
 The first watch of a directory makes the kernel visit all names in it that it has in memory, which takes milliseconds
-where there are tens of thousands, and since Linux 6.10 a second one does not. So as long as a directory is followed, a
-second inotify descriptor, which nobody reads, holds a watch there for what hardly ever happens.
+where there are tens of thousands, and since Linux 6.10 a second one does not. So while a directory is followed,
+a second inotify descriptor, which is never read, holds a watch there for rare events.
 
 Changes through mapped memory are not reported, nor what another machine does to a network file system, so a waiter
 looks from time to time in any case.

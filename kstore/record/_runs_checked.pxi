@@ -355,7 +355,7 @@ cdef class CheckedBatches:
         return len(self.batches)
 
     def find(self, contents, Py_ssize_t place):
-        """The CheckedBatch that was kept with these; None if there is none."""
+        """The CheckedBatch that was kept with these, or None."""
         cdef CheckedBatch checked = self.batches.get((contents, place))
         if checked is not None and checked.home != NULL:
             self.memory.unlink(checked)

@@ -410,7 +410,7 @@ class StateFile:
             # Cut by another program, or by a crash while it was created. It is mapped whole, so it must be whole.
             file.write_all([bytes(FILE_SIZE - len(data))], len(data))
         if data[ROLLS_POSITION : ROLLS_POSITION + ROLLS_SIZE].strip(b"\0"):
-            # A writer that was killed left it. What comes now, even before a new record, is none of its rolls.
+            # A killed writer left it. It tells nothing of what this one does, even before its first record.
             file.write_all([bytes(ROLLS_SIZE)], ROLLS_POSITION)
         file.close()
         opened = cls(fs, path, current)
@@ -431,7 +431,7 @@ class StateFile:
         file.close()
 
     def says(self, state: LogState) -> bool:
-        """Whether the current record is of this session, with the contents of ``state``, whatever its generation."""
+        """Whether this open log wrote the current record, with the contents of ``state``, whatever its generation."""
         state = state._replace(session=self._session)
         return self.current is not None and self.current._replace(generation=state.generation) == state
 

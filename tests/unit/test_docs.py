@@ -110,7 +110,7 @@ def test_the_readme_s_examples_print_what_it_says(
     assert printed("\n\n".join(blocks), tmp_path, monkeypatch, capsys) == expected
 
 
-# Those of the guides tell one story; in these each section also begins anew.
+# Those of the guides tell one story; each section of these also runs alone.
 SECTIONS = [
     (name, heading)
     for name, headings in {

@@ -1,6 +1,6 @@
 """Counts what each operation costs at 1, 10 and 100 times as much of each thing, and prints a page of it.
 
-Run as ``python -m tools.scale``; it writes to a temporary directory. ``--write docs/scale.md`` makes the page anew.
+Run as ``python -m tools.scale``; it writes to a temporary directory. ``--write docs/scale.md`` replaces the page.
 """
 
 import argparse

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,6 +232,17 @@ def _queue_works(queue: Any) -> dict[str, Work]:
 
 
 @contextmanager
+def _queue(path: Path, count: int, take: Callable[[Any], object]) -> Iterator[Mapping[str, Work]]:
+    """A queue from which ``take`` has taken ``count`` items, a hundred a call, and in which more wait."""
+    with kstore.open(path, durability="os", background=False) as store:
+        queue = store.queue("jobs")
+        queue.put_many([VALUE] * (count + 1_000))
+        for _ in range(count // 100):
+            take(queue)
+        yield _queue_works(queue)
+
+
+@contextmanager
 def _waiting_items(path: Path, count: int) -> Iterator[Mapping[str, Work]]:
     with kstore.open(path, durability="os", background=False) as store:
         queue = store.queue("jobs")
@@ -238,35 +250,9 @@ def _waiting_items(path: Path, count: int) -> Iterator[Mapping[str, Work]]:
         yield _queue_works(queue)
 
 
-@contextmanager
-def _acked_items(path: Path, count: int) -> Iterator[Mapping[str, Work]]:
-    with kstore.open(path, durability="os", background=False) as store:
-        queue = store.queue("jobs")
-        queue.put_many([VALUE] * (count + 1_000))
-        for _ in range(count // 100):
-            queue.ack_many(queue.get_many(100))
-        yield _queue_works(queue)
-
-
-@contextmanager
-def _leases(path: Path, count: int) -> Iterator[Mapping[str, Work]]:
-    with kstore.open(path, durability="os", background=False) as store:
-        queue = store.queue("jobs")
-        queue.put_many([VALUE] * (count + 1_000))
-        for _ in range(count // 100):
-            queue.get_many(100)
-        yield _queue_works(queue)
-
-
-@contextmanager
-def _dead_letters(path: Path, count: int) -> Iterator[Mapping[str, Work]]:
-    with kstore.open(path, durability="os", background=False) as store:
-        queue = store.queue("jobs")
-        queue.put_many([VALUE] * (count + 1_000))
-        for _ in range(count // 100):
-            for job in queue.get_many(100):
-                job.fail()
-        yield _queue_works(queue)
+def _fail(queue: Any) -> None:
+    for job in queue.get_many(100):
+        job.fail()
 
 
 @contextmanager
@@ -322,9 +308,13 @@ SCENES: tuple[Scene, ...] = (
     Scene("open transactions", (5, 50, 500), _open_transactions),
     Scene("idempotent producers", (10, 100, 1_000), _producers),
     Scene("items that wait in a queue", (10_000, 100_000, 1_000_000), _waiting_items),
-    Scene("items that were acked", (10_000, 100_000, 1_000_000), _acked_items),
-    Scene("leases", (1_000, 10_000, 100_000), _leases),
-    Scene("dead letters", (100, 1_000, 10_000), _dead_letters),
+    Scene(
+        "items that were acked",
+        (10_000, 100_000, 1_000_000),
+        partial(_queue, take=lambda queue: queue.ack_many(queue.get_many(100))),
+    ),
+    Scene("leases", (1_000, 10_000, 100_000), partial(_queue, take=lambda queue: queue.get_many(100))),
+    Scene("dead letters", (100, 1_000, 10_000), partial(_queue, take=_fail)),
     Scene("damaged places", (10, 100, 1_000), _damaged_places),
     Scene("earlier backups", (5, 50, 500), _backups),
 )
