@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,12 +15,9 @@ from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
+from kstore.cli.recovery_text import as_plan, recovery_lines
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX
-from kstore.rules.losses import UNCONFIRMED
-from kstore.types import RecoveryReport
 from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
 from kstore.upkeep.verify.findings import Advance
@@ -93,17 +92,32 @@ def command(
         for log, size in zip(logs, sizes, strict=True):
             part = _Part(advance, size)
             rebuild = _rebuild(log, index_interval_bytes) if rebuild_indexes else None
-            report = (plan_recovery if dry_run else recover_log)(
-                log, advance=part.advance, accept=ranges, rebuild=rebuild
-            )
+            with _unlogged() if dry_run else nullcontext():
+                report = (plan_recovery if dry_run else recover_log)(
+                    log, advance=part.advance, accept=ranges, rebuild=rebuild
+                )
+            if dry_run:
+                report.notes[:] = map(as_plan, report.notes)
             part.end()
             is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
             if form == "json":
                 print(compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)}))
             else:
-                for line in _lines(log, report, dry_run):
+                for line in recovery_lines(log, report, is_plan=dry_run):
                     print(line)
     return DAMAGED if is_damaged else OK
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keeps from standard error that a dry run has "rebuilt" what it only rebuilt in memory: the report has it."""
+    logger = logging.getLogger("kstore")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class _Part:
@@ -142,50 +156,3 @@ def _ranges(accept: tuple[str, ...]) -> Accept:
             raise click.UsageError(f"--accept-loss is {text!r}, expected FIRST-LAST or all")
         found.append((int(first), int(last or first)))
     return found
-
-
-def _lines(log: Path, report: RecoveryReport, dry_run: bool) -> Iterator[str]:
-    would = "would be " if dry_run else ""
-    if report.clean and report.rebuilt:
-        yield f"{log}: {painted('closed cleanly', 'green')}"
-        for path in report.rebuilt:
-            yield f"  {would}rebuilt: {path}"
-        for note in report.notes:
-            yield f"  {painted('note', 'yellow')}: {note}"
-        return
-    if report.clean:
-        yield f"{log}: {painted('closed cleanly', 'green')}, nothing to {'recover' if report.notes else 'do'}"
-        for note in report.notes:
-            yield f"  {painted('note', 'yellow')}: {note}"
-        return
-    yield (
-        f"{log}: {report.records_scanned:,} records in {report.batches_scanned:,} batches of"
-        f" {report.segments_scanned:,} segments checked, {report.bytes_scanned:,} bytes in {report.seconds:.2f} s"
-    )
-    for lost in report.corrupt:
-        yield (
-            f"  {painted('fenced', 'red')}: {lost.path} at position {lost.position},"
-            f" offsets {lost.first} to {lost.last}: {lost.reason}"
-        )
-        known = UNCONFIRMED if lost.is_unconfirmed else "acknowledged, as far as is known"
-        yield f"    {known}; --accept-loss {lost.first}-{lost.last} lets reads skip them"
-    for cut in report.cut:
-        kept = f", kept as {cut.saved_as}" if cut.saved_as else ", no whole batch among them"
-        yield (
-            f"  {painted('cut', 'red' if cut.saved_as else 'yellow')}: {cut.path} from position {cut.position},"
-            f" {cut.size:,} bytes{kept}: {cut.reason}"
-        )
-    for gone in report.skipped:
-        yield (
-            f"  {painted('skipped', 'yellow')}: {gone.last - gone.first + 1:,} offsets, {gone.first} to {gone.last}:"
-            f" {gone.reason}; they are not used again"
-        )
-    for path in report.rebuilt:
-        what = "the indexes of " if path.endswith(LOG_SUFFIX) else ""
-        yield f"  {would}rebuilt: {what}{path}"
-    for note in report.notes:
-        yield f"  {painted('note', 'yellow')}: {note}"
-    for name in report.ignored:
-        yield f"  ignored: {name}"
-    if not (report.corrupt or report.cut or report.skipped):
-        yield f"  {painted('nothing was lost', 'green')}"

@@ -12,13 +12,13 @@ from kstore.cli.bars import bar as drawn
 from kstore.cli.bars import has_blocks, sparkline
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
+from kstore.cli.finding_text import findings_lines
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, room, table, wrapped
-from kstore.cli.verify import finding_line
 from kstore.reports.numbers import duration_text
 from kstore.reports.observations import Observations
 from kstore.reports.timeline import Timeline, clusters_of
@@ -145,8 +145,8 @@ class _TablePrinter:
                 print(line)
         for line in _times_drawn(timeline):
             print(line)
-        for finding in every.findings:
-            print(finding_line(finding))
+        for line in findings_lines(every.findings):
+            print(line)
         if every.damage_count:
             print(painted(f"damage: {every.damage_count}", "red"), flush=True)
 

@@ -11,20 +11,21 @@ import click
 from kstore.archive.view import place_to_read
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
+from kstore.cli.finding_text import damage_lines, headline, note_line, painted_lines
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, is_file, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, table
+from kstore.cli.table import painted, table, wrapped
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX
 from kstore.files.remote import is_remote
-from kstore.types import NO_OFFSET
-from kstore.upkeep.verify import Finding, LogVerification, verify_present, verify_store_files
-from kstore.upkeep.verify.findings import NO_POSITION, Advance
+from kstore.upkeep.verify import LogVerification, verify_present, verify_store_files
+from kstore.upkeep.verify.consequences import consequence
+from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["command", "finding_line"]
+__all__ = ["command"]
 
 EXAMPLES = """
 \b
@@ -45,9 +46,10 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 
 @click.command("verify", cls=KstoreCommand, epilog=EXAMPLES, short_help="Check every batch, index entry and snapshot.")
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
-@format_option('text: a table, then what was found. json: one object a line, of type "log" or "finding".')
+@format_option('text: what is damaged, then a table. json: one object a line, of type "log" or "finding".')
+@click.option("--notes", is_flag=True, help="Also show notes, which are no damage. Text only counts them otherwise.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only damage, not mere notes.")
-def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
+def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
     A path is one partition, or holds partitions, or is a single .log file, without indexes, or a place of backups or of
@@ -55,15 +57,15 @@ def command(directories: tuple[str, ...], form: str, quiet: bool) -> int:
     segments, every entry of every index, producer snapshots and transaction indexes against the batches, leader epochs,
     checkpoints, and that everything durable exists.
 
-    Each finding names the command that repairs it, if one does; for lost records it is the command that lets reads
-    continue without them.
+    What cannot be read comes first, then why, then the command that repairs it, if one does; for lost records it is the
+    command that lets reads continue without them. The times around lost records are those of what is left.
 
     Several logs are checked on all cores. Nothing is written, no lock is taken, and a writer may be at work. Unlike
     "kstore read" it also checks what is not known to be durable. A half-written batch at the end of a log is damage,
     unless a writer is at work.
     """
     logs = [log for directory in directories for log in log_places(directory)]
-    printer = _TablePrinter(quiet) if form == "text" else _JsonPrinter(quiet)
+    printer = _TextPrinter(notes, quiet) if form == "text" else _JsonPrinter(quiet)
     is_damaged = False
     sizes = [log_bytes(log) for log in logs]
     with progress("verify", sum(sizes)) as advance:
@@ -119,16 +121,18 @@ class _JsonPrinter:
     def log(self, log: LogVerification) -> None:
         print(compact({"type": "log", **_fields(log)}))
         for finding in log.damages if self._quiet else log.findings:
-            print(compact({"type": "finding", **finding.fields()}))
+            means = consequence(finding, is_dense=log.is_dense)
+            print(compact({"type": "finding", **finding.fields(), **({"consequence": means} if means else {})}))
 
     def end(self) -> None:
         """There is no more output."""
 
 
-class _TablePrinter:
-    """A table of the logs, then the findings."""
+class _TextPrinter:
+    """What cannot be read, and why; then a table of the logs."""
 
-    def __init__(self, quiet: bool) -> None:
+    def __init__(self, notes: bool, quiet: bool) -> None:
+        self._shows_notes = notes
         self._quiet = quiet
         self._logs: list[LogVerification] = []
 
@@ -136,23 +140,27 @@ class _TablePrinter:
         self._logs.append(log)
 
     def end(self) -> None:
-        for line in table(COLUMNS, [tuple(_fields(log).values()) for log in self._logs]):
-            print(line)
-        for log in self._logs:
-            for finding in log.damages if self._quiet else log.findings:
-                print(finding_line(finding))
+        damaged = [log for log in self._logs if not log.is_sound]
+        if len(self._logs) > 1 and damaged:
+            text = f"{len(damaged)} of {len(self._logs)} logs are damaged: {headline(self._logs)}"
+            _print(painted_lines(text, "  ", "red"))
+            print()
+        for log in damaged:
+            _print(painted_lines(f"{log.path}: {headline([log])}", "  ", "red"))
+            _print(damage_lines(log.findings, log.path, is_dense=log.is_dense))
+            print()
+        _print(table(COLUMNS, [tuple(_fields(log).values()) for log in self._logs]))
+        notes = [note for log in self._logs for note in log.notes]
+        if self._shows_notes:
+            for note in notes:
+                _print(wrapped(note_line(note), "  "))
+        elif notes and not self._quiet:
+            print(f"notes: {len(notes)}; --notes shows them")
         damage_count = sum(len(log.damages) for log in self._logs)
         print()
         print(painted(f"damage: {damage_count}", "red") if damage_count else painted("sound", "green"), flush=True)
 
 
-def finding_line(finding: Finding) -> str:
-    severity = painted(finding.severity, "red" if finding.severity == "damage" else "yellow")
-    where = f" at position {finding.position}" if finding.position != NO_POSITION else ""
-    offsets = ""
-    if finding.first != NO_OFFSET:
-        offsets = f", offset {finding.first}"
-        if finding.last not in (NO_OFFSET, finding.first):
-            offsets = f", offsets {finding.first} to {finding.last}"
-    repair = f"; repair: {finding.repair}" if finding.repair else ""
-    return f"{severity}: {finding.path}{where}{offsets}: {finding.reason}{repair}"
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)

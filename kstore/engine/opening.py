@@ -216,7 +216,7 @@ def _split_overflowing(loaded: Loaded) -> None:
         is_split |= not refused
         report.notes.append(
             f"segment {base_offset} spans more offsets than its indexes can hold: "
-            + (f"not split: {refused}" if refused else "split, as Kafka does")
+            + (f"it is not split: {refused}" if refused else "it is split, as Kafka does")
         )
         if not refused and base_offset in producers.index_sizes:
             bases = segments.range(base_offset, stop)

@@ -126,7 +126,8 @@ def _keep_evidence(loaded: Loaded, evidence: Evidence) -> None:
     if evidence.is_loss:
         loaded.report.notes.append(f"{evidence.proof} proves that the log reached offset {evidence.proven_end}")
         copies = keep_copies(loaded.context, evidence, loaded.segments.bases, loaded.producers.snapshot_offsets)
-        loaded.report.notes += [f"what proves a loss is kept as {name}" for name in copies]
+        if copies:
+            loaded.report.notes.append(f"what proves a loss is kept as {', '.join(copies)}")
     before = loaded.end_offset, loaded.recovery_point, loaded.losses
     loaded.recovery_point, loaded.end_offset = loaded.segments.first.base_offset, max(evidence.end, evidence.log_end)
     losses = loaded.losses.with_lost(evidence.missing, LOST_MAX)

@@ -178,7 +178,7 @@ def _rebuild_indexes(
             continue
         # Recovery has removed those that describe what it has cut.
         if producers.remove_snapshot(parsed.base_offset):
-            report.notes.append(f"{name} was wrong and was removed: the log has its contents")
+            report.notes.append(f"{name} was wrong, and is removed: the log has its contents")
 
 
 def topic_index_interval(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> int:

@@ -71,7 +71,8 @@ def test_damage_is_reported_and_the_rest_counted(tmp_path: Path, capsys: pytest.
     copy_partition("clean", golden_partitions("clean")[0], tmp_path)
     assert main(["stats", str(tmp_path)]) == 1
     out = capsys.readouterr().out
-    assert "offsets 122 to 162: a batch of 12 bytes" in out
+    assert "offsets 122 to 162, cannot be read" in out
+    assert "at position 6090: a batch of 12 bytes" in out
     assert out.endswith("damage: 1\n")
     assert main(["stats", "--format", "json", str(tmp_path)]) == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

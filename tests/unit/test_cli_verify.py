@@ -30,7 +30,8 @@ def test_verify_tells_sound_from_damaged(damaged: Path, capsys: pytest.CaptureFi
     assert main(["verify", str(damaged)]) == 1
     out = capsys.readouterr().out
     assert "damage: 1" in out
-    assert "offsets 81 to 121: bad crc" in out
+    assert "offsets 81 to 121, cannot be read" in out
+    assert "at position 4070: bad crc" in out
     assert "\x1b" not in out
 
 

@@ -501,11 +501,11 @@ def test_recover_accepts_all_that_is_lost(tmp_path: Path, capsys: pytest.Capture
     lost_in_the_middle(tmp_path / "b-0")
     shutil.rmtree(tmp_path / "b-0-alive")
     assert main(["recover", "--accept-loss", "4-4", str(tmp_path)]) == 2
-    for options in (["--dry-run"], []):
+    for options, verb in ((["--dry-run"], "would be"), ([], "is")):
         assert main(["recover", "--accept-loss", "all", *options, str(tmp_path)]) == 0
         out = capsys.readouterr().out
-        assert "offsets 4 to 4 is accepted" in out
-        assert "offsets 9 to 10 is accepted" in out
+        assert f"offsets 4 to 4 {verb} accepted" in out
+        assert f"offsets 9 to 10 {verb} accepted" in out
     assert (state_of(tmp_path / "a-0").accepted, state_of(tmp_path / "b-0").accepted) == (((4, 4),), ((9, 10),))
 
 

@@ -15,7 +15,8 @@ from kstore.files.paths import LOG_SUFFIX, classify, segment_name
 from kstore.metrics import LogCounters
 from kstore.rules.losses import holes, joined
 from kstore.segment import LogSegment, SegmentContext
-from kstore.upkeep.verify.findings import Finding, LogVerification
+from kstore.types import NO_TIMESTAMP
+from kstore.upkeep.verify.findings import Finding, LogVerification, Severity
 
 __all__ = ["add_evidence"]
 
@@ -39,10 +40,10 @@ def add_evidence(
 
     def add(first: int, last: int, base: int, reason: str, *, is_damage: bool) -> None:
         path = str(directory / segment_name(base, LOG_SUFFIX))
+        severity: Severity = "damage" if is_damage else "note"
+        after = log.last_ms if first >= log.end_offset else NO_TIMESTAMP
         for part in holes(max(first, log.start_offset), last, told):
-            log.findings.append(
-                Finding("damage" if is_damage else "note", "lost", path, reason, first=part[0], last=part[1])
-            )
+            log.findings.append(Finding(severity, "lost", path, reason, first=part[0], last=part[1], after_ms=after))
 
     for first, last, base, what in evidence.holes:
         add(first, last, base, f"the segment ends at offset {first}, but {what} shows more", is_damage=True)

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from kstore.rules.losses import UNCONFIRMED, LossRanges, holes
-from kstore.types import NO_OFFSET
+from kstore.rules.losses import UNCONFIRMED, LossRanges, OffsetSpan, OffsetSpans, clipped, holes, joined, span_size
+from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["NO_POSITION", "Advance", "Finding", "LogVerification", "Severity", "split_loss"]
+__all__ = [
+    "NO_POSITION",
+    "Advance",
+    "Finding",
+    "LogVerification",
+    "Severity",
+    "accept_command",
+    "repair_of",
+    "split_loss",
+]
 
 NO_POSITION = -1
+# The kinds of damage whose offsets, if they have some, cannot be read.
+UNREADABLE = ("batch", "lost", "tail", "state", "checkpoint")
+# The values of a finding's fields that say nothing.
+ABSENT = {
+    "position": NO_POSITION,
+    "first": NO_OFFSET,
+    "last": NO_OFFSET,
+    "after_ms": NO_TIMESTAMP,
+    "before_ms": NO_TIMESTAMP,
+}
 
 # "damage": something is lost, or would mislead a reader. "note": worth knowing, and possible after a crash.
 Severity = Literal["damage", "note"]
@@ -27,7 +46,8 @@ class Finding(NamedTuple):
 
     ``kind`` is the subject: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
     "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION if it concerns no byte; ``first`` and ``last``
-    are the offsets concerned, inclusive, or NO_OFFSET.
+    are the offsets concerned, inclusive, or NO_OFFSET. Of damaged or lost batches, ``after_ms`` is the greatest
+    timestamp before them in their segment, ``before_ms`` that of the batch after them, or NO_TIMESTAMP.
     """
 
     severity: Severity
@@ -37,29 +57,18 @@ class Finding(NamedTuple):
     position: int = NO_POSITION
     first: int = NO_OFFSET
     last: int = NO_OFFSET
+    after_ms: int = NO_TIMESTAMP
+    before_ms: int = NO_TIMESTAMP
 
     @property
     def repair(self) -> str:
         """The command that repairs it, or that lets reads continue without the lost records; "" if none is needed or
         possible: the next writer of a store replaces damaged checkpoints itself."""
-        options = REPAIRS.get((self.severity, self.kind))
-        if options is None:
-            return ""
-        if self.kind in ("batch", "lost"):
-            options = options.format(f"{self.first}-{max(self.first, self.last)}" if self.first >= 0 else "all")
-        # Findings about a whole log name its directory, all others a file in it.
-        directory = self.path if self.kind == "checkpoint" else str(Path(self.path).parent)
-        return f"kstore recover {options}{shlex.quote(directory)}"
+        return repair_of([self])
 
     def fields(self) -> dict[str, Any]:
         """The fields that have a value, with ``repair``, by name."""
-        told = {name: value for name, value in self._asdict().items() if name not in ("position", "first", "last")}
-        if self.position != NO_POSITION:
-            told["position"] = self.position
-        if self.first != NO_OFFSET:
-            told["first"] = self.first
-        if self.last != NO_OFFSET:
-            told["last"] = self.last
+        told = {name: value for name, value in self._asdict().items() if value != ABSENT.get(name)}
         if self.repair:
             told["repair"] = self.repair
         return told
@@ -77,6 +86,30 @@ REPAIRS: dict[tuple[Severity, str], str] = {
     ("damage", "txnindex"): "--rebuild-indexes ",
     ("damage", "snapshot"): "--rebuild-indexes ",
 }
+
+
+def repair_of(findings: Sequence[Finding]) -> str:
+    """The command that does for all of ``findings``, of one log and one kind of repair, what each one's ``repair``
+    does."""
+    options: list[str] = []
+    for found in findings:
+        option = REPAIRS.get((found.severity, found.kind))
+        if option is None:
+            return ""
+        if found.kind in ("batch", "lost"):
+            option = option.format(f"{found.first}-{max(found.first, found.last)}" if found.first >= 0 else "all")
+        if option not in options:
+            options.append(option)
+    # Findings about a whole log name its directory, all others a file in it.
+    one = findings[0]
+    directory = one.path if one.kind == "checkpoint" else str(Path(one.path).parent)
+    return f"kstore recover {''.join(options)}{shlex.quote(directory)}"
+
+
+def accept_command(ranges: Iterable[OffsetSpan], directory: str) -> str:
+    """The command that lets reads of the log in ``directory`` pass over ``ranges``."""
+    options = "".join(REPAIRS["damage", "lost"].format(f"{first}-{last}") for first, last in ranges)
+    return f"kstore recover {options}{shlex.quote(directory)}"
 
 
 def split_loss(finding: Finding, losses: LossRanges) -> Iterator[Finding]:
@@ -97,6 +130,7 @@ class LogVerification:
     """The state of one log. End offsets are exclusive, sizes are bytes.
 
     ``end_offset`` is the offset after the last whole batch; ``last_stable_offset`` is where committed reads stop.
+    ``last_ms`` is the greatest timestamp of the last segment that has a batch, or NO_TIMESTAMP.
     """
 
     path: str
@@ -107,6 +141,7 @@ class LogVerification:
     batch_count: int = 0
     record_count: int = 0
     size: int = 0
+    last_ms: int = NO_TIMESTAMP
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -120,6 +155,21 @@ class LogVerification:
     def add_loss(self, finding: Finding, losses: LossRanges) -> None:
         """Adds damaged or lost batches; accepted ones are notes, not damage."""
         self.findings.extend(split_loss(finding, losses))
+
+    @property
+    def unreadable(self) -> OffsetSpans:
+        """The offsets, as far as they are known, of records that cannot be read."""
+        return joined(
+            (found.first, found.last)
+            for found in self.damages
+            if found.kind in UNREADABLE and NO_OFFSET not in (found.first, found.last)
+        )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each offset that can be read has a record; then so had those that cannot, most likely."""
+        within = clipped(self.unreadable, self.start_offset, self.end_offset)
+        return self.record_count == self.end_offset - self.start_offset - span_size(within)
 
     @property
     def is_sound(self) -> bool:

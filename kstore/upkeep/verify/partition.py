@@ -345,7 +345,10 @@ def _missing_durable(log: LogVerification, state: LogState | None, recovery_poin
         reason = f"the log was durable up to offset {state.durable_end}, but ends at {log.end_offset}"
         # Known losses were reported with their segments.
         missing = holes(log.end_offset, state.durable_end - 1, joined(state.lost, state.accepted))
-        return [Finding("damage", "state", path, reason, first=first, last=last) for first, last in missing]
+        return [
+            Finding("damage", "state", path, reason, first=first, last=last, after_ms=log.last_ms)
+            for first, last in missing
+        ]
     if state is None and recovery_point is not None and recovery_point > log.end_offset:
         reason = f"the store's recovery point is {recovery_point}, but the log ends at {log.end_offset}"
         return [Finding("damage", "checkpoint", log.path, reason, first=log.end_offset, last=recovery_point - 1)]

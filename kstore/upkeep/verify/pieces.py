@@ -20,7 +20,7 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, se
 from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
-from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import Sight, generation_of, look, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, no_advance, verify_head
@@ -207,6 +207,7 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         log.batch_count += found.batch_count
         log.record_count += found.record_count
         log.size += found.size
+        log.last_ms = found.last_ms if found.last_ms != NO_TIMESTAMP else log.last_ms
         log.end_offset = found.end_offset
         log.last_stable_offset = max(found.last_stable_offset, log.start_offset)
         log.findings += found.findings

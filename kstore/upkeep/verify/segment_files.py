@@ -21,7 +21,7 @@ from kstore.record.batch import Batch
 from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
-from kstore.types import NO_OFFSET, OFFSET_MAX, OffsetPosition, TimestampOffset
+from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
 
 __all__ = ["SegmentFiles", "verify_segment"]
@@ -81,6 +81,7 @@ def verify_segment(
     size = file.size()
     progress = _Progress(file, advance, drops=not files.is_last)
     next_offset = expected = files.base_offset
+    damaged = range(0)
     for item in walk_runs(
         file,
         0,
@@ -93,11 +94,19 @@ def verify_segment(
         with_compressed=True,
     ):
         if isinstance(item, Damage):
-            log.add_loss(_damage(files, item, size), files.losses)
+            found = _damage(files, item, size)._replace(after_ms=times.max_timestamp)
+            count = len(log.findings)
+            log.add_loss(found, files.losses)
+            damaged = range(count, len(log.findings))
             expected = files.offset_stop if item.next_offset is None else item.next_offset
             offsets.skip(item.position, item.stop)
             times.skip(item.first_offset, item.next_offset)
             continue
+        if damaged:
+            following = next(item.batches())[1] if isinstance(item, Run) else item[1]
+            for number in damaged:
+                log.findings[number] = log.findings[number]._replace(before_ms=following.max_timestamp)
+            damaged = range(0)
         if isinstance(item, Run) and _needs_no_words(files, item):
             progress.reach(item.position + item.start)
             offsets.note_run(item)
@@ -113,7 +122,7 @@ def verify_segment(
             if not isinstance(item, Run) or item.is_compressed:
                 _check_records(files, log, position, batch)
             if batch.base_offset > expected:
-                _add_lost(files, log, expected, batch.base_offset, position)
+                _add_lost(files, log, expected, batch.base_offset, position, times.max_timestamp, batch.max_timestamp)
             offsets.note(position, batch)
             times.note(batch)
             on_batch(batch)
@@ -121,11 +130,13 @@ def verify_segment(
             log.record_count += batch.record_count
             next_offset = expected = batch.last_offset + 1
     progress.end(size)
-    _add_lost(files, log, expected, files.offset_stop, size)
+    _add_lost(files, log, expected, files.offset_stop, size, times.max_timestamp)
     log.findings.extend(offsets.findings(size))
     log.findings.extend(times.findings())
     log.segment_count += 1
     log.size += size
+    if times.max_timestamp != NO_TIMESTAMP:
+        log.last_ms = times.max_timestamp
     return next_offset
 
 
@@ -174,10 +185,20 @@ def _check_records(files: SegmentFiles, log: LogVerification, position: int, bat
         log.add_loss(Finding("damage", "batch", path, error.reason, position, first, last), files.losses)
 
 
-def _add_lost(files: SegmentFiles, log: LogVerification, start: int, stop: int, position: int) -> None:
+def _add_lost(
+    files: SegmentFiles,
+    log: LogVerification,
+    start: int,
+    stop: int,
+    position: int,
+    after_ms: int,
+    before_ms: int = NO_TIMESTAMP,
+) -> None:
     """Adds known lost offsets that no batch holds; ``position`` is where they would be."""
+    path = files.path(LOG_SUFFIX)
     for first, last in clipped(files.losses.lost, start, stop):
-        log.add_loss(Finding("damage", "lost", files.path(LOG_SUFFIX), LOST, position, first, last), files.losses)
+        found = Finding("damage", "lost", path, LOST, position, first, last, after_ms, before_ms)
+        log.add_loss(found, files.losses)
 
 
 def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
@@ -298,6 +319,11 @@ class _TimeEntries:
         self._check = TimeCheck(self._rows, files.base_offset)
         # A sealed index ends with the greatest timestamp; searches by time believe its last entry, if it has one.
         self._must_be_whole = not (files.is_last or self._findings)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The greatest one of the batches so far; NO_TIMESTAMP before the first."""
+        return self._check.max_timestamp
 
     def _entry(self, slot: int) -> TimestampOffset:
         return TimestampOffset(self._rows[2 * slot], self._base_offset + self._rows[2 * slot + 1])
