@@ -13,6 +13,7 @@ from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import DURABILITY
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
+from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
@@ -29,7 +30,7 @@ Examples:
   kstore append data/orders-0 orders.txt --key-separator :
   echo '{{"key": "k", "value": "v", "headers": {{"trace": "1"}}}}' | kstore append --json data/orders-0
   kstore read --format json data/orders-0 | kstore append --json data/copy-0
-  tail -f app.log | kstore append --durability interval --set segment_bytes=64MiB data/app-0
+  tail -f app.log | kstore append --durability interval --config segment_bytes=64MiB data/app-0
 
 \b
 {FIELDS}"""
@@ -50,8 +51,8 @@ Examples:
     help="Append at most N records at a time.",
 )
 @DURABILITY
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
-@click.option("--quiet", is_flag=True, help="Do not print the assigned offsets.")
+@config_option("log", "segment_bytes=64MiB or segment.bytes=67108864", formerly="--set")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print the assigned offsets.")
 def command(
     directory: str,
     file: BinaryIO,
@@ -59,7 +60,7 @@ def command(
     key_separator: str | None,
     batch_records: int,
     durability: Durability,
-    settings: tuple[str, ...],
+    configs: tuple[str, ...],
     quiet: bool,
 ) -> int:
     """Append each line of FILE (default: standard input) as a record to the log in DIRECTORY.
@@ -68,7 +69,7 @@ def command(
     batches. Without --json a line is a record's value, whatever its bytes, without its line break.
     """
     parse = line_parser(is_json, key_separator)
-    given = dict(_setting(text) for text in settings)
+    given: dict[str, Any] = parse_settings(configs)
     try:
         LogConfig.from_settings(**given)
     except ConfigError as error:
@@ -144,11 +145,3 @@ def _append_batch(appender: _Appender, records: Sequence[JsonRecord], number: in
             raise InputError(f"line {number}: {error}") from error
         for index, record in enumerate(records):
             _append_batch(appender, [record], number + index)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise click.BadParameter(f"{text!r}, expected NAME=VALUE", param_hint="--set")
-    is_number = value.isascii() and value.removeprefix("-").isdigit()
-    return name, int(value) if is_number else value

@@ -10,11 +10,11 @@ import click
 from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
-from kstore.cli.number_type import RATE
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.time_type import timestamp_text
+from kstore.cli.unit_type import BYTE_RATE_MIB
 from kstore.store import Store
 
 __all__ = ["command"]
@@ -41,12 +41,12 @@ Exit status:
 @click.command("backup", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store, or check its backups.")
 @click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
 @click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
-@click.option("--rate", type=RATE, metavar="MIB", help="Copy at most MIB a second.")
+@click.option("--rate", type=BYTE_RATE_MIB, metavar="SIZE", help="Copy at most this much a second, as 20MiB.")
 @SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: one line. json: one object.")
 def command(
-    places: tuple[str, ...], verify: bool, rate: float | None, shared: bool, storage_options: dict[str, str], form: str
+    places: tuple[str, ...], verify: bool, rate: int | None, shared: bool, storage_options: dict[str, str], form: str
 ) -> int:
     """Back up the store in DIR to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, gs://, ...).
 
@@ -63,7 +63,7 @@ def command(
         result = store.backup(
             places[1],
             storage_options=storage_options,
-            bytes_per_second=None if rate is None else rate * (1 << 20),
+            bytes_per_second=rate,
             progress=advance,
         )
     if form == "json":

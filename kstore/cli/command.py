@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kstore.cli.names import topic_hint
+from kstore.cli.renamed import take_renamed
 from kstore.cli.table import room, wrapped
 from kstore.errors import TopicNotFoundError
 
@@ -30,7 +31,13 @@ class UserInterrupt(Exception):
 
 
 class KstoreCommand(click.Command):
-    """Handles a closed pipe and Ctrl-C itself: click would end with status 1, or print an empty line."""
+    """Handles a closed pipe and Ctrl-C itself: click would end with status 1, or print an empty line. Its options may
+    have old spellings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        take_renamed(self, ctx)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

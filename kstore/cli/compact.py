@@ -11,11 +11,11 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
+from kstore.cli.renamed import renamed_option
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
+from kstore.cli.unit_type import BYTE_RATE, BYTE_RATE_BARE, DURATION_MS, SIZE
 from kstore.compaction.cleaner import CompactionReport
-from kstore.config import LogConfig, parse_size
-from kstore.errors import ConfigError
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
@@ -27,7 +27,7 @@ Examples:
   kstore compact data/customers-0
   kstore compact --roll data/customers-0            the newest segment too
   kstore compact --delete-retention 0 data/          tombstones go one pass after the one that finds them
-  kstore compact --bytes-per-second 20MiB data/
+  kstore compact --rate 20MiB data/
 
 \b
 Exit status:
@@ -42,18 +42,27 @@ Exit status:
 @click.option("--roll", is_flag=True, help="First seal the active segment, which is never compacted.")
 @click.option("--whole", is_flag=True, help="Compact again what earlier compactions have covered.")
 @click.option("--drop-keyless", is_flag=True, help="Remove records without a key; by default they stay.")
-@click.option("--delete-retention", default="1d", show_default=True, help="How long tombstones stay (ms, 1h, 7d).")
-@click.option("--map-size", default="128MiB", show_default=True, help="Memory for keys; 24 bytes each.")
-@click.option("--bytes-per-second", default=None, help="A limit for reads and writes, like 20MiB.")
+@click.option(
+    "--delete-retention", type=DURATION_MS, default="1d", show_default=True, help="How long tombstones stay, as 1h, 7d."
+)
+@click.option("--map-size", type=SIZE, default="128MiB", show_default=True, help="Memory for keys; 24 bytes each.")
+@renamed_option(
+    "--bytes-per-second",
+    "--rate",
+    type=BYTE_RATE,
+    metavar="SIZE",
+    help="Read and write at most this much a second, as 20MiB.",
+    old_attributes={"type": BYTE_RATE_BARE},
+)
 @format_option("text: what was done, in words. json: one object a log.")
 def command(
     directories: tuple[str, ...],
     roll: bool,
     whole: bool,
     drop_keyless: bool,
-    delete_retention: str,
-    map_size: str,
-    bytes_per_second: str | None,
+    delete_retention: int,
+    map_size: int,
+    rate: int | None,
     form: str,
 ) -> int:
     """Compact the logs in DIRECTORIES: each is one partition or holds partitions.
@@ -61,15 +70,6 @@ def command(
     Compaction keeps the last record of each key, with its offset. A null value, a tombstone, marks the key as deleted
     and is itself removed later. A log that another process writes to is refused.
     """
-    # Every value is checked before a log is opened: a refused command has sealed no segment.
-    try:
-        LogConfig.from_settings(delete_retention_ms=delete_retention)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="--delete-retention") from None
-    map_bytes = _size(map_size, "--map-size")
-    rate = None if bytes_per_second is None else _size(bytes_per_second, "--bytes-per-second")
-    if rate == 0:
-        raise click.BadParameter("0, expected a size above 0", param_hint="--bytes-per-second")
     is_damaged = False
     for directory in directories:
         for path in find_logs(Path(directory)):
@@ -79,7 +79,7 @@ def command(
                 report = log.compact(
                     whole=whole,
                     keep_keyless=not drop_keyless,
-                    map_bytes=map_bytes,
+                    map_bytes=map_size,
                     bytes_per_second=rate,
                 )
             is_damaged |= bool(report.corrupt)
@@ -89,13 +89,6 @@ def command(
                 for line in _lines(path, report):
                     print(line)
     return DAMAGED if is_damaged else OK
-
-
-def _size(text: str, option: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a size like 64MiB", param_hint=option) from None
 
 
 def _lines(path: Path, report: CompactionReport) -> Iterator[str]:

@@ -49,7 +49,7 @@ Values of -o, which may be given twice, for start and end:
   beginning, end    the first record, after the last
   stored            the group's committed offset; the default with -G
   N, -N             an offset; N before the end, in each partition
-  s@MS, e@MS        from, up to a time in ms since the epoch
+  s@TIME, e@TIME    from, up to a time: 1700000000000 (ms), 2026-01-31T09:00, '1h ago', yesterday
 
 \b
 Placeholders of -f:

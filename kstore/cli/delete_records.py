@@ -8,6 +8,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.names import complete_partitions
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
+from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.engine.reads import segment_count_and_size
 from kstore.files.paths import topic_partition
@@ -19,8 +20,8 @@ __all__ = ["command"]
 EXAMPLES = """
 \b
 Examples:
-  kstore delete-records data/ orders-0 --before 1000        removes offsets 0 to 999
-  kstore delete-records data/ orders-0 --before -1          removes all records
+  kstore delete-records data/ orders-0 --stop 1000        removes offsets 0 to 999
+  kstore delete-records data/ orders-0 --stop -1          removes all records
 
 \b
 Exit status:
@@ -33,9 +34,11 @@ Exit status:
 @click.command("delete-records", cls=KstoreCommand, epilog=EXAMPLES, short_help="Delete the oldest records of a log.")
 @click.argument("directory", type=click.Path())
 @click.argument("owner", metavar="TOPIC-PARTITION", shell_complete=complete_partitions)
-@click.option("--before", type=int, required=True, metavar="OFFSET", help="The new start; -1 for the high watermark.")
+@renamed_option(
+    "--before", "--stop", type=int, metavar="OFFSET", help="The first offset that stays; -1 for the high watermark."
+)
 @format_option("text: a sentence. json: one object.")
-def command(directory: str, owner: str, before: int, form: str) -> int:
+def command(directory: str, owner: str, stop: int | None, form: str) -> int:
     """Delete the records below an offset from TOPIC-PARTITION of the store in DIRECTORY, durably.
 
     Whole segments below it are removed; the rest below it is never read again.
@@ -43,12 +46,12 @@ def command(directory: str, owner: str, before: int, form: str) -> int:
     partition = topic_partition(owner)
     if partition is None:
         raise click.UsageError(f"{owner}: expected <topic>-<partition>, as orders-0")
-    if before < -1:
-        raise click.UsageError("--before: expected an offset, or -1 for the high watermark")
+    if stop is None or stop < -1:
+        raise click.UsageError("--stop: expected an offset, or -1 for the high watermark")
     with Store(directory, create=False, background=False, file_delete_delay_ms=0) as store:
         log = store.log(*partition)
         size_before = segment_count_and_size(reads_of(log).source)[1]
-        low_watermark = log.delete_records(log.high_watermark if before == -1 else before)
+        low_watermark = log.delete_records(log.high_watermark if stop == -1 else stop)
         freed = size_before - segment_count_and_size(reads_of(log).source)[1]
     if form == "json":
         print(compact({"partition": owner, "low_watermark": low_watermark, "bytes_removed": freed}))

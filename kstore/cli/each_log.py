@@ -17,16 +17,21 @@ Result = TypeVar("Result")
 
 
 def each_log(
-    look: Callable[[LogPlace, Advance], Result], places: Sequence[LogPlace], sizes: Sequence[int], advance: Advance
+    look: Callable[[LogPlace, Advance], Result],
+    places: Sequence[LogPlace],
+    sizes: Sequence[int],
+    advance: Advance,
+    jobs: int | None = None,
 ) -> Generator[Result, None, None]:
     """The results of ``look``, a function of a module, for each of ``places``, in their order.
 
-    ``sizes`` are their bytes. Other processes work if that is worth it; none remains at the end.
+    ``sizes`` are their bytes. ``jobs`` processes work; by default one a core, if that is worth it. None remains at the
+    end.
 
     Raises: what ``look`` raises.
     """
-    count = min(len(places), processor_count())
-    if count < 2 or sum(sizes) - max(sizes) < BYTES_MIN:
+    count = min(len(places), jobs or processor_count())
+    if count < 2 or (jobs is None and sum(sizes) - max(sizes) < BYTES_MIN):
         for place in places:
             yield look(place, advance)
         return

@@ -33,7 +33,7 @@ Exit status:
 
 @click.command("explain", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show how an offset or a time is looked up.")
 @click.argument("directory", type=click.Path())
-@click.option("--offset", type=click.IntRange(0), metavar="N", help="The record at this offset.")
+@click.option("--offset", type=click.IntRange(0), metavar="OFFSET", help="The record at this offset.")
 @click.option("--time", "time_ms", type=TimeType(), help="The first record at or after this time.")
 @format_option("text: a line a step. json: one object with the steps and the record.")
 def command(directory: str, offset: int | None, time_ms: int | None, form: str) -> int:

@@ -12,6 +12,7 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
+from kstore.cli.extent import Extent, extent_options
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.record_json import line_start, record_line
@@ -50,8 +51,9 @@ Exit status:
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
 @click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all.")
-@click.option("--start", type=int, metavar="N", help="Start at this offset. Default: the first record.")
-@click.option("--stop", type=int, metavar="N", help="End before this offset. Default: the high watermark.")
+@extent_options(
+    "Start at the first record at or after this time.", "End before the first record at or after this time."
+)
 @ISOLATION_LEVEL
 @ON_CORRUPT
 @click.option(
@@ -75,8 +77,7 @@ def command(
     file: str,
     form: str | None,
     columns: str | None,
-    start: int | None,
-    stop: int | None,
+    extent: Extent,
     isolation_level: IsolationLevel,
     on_corrupt: OnCorrupt,
     compression: Compression,
@@ -103,10 +104,10 @@ def command(
     if file != STDOUT and not force and Path(file).exists():
         raise click.UsageError(f"{file} exists already: --force replaces it")
     with Log(directory, read_only=True) as log:
-        end = log.high_watermark if stop is None else min(stop, log.high_watermark)
-        total = max(end - (log.start_offset if start is None else start), 0)
+        first, end = extent.of(log, log.high_watermark)
+        start, stop = first if extent.has_start else None, end if extent.has_end else None
         output = _standard_output() if file == STDOUT else output_file(file)
-        with output as out, _progress(file, total) as advance:
+        with output as out, _progress(file, end - first) as advance:
             if kind == "jsonl":
                 reader = log.read(start, stop, isolation_level=isolation_level, on_corrupt=on_corrupt)
                 corrupt, count = reader.corrupt, _write_lines(reader, out, advance)

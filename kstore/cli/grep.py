@@ -11,14 +11,14 @@ from typing import NamedTuple
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.extent import Extent, extent_options
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
-from kstore.cli.options import ISOLATION_LEVEL, RAW, format_option, lost_line
+from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, lost_line
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.processes import BYTES_MIN
 from kstore.cli.progress import progress
 from kstore.cli.status import NOT_ALL_READ, NOTHING_FOUND, OK
 from kstore.cli.terminal import shown_bytes
-from kstore.cli.time_type import TimeType
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text
 from kstore.files.paths import topic_partition
@@ -30,7 +30,6 @@ __all__ = ["command"]
 
 # "-" of a range is not part of an offset, so context lines differ from matches as in grep.
 GROUP_BORDER = b"--\n"
-JOBS_MAX = 1024
 
 EXAMPLES = """
 \b
@@ -65,8 +64,7 @@ Exit status:
 @click.option("--keys", is_flag=True, help="Search keys. Without this and the next two: everything.")
 @click.option("--values", is_flag=True, help="Search values.")
 @click.option("--headers", is_flag=True, help="Search headers: names and values.")
-@click.option("--since", "since_ms", type=TimeType(), help="Only records at or after this time.")
-@click.option("--until", "until_ms", type=TimeType(), help="Only records before this time.")
+@extent_options("Only records at or after this time.", "Only records before this time.")
 @click.option(
     "--context",
     "-C",
@@ -77,19 +75,19 @@ Exit status:
 )
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Search only this topic. Repeatable.")
 @click.option(
-    "--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition. Repeatable."
+    "--partition",
+    "-p",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="N",
+    help="Only this partition. Repeatable.",
 )
 @click.option("--internal", is_flag=True, help="Search topics that Kafka and kstore use internally too.")
 @click.option("--logs-with-matches", "-l", "names_only", is_flag=True, help="Print only the logs that hold a match.")
 @click.option("--count", "-c", is_flag=True, help="Print only the number of matching records of each log.")
 @click.option("--max-count", "-m", type=click.IntRange(1), metavar="N", help="Stop after N matching records in all.")
-@click.option(
-    "--jobs",
-    "-j",
-    type=click.IntRange(1, JOBS_MAX),
-    metavar="N",
-    help="Processes. Default: one a core, if there is much to search.",
-)
+@JOBS
 @format_option('text: see below. json: the fields of "kstore read", with "log" and "matched".')
 @ISOLATION_LEVEL
 @RAW
@@ -103,8 +101,7 @@ def command(
     keys: bool,
     values: bool,
     headers: bool,
-    since_ms: int | None,
-    until_ms: int | None,
+    extent: Extent,
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
     internal: bool,
@@ -140,7 +137,7 @@ def command(
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     logs, is_whole = _places(paths, _Selection(topics, partitions, internal))
-    want = Want(looked_for, since_ms, until_ms, isolation_level, form == "json", shown_bytes() is not None)
+    want = Want(looked_for, extent, isolation_level, form == "json", shown_bytes() is not None)
     with_lines = not (count or names_only)
     job = Job(logs, want, with_lines=with_lines, context=context, max_count=max_count, jobs=jobs)
     size = sum(map(log_bytes, logs))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from kstore.cli.extent import Extent
 from kstore.cli.places import LogPlace, log_bytes, log_places, open_place
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.cli.record_json import compact, record_fields
@@ -37,8 +38,7 @@ class Want(NamedTuple):
     """What to search for, and how to show it; ``escapes``: for a terminal."""
 
     pattern: Pattern
-    since_ms: int | None
-    until_ms: int | None
+    extent: Extent
     isolation_level: IsolationLevel
     is_json: bool
     escapes: bool
@@ -108,10 +108,23 @@ def _process_count(job: Job) -> int:
 def _tasks(job: Job, advance: Advance) -> Iterator[Task]:
     for place in job.logs:
         with open_place(place) as log:
-            found = pieces(log, since_ms=job.want.since_ms)
+            found = _within(pieces(log, since_ms=job.want.extent.since_ms), job.want.extent, log)
         advance(max(log_bytes(place) - sum(piece.size for piece in found), 0))
         for piece in found:
             yield Task(place.text, piece, job.want, job.with_lines, job.context, job.max_count)
+
+
+def _within(found: list[Piece], extent: Extent, log: Log) -> list[Piece]:
+    """``found`` without the offsets that ``extent`` leaves out."""
+    start, stop = extent.start_in(log), extent.stop
+    cut = [
+        piece._replace(
+            start_offset=piece.start_offset if start is None else max(piece.start_offset, start),
+            stop_offset=piece.stop_offset if stop is None else min(piece.stop_offset, stop),
+        )
+        for piece in found
+    ]
+    return [piece for piece in cut if piece.start_offset < piece.stop_offset]
 
 
 def _limited(job: Job, advance: Advance, results: Iterator[tuple[Task, Found]]) -> Iterator[tuple[Task, Found]]:
@@ -162,8 +175,8 @@ def _search_piece(task: Task, log: Log, piece: Piece) -> Found:
         log,
         want.pattern,
         piece,
-        since_ms=want.since_ms,
-        until_ms=want.until_ms,
+        since_ms=want.extent.since_ms,
+        until_ms=want.extent.until_ms,
         isolation_level=want.isolation_level,
     )
     for item in matches:

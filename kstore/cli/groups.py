@@ -11,6 +11,7 @@ from kstore.cli.group_admin import GroupOffset, Reset, describe_group, planned_r
 from kstore.cli.names import complete_groups, nearest
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
+from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import TimeType
@@ -27,7 +28,7 @@ EXAMPLES = """
 Examples:
   kstore groups data                                          the names of all groups
   kstore groups data --describe billing                       its offsets and its lag
-  kstore groups /var/kafka-logs --read-only --describe billing    of a broker's directory
+  kstore groups /var/kafka-logs --describe billing    of a broker's directory
   kstore groups data --reset-offsets billing --to-earliest    shows what would change
   kstore groups data --reset-offsets billing --topic orders:0,1 --to-datetime 2026-01-31T09:00:00Z --execute
 
@@ -73,8 +74,7 @@ Exit status:
     "--shift-by", type=int, metavar="N", help="Move the committed offset N forward, or back if N is negative."
 )
 @click.option("--execute", is_flag=True, help="Make the change. Without this it is only shown.")
-@click.option("--dry-run", is_flag=True, help="Only show it; the default.")
-@click.option("--read-only", is_flag=True, help="Change nothing, as without --execute.")
+@renamed_option("--read-only", "--dry-run", is_flag=True, help="Only show it; the default.")
 @format_option()
 def command(
     directory: str,
@@ -88,7 +88,6 @@ def command(
     shift_by: int | None,
     execute: bool,
     dry_run: bool,
-    read_only: bool,
     form: str,
 ) -> int:
     """List the groups that have committed offsets in the store, or broker's directory, DIRECTORY.
@@ -96,8 +95,8 @@ def command(
     Listing takes no lock and writes nothing; processes that have the store open are not disturbed. If the directory is
     one of several disks of a broker, standard error says that groups may be on another one.
     """
-    if execute and (dry_run or read_only):
-        raise click.UsageError("--execute contradicts --dry-run and --read-only")
+    if execute and dry_run:
+        raise click.UsageError("--execute contradicts --dry-run")
     if reset is None:
         if execute or topics or to_earliest or to_latest or (to_offset, to_datetime, shift_by) != (None, None, None):
             raise click.UsageError("which group? --reset-offsets names it")

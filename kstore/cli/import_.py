@@ -15,7 +15,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
 from kstore.cli.options import DURABILITY
 from kstore.cli.progress import progress
-from kstore.cli.settings import parse_settings
+from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.config import LogConfig
@@ -33,7 +33,7 @@ EXAMPLES = """
 \b
 Examples:
   kstore import data/orders-0 orders.parquet
-  kstore import --durability os --set compression_type=zstd data/orders-0 orders.csv
+  kstore import --durability os --config compression_type=zstd data/orders-0 orders.csv
   kstore export data/a-0 - --format jsonl > a.jsonl; kstore import data/b-0 a.jsonl
 
 \b
@@ -49,8 +49,8 @@ Exit status:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
 @DURABILITY
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the log; may be repeated.")
-def command(directory: str, file: str, form: str | None, durability: Durability, settings: tuple[str, ...]) -> int:
+@config_option("log", "segment_bytes=64MiB or segment.bytes=67108864", formerly="--set")
+def command(directory: str, file: str, form: str | None, durability: Durability, configs: tuple[str, ...]) -> int:
     """Append the rows of FILE to the log in DIRECTORY, which is created if it does not exist.
 
     A table has a column value and may have key, timestamp and headers; a JSON line is one of `kstore read`. New offsets
@@ -59,7 +59,7 @@ def command(directory: str, file: str, form: str | None, durability: Durability,
     kind = form or form_of(file)
     if kind is None:
         raise click.UsageError(f"what is {file!r}? Name it .parquet, .csv or .jsonl, or give --format")
-    given: dict[str, Any] = parse_settings(settings, option="--set")
+    given: dict[str, Any] = parse_settings(configs)
     try:
         LogConfig.from_settings(**given)
     except ConfigError as error:
@@ -68,7 +68,7 @@ def command(directory: str, file: str, form: str | None, durability: Durability,
         if kind == "jsonl":
             with progress("import", os.fstat(source.fileno()).st_size) as advance:
                 lines = cast(BinaryIO, io.BufferedReader(_Watched(source, advance)))
-                return _append_lines(directory, lines, durability, settings)
+                return _append_lines(directory, lines, durability, configs)
         with Log(directory, durability=durability, **given) as log:
             _append_table(log, source, "parquet" if kind == "parquet" else "csv")
     return OK
@@ -89,7 +89,7 @@ def _append_table(log: Log, source: BinaryIO, form: TableForm) -> None:
         print(f"appended {counted(count, 'record')}, offsets {first} to {last}" if count else "appended nothing")
 
 
-def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tuple[str, ...]) -> int:
+def _append_lines(directory: str, lines: BinaryIO, durability: str, configs: tuple[str, ...]) -> int:
     """Like `kstore append --json`."""
     append = append_command.callback
     assert append is not None
@@ -100,7 +100,7 @@ def _append_lines(directory: str, lines: BinaryIO, durability: str, settings: tu
         key_separator=None,
         batch_records=1000,
         durability=durability,
-        settings=settings,
+        configs=configs,
         quiet=False,
     )
     return status

@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import click
 
+from kstore.cli.time_type import TimeType
 from kstore.log import Log
 
 __all__ = ["OffsetType", "Place", "begin_offset", "end_offset"]
 
-FORM = re.compile(
-    r"(?P<word>beginning|earliest|end|latest|stored)|(?P<number>-?[0-9]{1,19})|(?P<at>[se])@(?P<ms>[0-9]{1,19})"
-)
-FORMS = "beginning, end, stored, N, -N (from the end), s@MS (from a time), e@MS (up to a time)"
+FORM = re.compile(r"(?P<word>beginning|earliest|end|latest|stored)|(?P<number>-?[0-9]{1,19})|(?P<at>[se])@(?P<time>.+)")
+FORMS = "beginning, end, stored, N, -N (from the end), s@TIME (from a time), e@TIME (up to a time)"
+
+TIME = TimeType()
 
 
 class Place(NamedTuple):
@@ -38,7 +39,7 @@ class OffsetType(click.ParamType):  # type: ignore[type-arg]  # not generic in c
         if match["word"]:
             return Place({"earliest": "beginning", "latest": "end"}.get(match["word"], match["word"]))
         if match["at"]:
-            return Place("since" if match["at"] == "s" else "until", int(match["ms"]))
+            return Place("since" if match["at"] == "s" else "until", TIME.convert(match["time"], param, ctx))
         number = int(match["number"])
         return Place("back", -number) if match["number"].startswith("-") else Place("offset", number)
 

@@ -13,6 +13,7 @@ from kstore.types import CorruptRange, Durability, IsolationLevel
 __all__ = [
     "DURABILITY",
     "ISOLATION_LEVEL",
+    "JOBS",
     "ON_CORRUPT",
     "RAW",
     "SHARED_OPTION",
@@ -36,6 +37,14 @@ ON_CORRUPT = click.option(
     default="raise",
     show_default=True,
     help="At a damaged batch: stop, or continue after it.",
+)
+JOBS_MAX = 1024
+JOBS = click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1, JOBS_MAX),
+    metavar="N",
+    help="Work with N processes. Default: one a core, if there is much to read.",
 )
 DURABILITY = click.option(
     "--durability",

@@ -18,6 +18,7 @@ from kstore.cli.pace import Pace
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
+from kstore.cli.settings import config_option
 from kstore.cli.status import FAILED, INTERRUPTED, OK
 from kstore.errors import DeliveryError, KstoreError
 from kstore.producer.producer import Producer
@@ -63,15 +64,9 @@ Exit status:
 @click.option("--key-separator", metavar="TEXT", help="The text that separates key and value in a line of text.")
 @click.option("--rate", type=RATE, metavar="N", help="Send at most N records a second.")
 @click.option("--transactional-id", metavar="ID", help="Send all lines in one transaction of this producer.")
-@click.option(
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the producer, as linger_ms=50 or linger.ms=50; may be given several times.",
-)
+@config_option("producer", "linger_ms=50 or linger.ms=50")
 @store_options
-@click.option("--quiet", is_flag=True, help="Do not print how many records were sent.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print how many records were sent.")
 def command(
     directory: str,
     topic: str,

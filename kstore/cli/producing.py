@@ -50,11 +50,11 @@ def store_options(function: F) -> F:
     return function
 
 
-def parse_producer_settings(configs: Iterable[str], option: str = "--config") -> dict[str, Any]:
+def parse_producer_settings(configs: Iterable[str]) -> dict[str, Any]:
     """The producer's settings from the command line, checked. Raises: click.UsageError."""
-    settings = parse_settings(configs, option=option, texts=NAMES)
+    settings = parse_settings(configs, texts=NAMES)
     if unfit := OBJECTS & settings.keys():
-        raise click.UsageError(f"{option} {min(unfit)}: records are sent as plain bytes")
+        raise click.UsageError(f"--config {min(unfit)}: records are sent as plain bytes")
     try:
         ProducerConfig.from_settings(**settings)
     except ConfigError as error:

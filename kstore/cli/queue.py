@@ -13,13 +13,13 @@ from kstore.cli.command import KstoreCommand, KstoreGroup
 from kstore.cli.counted import counted
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.names import complete_topics
-from kstore.cli.number_type import NumberType
 from kstore.cli.options import RAW, SHARED_OPTION, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
 from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import timestamp_text
+from kstore.cli.unit_type import UnitType
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.files.paths import validate_topic
 from kstore.log import Log
@@ -28,18 +28,21 @@ from kstore.queue.items import Shown
 from kstore.queue.queue import Queue
 from kstore.queue.view import QueueView
 from kstore.rules.internal_topics import journal_of
+from kstore.setting_rules import TIME_UNITS_MS
 from kstore.store import Store
 
 __all__ = ["command"]
 
 CHUNK = 500
+# Earlier releases took seconds.
+DELAY = UnitType("duration", TIME_UNITS_MS, "5s or 500ms", bare="s", maximum=int(SECONDS_MAX) * 1000)
 
 EXAMPLES = """
 \b
 Examples:
   kstore queue stats data/ jobs                      another process may be using it
   kstore queue peek --count 3 data/ jobs
-  seq 10 | kstore queue put --delay 60 data/ jobs    an item a line
+  seq 10 | kstore queue put --delay 60s data/ jobs    an item a line
   kstore queue drain data/ jobs > items.txt          each item is done once printed
   kstore queue retry-dead data/ jobs                 puts items again that were delivered too many times
 
@@ -161,12 +164,10 @@ def _opened(store: Store, name: str, *, adopt: bool) -> Queue:
 
 
 @_sub("put", "Put lines of standard input.")
-@click.option(
-    "--delay", type=NumberType(0, SECONDS_MAX), default=0.0, metavar="SECONDS", help="Deliver this much later."
-)
+@click.option("--delay", "delay_ms", type=DELAY, default=0, help="Deliver this much later, as 5s.")
 @ADOPT
 @SHARED_OPTION
-def _put(directory: str, name: str, delay: float, adopt: bool, shared: bool) -> int:
+def _put(directory: str, name: str, delay_ms: int, adopt: bool, shared: bool) -> int:
     """Put each line of standard input into QUEUE, which is created if it does not exist.
 
     Lines are put as they arrive: a slow writer's at once, a fast one's many at a time.
@@ -177,7 +178,7 @@ def _put(directory: str, name: str, delay: float, adopt: bool, shared: bool) -> 
         queue = _opened(store, name, adopt=adopt)
         try:
             for lines in line_batches(sys.stdin.buffer, interrupts, CHUNK):
-                queue.put_many(lines, delay=delay)
+                queue.put_many(lines, delay=delay_ms / 1000)
                 count += len(lines)
         finally:
             print(f"put {counted(count, 'item')} into {name}", file=sys.stderr)

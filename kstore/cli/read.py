@@ -10,13 +10,13 @@ from typing import BinaryIO
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.extent import Extent, extent_options
 from kstore.cli.line_writer import LineWriter
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, line_start, record_fields, record_line
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes, shown_line
-from kstore.cli.time_type import TimeType
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
@@ -28,8 +28,9 @@ EXAMPLES = """
 Examples:
   kstore read data/orders-0
   kstore read --follow data/orders-0
-  kstore read --time 2026-01-31T09:00:00+01:00 --count 10 --format json data/orders-0
-  kstore read --offset -5 data/orders-0                       the records at the last five offsets
+  kstore read --since 2026-01-31T09:00:00+01:00 --count 10 --format json data/orders-0
+  kstore read --since '1h ago' --until '30min ago' data/orders-0
+  kstore read --start -5 data/orders-0                        the records at the last five offsets
   kstore read --isolation-level read_committed --on-corrupt skip data/orders-0
 
 \b
@@ -42,13 +43,12 @@ Exit status:
 
 @click.command("read", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of a log.")
 @click.argument("directory", type=click.Path())
-@click.option(
-    "--offset",
-    type=int,
-    metavar="N",
-    help="Start at this offset; a negative one counts back from the end. Default: the first record.",
+@extent_options(
+    "Start at the first record at or after this time.",
+    "End before the first record at or after this time.",
+    old_start="--offset",
+    old_since="--time",
 )
-@click.option("--time", "time_ms", type=TimeType(), help="Start at the first record at or after this time.")
 @click.option("--count", type=click.IntRange(0), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records at the end, until interrupted.")
 @format_option("text: the value's bytes and a line break. json: one object a line.")
@@ -58,8 +58,7 @@ Exit status:
 @RAW
 def command(
     directory: str,
-    offset: int | None,
-    time_ms: int | None,
+    extent: Extent,
     count: int | None,
     follow: bool,
     form: str,
@@ -75,8 +74,8 @@ def command(
     Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and
     as null in JSON, where bytes that are not UTF-8 are in base64 under "value_base64".
     """
-    if offset is not None and time_ms is not None:
-        raise click.UsageError("--offset and --time both set the start: give one")
+    if follow and extent.has_end:
+        raise click.UsageError("--follow has no end: it excludes --stop and --until")
     if key_separator is not None and form == "json":
         raise click.UsageError("--key-separator is for text: in JSON the key is a field")
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
@@ -88,7 +87,7 @@ def command(
         if form == "json":
             printer.to_line = _json_line({"log": str(place.path)} if len(places) > 1 else {})
         with open_place(place) as log:
-            _read(log, printer, _Range(offset, time_ms, count, follow, isolation_level, on_corrupt))
+            _read(log, printer, _Range(extent, count, follow, isolation_level, on_corrupt))
         if printer.is_done(count):
             break
     return DAMAGED if printer.is_damaged else OK
@@ -98,8 +97,7 @@ def command(
 class _Range:
     """Which records to print."""
 
-    offset: int | None
-    time_ms: int | None
+    extent: Extent
     count: int | None
     follow: bool
     isolation_level: IsolationLevel
@@ -110,15 +108,13 @@ def _read(log: Log, printer: _Printer, wanted: _Range) -> None:
     isolation_level, on_corrupt, count = wanted.isolation_level, wanted.on_corrupt, wanted.count
     # Existing records are printed in large pieces, later ones at once.
     end = log.last_stable_offset if isolation_level == "read_committed" else log.high_watermark
-    start = _start(log, wanted.offset, wanted.time_ms, end)
-    items = log.read(start, max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
+    start, stop = wanted.extent.of(log, end)
+    items = log.read(start, stop, isolation_level=isolation_level, on_corrupt=_policy(on_corrupt))
     try:
         printer.print(items, count)
         printer.flush()
         if wanted.follow and not printer.is_done(count):
-            items = log.read(
-                max(start, end), isolation_level=isolation_level, on_corrupt=_policy(on_corrupt), follow=True
-            )
+            items = log.read(stop, isolation_level=isolation_level, on_corrupt=_policy(on_corrupt), follow=True)
             for item in items:
                 printer.print(iter([item]), count)
                 printer.flush()
@@ -165,16 +161,6 @@ class _Printer:
 def _policy(on_corrupt: str) -> OnCorrupt:
     # Skipped damage is reported as it is found.
     return "yield" if on_corrupt == "skip" else "raise"
-
-
-def _start(log: Log, offset: int | None, time_ms: int | None, end: int) -> int:
-    """The start offset; a time after the last record starts at ``end``."""
-    if time_ms is not None:
-        found = log.offset_for_time(time_ms)
-        return end if found is None else found
-    if offset is None:
-        return log.start_offset
-    return offset if offset >= 0 else max(log.start_offset, end + offset)
 
 
 def _json_line(first: dict[str, str]) -> Callable[[Record], bytes]:

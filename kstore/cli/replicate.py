@@ -10,10 +10,10 @@ import click
 from kstore.backup.replicate import Replicator
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.number_type import RATE
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.status import OK
 from kstore.cli.time_type import timestamp_text
+from kstore.cli.unit_type import BYTE_RATE_MIB, DURATION_MS
 from kstore.store import Store
 
 __all__ = ["command"]
@@ -42,24 +42,24 @@ Exit status:
 @click.command("replicate", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store continuously.")
 @click.argument("directory", metavar="DIR")
 @click.argument("target", metavar="TARGET")
-@click.option("--every", default="1s", show_default=True, metavar="TIME", help="The interval: ms, or like 500ms, 10s.")
+@click.option("--every", type=DURATION_MS, default="1s", show_default=True, help="The interval, as 500ms, 10s.")
 @click.option(
     "--keep", type=click.IntRange(min=1), default=60, show_default=True, help="The least number of backups to keep."
 )
 @click.option("--once", is_flag=True, help="Make one backup, and stop.")
 @click.option("--hold-retention", is_flag=True, help="Let retention delete only what was copied.")
-@click.option("--rate", type=RATE, metavar="MIB", help="Copy at most MIB a second.")
+@click.option("--rate", type=BYTE_RATE_MIB, metavar="SIZE", help="Copy at most this much a second, as 20MiB.")
 @SHARED_OPTION
 @STORAGE_OPTION
 @format_option("text: a line at the start and at the end. json: objects.")
 def command(
     directory: str,
     target: str,
-    every: str,
+    every: int,
     keep: int,
     once: bool,
     hold_retention: bool,
-    rate: float | None,
+    rate: int | None,
     shared: bool,
     storage_options: dict[str, str],
     form: str,
@@ -75,7 +75,7 @@ def command(
             keep=keep,
             hold_retention=hold_retention,
             storage_options=storage_options,
-            bytes_per_second=None if rate is None else rate * (1 << 20),
+            bytes_per_second=rate,
         )
         with replicator:
             try:

@@ -11,6 +11,7 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
+from kstore.cli.options import JOBS
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -48,6 +49,7 @@ Exit status:
     "--with-payload", is_flag=True, help="Show bytes of records at damaged places, frequent keys, and names of groups."
 )
 @click.option("--hash-names", is_flag=True, help="Replace the names of directories and topics by hashes.")
+@JOBS
 @click.option(
     "--format",
     "form",
@@ -57,7 +59,13 @@ Exit status:
     help="html: a page. json: one object with the same numbers.",
 )
 def command(
-    directories: tuple[str, ...], output: str | None, deep: bool, with_payload: bool, hash_names: bool, form: str
+    directories: tuple[str, ...],
+    output: str | None,
+    deep: bool,
+    with_payload: bool,
+    hash_names: bool,
+    jobs: int | None,
+    form: str,
 ) -> int:
     """Draw the logs in DIRECTORIES, kstore's or a Kafka broker's, on one self-contained HTML page.
 
@@ -80,7 +88,7 @@ def command(
     look = partial(_examined, deep, with_payload, frozenset(map(str, sampled)))
     with progress("report", sum(sizes)) as advance:
         costs = sizes if deep else [size // HEADERS_SPEED for size in sizes]
-        with closing(each_log(look, places, costs, advance)) as logs:
+        with closing(each_log(look, places, costs, advance, jobs)) as logs:
             gathered = gathered_from(logs, paths, deep=deep, with_payload=with_payload)
     made = report_on(gathered, hash_names=hash_names)
     if output is not None:

@@ -12,6 +12,7 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
 from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
+from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.cli.time_type import TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
@@ -25,8 +26,8 @@ EXAMPLES = """
 \b
 Examples:
   kstore restore /mnt/backups restored
-  kstore restore s3://bucket/kstore restored --at 2026-01-31T12:00:00Z
-  kstore restore /mnt/backups restored --at-offset orders-0=42     without offset 42 and later
+  kstore restore s3://bucket/kstore restored --time 2026-01-31T12:00:00Z
+  kstore restore /mnt/backups restored --stop orders-0=42     without offset 42 and later
   kstore verify restored
 
 \b
@@ -38,7 +39,7 @@ Exit status:
 
 
 def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[TopicPartition, int]:
-    """The pairs of ``--at-offset TOPIC-PARTITION=OFFSET``."""
+    """The pairs of ``--stop TOPIC-PARTITION=OFFSET``."""
     offsets: dict[TopicPartition, int] = {}
     for value in values:
         name, _, number = value.rpartition("=")
@@ -54,9 +55,10 @@ def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[
 @click.command("restore", cls=KstoreCommand, epilog=EXAMPLES, short_help="Make a new store from a backup.")
 @click.argument("target", metavar="TARGET")
 @click.argument("directory", metavar="DIR")
-@click.option("--at", "at_ms", type=TimeType(), help="Take the last backup at or before this time.")
-@click.option(
+@renamed_option("--at", "--time", "at_ms", type=TimeType(), help="Take the last backup at or before this time.")
+@renamed_option(
     "--at-offset",
+    "--stop",
     "at_offsets",
     multiple=True,
     metavar="TOPIC-PARTITION=OFFSET",

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
 
 import click
 
 from kstore.cli.names import complete_settings
+from kstore.cli.renamed import renamed_option
 
 __all__ = ["config_option", "parse_settings"]
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 WORDS = {"true": True, "false": False}
 
-config_option = click.option(
-    "--config",
-    "configs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    shell_complete=complete_settings,
-    help="A setting of the topic, as retention_ms=7d or retention.ms=604800000; may be given several times.",
-)
+
+def config_option(whose: str, example: str, *, formerly: str | None = None) -> Callable[[Command], Command]:
+    """``--config NAME=VALUE``, repeatable, as ``configs``: settings of ``whose``.
+
+    Args:
+        example: one of them, in kstore's spelling and in Kafka's.
+        formerly: the option's name in an earlier release.
+    """
+    attributes: dict[str, Any] = {
+        "multiple": True,
+        "metavar": "NAME=VALUE",
+        "help": f"A setting of the {whose}, as {example}. Repeatable.",
+    }
+    if whose != "producer":
+        attributes["shell_complete"] = complete_settings
+    if formerly is None:
+        return click.option("--config", "configs", **attributes)
+    return renamed_option(formerly, "--config", "configs", **attributes)
 
 
-def parse_settings(
-    configs: Iterable[str], *, option: str = "--config", texts: Collection[str] = ()
-) -> dict[str, object]:
-    """The settings given with ``option``; values of ``texts`` stay text.
+def parse_settings(configs: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, object]:
+    """The settings given with ``--config``; values of ``texts`` stay text.
 
     Raises: click.UsageError for anything but NAME=VALUE.
     """
@@ -33,7 +45,7 @@ def parse_settings(
     for text in configs:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"{option} {text}: expected NAME=VALUE")
+            raise click.UsageError(f"--config {text}: expected NAME=VALUE")
         name = name.strip().replace(".", "_")
         settings[name] = value.strip() if name in texts else _value(value.strip())
     return settings

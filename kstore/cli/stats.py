@@ -13,7 +13,7 @@ from kstore.cli.bars import has_blocks, sparkline
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.finding_text import findings_lines
-from kstore.cli.options import format_option
+from kstore.cli.options import JOBS, format_option
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
@@ -58,8 +58,9 @@ TIMES_WIDTH, SPARKS_MIN = 42, 20
 @click.argument("directories", nargs=-1, required=True, type=click.Path())
 @click.option("--deep", is_flag=True, help="Check, decompress and count every record too: keys, tombstones, ratios.")
 @click.option("--segments", is_flag=True, help="Report each segment too.")
+@JOBS
 @format_option('text: tables. json: one object a line, of type "log", "segment", "finding" or "total".')
-def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str) -> int:
+def command(directories: tuple[str, ...], deep: bool, segments: bool, jobs: int | None, form: str) -> int:
     """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
 
     A path is one partition, or holds partitions, or is a single .log file, or a place of backups or of logs in an
@@ -77,7 +78,7 @@ def command(directories: tuple[str, ...], deep: bool, segments: bool, form: str)
     timeline = Timeline()
     with progress("stats", sum(sizes)) as advance:
         # Headers alone are counted before other processes have started.
-        for log, times in each_log(look, logs, sizes if deep else [0] * len(sizes), advance):
+        for log, times in each_log(look, logs, sizes if deep else [0] * len(sizes), advance, jobs):
             if log is None:
                 continue  # it has been deleted since it was found
             every.merge(log)

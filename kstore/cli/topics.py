@@ -46,7 +46,7 @@ Exit status:
 )
 @click.option("--delete", metavar="NAME", shell_complete=complete_topics, help="Delete a topic with all its records.")
 @click.option("--partitions", type=click.IntRange(1), metavar="N", help="The number of partitions; 1 for a new topic.")
-@config_option
+@config_option("topic", "retention_ms=7d or retention.ms=604800000")
 @click.option(
     "--reset",
     multiple=True,

@@ -7,9 +7,11 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
+from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import timestamp_text
+from kstore.cli.unit_type import DURATION
 from kstore.log import Log
 from kstore.types import OpenTransaction
 
@@ -19,7 +21,7 @@ EXAMPLES = """
 \b
 Examples:
   kstore transactions data/orders-0
-  kstore transactions --hanging-ms 900000 data/orders-0      whose producers are silent for 15 minutes
+  kstore transactions --hanging 15m data/orders-0      whose producers are silent for 15 minutes
   kstore transactions --abort 4711 data/orders-0             without confirmation; its records are never committed
 
 \b
@@ -35,8 +37,14 @@ NONE = "-"
 
 @click.command("transactions", cls=KstoreCommand, epilog=EXAMPLES, short_help="List open transactions, or abort one.")
 @click.argument("directory", type=click.Path())
-@click.option(
-    "--hanging-ms", type=click.IntRange(0), default=0, metavar="N", help="Only of producers silent for this long."
+@renamed_option(
+    "--hanging-ms",
+    "--hanging",
+    "hanging_ms",
+    type=DURATION,
+    default=0,
+    help="Only of producers that have been silent for this long, as 15m.",
+    old_attributes={"type": click.IntRange(0)},
 )
 @click.option(
     "--abort",
@@ -51,7 +59,7 @@ def command(directory: str, hanging_ms: int, aborted: tuple[int, ...], form: str
     """List the transactions that are open in the log in DIRECTORY, kstore's or a Kafka broker's, the oldest first.
 
     Readers of committed records wait for the oldest of them. A producer that is gone for good blocks them for ever:
-    --abort ends its transaction, as its coordinator would have. With --hanging-ms only a listed transaction can be
+    --abort ends its transaction, as its coordinator would have. With --hanging only a listed transaction can be
     aborted.
 
     Without --abort nothing is written to the log, and a writer may be at work on it.

@@ -12,7 +12,7 @@ from kstore.archive.view import place_to_read
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.finding_text import damage_lines, headline, note_line, painted_lines
-from kstore.cli.options import format_option
+from kstore.cli.options import JOBS, format_option
 from kstore.cli.places import LogPlace, is_file, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
@@ -49,7 +49,8 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 @format_option('text: what is damaged, then a table. json: one object a line, of type "log" or "finding".')
 @click.option("--notes", is_flag=True, help="Also show notes, which are no damage. Text only counts them otherwise.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only damage, not mere notes.")
-def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool) -> int:
+@JOBS
+def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool, jobs: int | None) -> int:
     """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
 
     A path is one partition, or holds partitions, or is a single .log file, without indexes, or a place of backups or of
@@ -69,7 +70,7 @@ def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool) -
     is_damaged = False
     sizes = [log_bytes(log) for log in logs]
     with progress("verify", sum(sizes)) as advance:
-        for log in _verifications(directories, logs, sizes, advance):
+        for log in _verifications(directories, logs, sizes, advance, jobs):
             is_damaged |= not log.is_sound
             printer.log(log)
     printer.end()
@@ -77,7 +78,7 @@ def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool) -
 
 
 def _verifications(
-    directories: Iterable[str], logs: Sequence[LogPlace], sizes: Sequence[int], advance: Advance
+    directories: Iterable[str], logs: Sequence[LogPlace], sizes: Sequence[int], advance: Advance, jobs: int | None
 ) -> Iterable[LogVerification]:
     for directory in directories:
         if is_remote(directory) or is_file(directory) or place_to_read(directory)[0] is not SYSTEM_FS:
@@ -86,7 +87,7 @@ def _verifications(
         if store.findings:
             yield store
     # Without those that have been deleted since they were found.
-    yield from filter(None, each_log(_verified, logs, sizes, advance))
+    yield from filter(None, each_log(_verified, logs, sizes, advance, jobs))
 
 
 def _verified(log: LogPlace, advance: Advance) -> LogVerification | None:

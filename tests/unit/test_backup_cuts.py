@@ -439,10 +439,10 @@ def test_the_command_restores_to_offsets(tmp_path: Path, capsys: pytest.CaptureF
         store.backup(tmp_path / "backups")
     places = [str(tmp_path / "backups"), str(tmp_path / "new")]
     for wrong in ("orders-0", "orders=1", "orders-0=-1", "orders-0=x", "=1", "orders-0=" + "9" * 5000):
-        assert main(["restore", *places, "--at-offset", wrong]) == 2
-    assert main(["restore", *places, "--at-offset", "orders-0=1", "--at-offset", "orders-0=2"]) == 2
-    assert main(["restore", *places, "--at-offset", "orders-0=5"]) == 1
+        assert main(["restore", *places, "--stop", wrong]) == 2
+    assert main(["restore", *places, "--stop", "orders-0=1", "--stop", "orders-0=2"]) == 2
+    assert main(["restore", *places, "--stop", "orders-0=5"]) == 1
     assert "offset 5 is outside" in capsys.readouterr().err
-    assert main(["restore", *places, "--at-offset", "orders-0=1", "--at-offset", "orders-1=3"]) == 0
+    assert main(["restore", *places, "--stop", "orders-0=1", "--stop", "orders-1=3"]) == 0
     with Store(tmp_path / "new", **SETTINGS) as store:
         assert [store.log("orders", number).end_offset for number in range(2)] == [1, 3]

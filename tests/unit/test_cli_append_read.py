@@ -94,7 +94,7 @@ def test_a_line_without_the_separator_is_named_once_those_before_it_are_appended
 
 def test_a_line_that_the_log_refuses_is_named_once_those_before_it_are_appended(run: Run) -> None:
     lines = b"one\ntwo\n" + b"x" * 2000 + b"\nfour\n"
-    status, out, err = run("append", "a-0", "--set", "max_message_bytes=1000", stdin=lines)
+    status, out, err = run("append", "a-0", "--config", "max_message_bytes=1000", stdin=lines)
     assert (status, out) == (1, b"appended 2 records, offsets 0 to 1\n")
     assert err.startswith("kstore: line 3: ")
     assert "over the limit of 1000 bytes" in err
@@ -210,10 +210,10 @@ def test_what_read_prints_can_be_appended_again(run: Run) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--set", "segment_byte=1"],
-        ["--set", "fs=x"],
-        ["--set", "segment_bytes"],
-        ["--set", "segment_bytes=many"],
+        ["--config", "segment_byte=1"],
+        ["--config", "fs=x"],
+        ["--config", "segment_bytes"],
+        ["--config", "segment_bytes=many"],
         ["--key-separator", ""],
         ["--json", "--key-separator", ":"],
         ["--durability", "none"],
@@ -255,17 +255,23 @@ def log(tmp_path: Path) -> str:
     ("arguments", "values"),
     [
         ([], "0123456789"),
-        (["--offset", "7"], "789"),
-        (["--offset", "-2"], "89"),
-        (["--offset", "-99"], "0123456789"),
-        (["--offset", "10"], ""),
+        (["--start", "7"], "789"),
+        (["--start", "-2"], "89"),
+        (["--start", "-99"], "0123456789"),
+        (["--start", "10"], ""),
         (["--count", "3"], "012"),
         (["--count", "0"], ""),
-        (["--offset", "8", "--count", "9"], "89"),
-        (["--time", str(T + 6500)], "789"),
-        (["--time", "2023-11-14T22:13:27+00:00"], "789"),
-        (["--time", str(T + 99_000)], ""),
-        (["--isolation-level", "read_committed", "--offset", "9"], "9"),
+        (["--start", "8", "--count", "9"], "89"),
+        (["--since", str(T + 6500)], "789"),
+        (["--since", "2023-11-14T22:13:27+00:00"], "789"),
+        (["--since", str(T + 99_000)], ""),
+        (["--isolation-level", "read_committed", "--start", "9"], "9"),
+        (["--start", "2", "--stop", "4"], "23"),
+        (["--stop", "99"], "0123456789"),
+        (["--start", "4", "--stop", "2"], ""),
+        (["--since", str(T + 2000), "--until", str(T + 4000)], "23"),
+        (["--until", str(T + 99_000)], "0123456789"),
+        (["--start", "3", "--since", str(T + 1000), "--stop", "8", "--until", str(T + 5000)], "34"),
     ],
     ids=[
         "all",
@@ -280,6 +286,12 @@ def log(tmp_path: Path) -> str:
         "iso",
         "later-than-all",
         "committed",
+        "stop",
+        "stop-beyond-the-end",
+        "stop-before-start",
+        "times",
+        "until-beyond-the-end",
+        "offsets-and-times",
     ],
 )
 def test_read_begins_and_ends_at_the_given_offsets(arguments: list[str], values: str, log: str, run: Run) -> None:
@@ -317,7 +329,7 @@ def test_follow_prints_what_is_appended_later(log: str, run: Run) -> None:
 
     writer = threading.Thread(target=append)
     writer.start()
-    status, out, err = run("read", "--follow", "--offset", "8", "--count", "4", log)
+    status, out, err = run("read", "--follow", "--start", "8", "--count", "4", log)
     writer.join()
     assert (status, out, err) == (0, b"8\n9\n10\n11\n", "")
 
@@ -371,14 +383,14 @@ def test_damage_is_left_out_on_demand_and_reported(run: Run, tmp_path: Path) -> 
     ("arguments", "status", "words"),
     [
         (["read", "nowhere"], 1, "nowhere: no such file or directory"),
-        (["read", "log-0", "--offset", "11"], 1, "offset 11 is outside the log"),
-        (["read", "log-0", "--time", "noon"], 2, "expected ms since the epoch or an ISO 8601 time"),
-        (["read", "log-0", "--time", "1", "--offset", "1"], 2, "give one"),
+        (["read", "log-0", "--start", "11"], 1, "offset 11 is outside the log"),
+        (["read", "log-0", "--since", "noon"], 2, "'noon', expected a time such as 2026-01-31T09:00"),
+        (["read", "log-0", "--follow", "--stop", "1"], 2, "--follow has no end"),
         (["read", "log-0", "--format", "json", "--key-separator", ":"], 2, "--key-separator is for text"),
         (["read"], 2, "Missing argument"),
         (["reed"], 2, "No such command"),
     ],
-    ids=["missing", "out-of-range", "time", "two-starts", "separator", "nothing", "command"],
+    ids=["missing", "out-of-range", "time", "follow-to-an-end", "separator", "nothing", "command"],
 )
 def test_errors_are_said_without_a_traceback(arguments: list[str], status: int, words: str, log: str, run: Run) -> None:
     found, out, err = run(*arguments)

@@ -56,15 +56,15 @@ def test_damage_is_reported_and_left(log: Path, capsys: pytest.CaptureFixture[st
 
 def test_a_size_that_is_none_is_bad_usage(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compact", "--map-size", "much", str(log)]) == 2
-    assert "'much' is not a size" in capsys.readouterr().err
+    assert "'much', expected a size such as 64MiB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "option",
     [
         ("--map-size", "much"),
-        ("--bytes-per-second", "fast"),
-        ("--bytes-per-second", "0"),
+        ("--rate", "fast"),
+        ("--rate", "0"),
         ("--delete-retention", "soon"),
     ],
     ids=lambda option: "-".join(option).strip("-"),

@@ -232,7 +232,7 @@ def test_json_says_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         capsys,
         tmp_path / "data",
         *("--num-records", "500", "--payload-file", str(file), "--payload-delimiter", ";", "--format", "json"),
-        *("--producer-config", "compression.type=lz4", "--throughput", "100000"),
+        *("--config", "compression.type=lz4", "--throughput", "100000"),
     )
     report = json.loads(out)
     assert (status, report["records"], report["failed"], report["bytes"]) == (0, 500, 0, 2000)
@@ -251,7 +251,7 @@ def test_transactions_are_committed(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_failures_are_reported_and_fail_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--num-records", "20", "--record-size", "500", "--producer-config", "max_request_size=100")
+    options = ("--num-records", "20", "--record-size", "500", "--config", "max_request_size=100")
     status, out, err = run_perf(capsys, tmp_path / "data", *options)
     assert status == 1
     assert out.startswith("0 records sent, ")
@@ -267,8 +267,8 @@ def test_failures_are_reported_and_fail_the_command(tmp_path: Path, capsys: pyte
         (("--num-records", "1", "--payload-file", __file__, "--payload-delimiter", ""), "is empty"),
         (("--num-records", "1", "--record-size", "1", "--throughput", "0"), "expected 0.001 or more, or -1"),
         (("--num-records", "1", "--record-size", "1", "--throughput", "nan"), "expected a number"),
-        (("--num-records", "1", "--record-size", "1", "--producer-config", "lingerms=1"), "did you mean 'linger_ms'"),
-        (("--num-records", "1", "--record-size", "1", "--producer-config", "acks"), "--producer-config acks"),
+        (("--num-records", "1", "--record-size", "1", "--config", "lingerms=1"), "did you mean 'linger_ms'"),
+        (("--num-records", "1", "--record-size", "1", "--config", "acks"), "--config acks"),
         (("--num-records", "1", "--record-size", "1", "--transaction-duration-ms", "5"), "--transactional-id"),
     ],
 )

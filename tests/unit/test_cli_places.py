@@ -157,7 +157,7 @@ def test_a_directory_of_logs_is_read_log_by_log(data: Path, capsys: Capture) -> 
         (["describe", "data", "bils"], "did you mean bills?"),
         (["topics", "data", "--delete", "oders"], "did you mean orders?"),
         (["groups", "data", "--describe", "biling"], "did you mean billing?"),
-        (["delete-records", "data", "ordrs-0", "--before", "1"], "did you mean orders-0?"),
+        (["delete-records", "data", "ordrs-0", "--stop", "1"], "did you mean orders-0?"),
         (["queue", "stats", "data", "bils"], "did you mean bills?"),
         (["raed"], "did you mean read?"),
     ],

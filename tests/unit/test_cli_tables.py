@@ -85,6 +85,20 @@ def test_columns_and_range_are_chosen(orders: Path, tmp_path: Path) -> None:
     assert table.column("offset").to_pylist() == list(range(10, 20))
 
 
+def test_a_part_may_end_at_the_end_or_at_a_time(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with Log(orders, read_only=True) as log:
+        stamped = [(record.offset, record.timestamp) for record in log.read()]
+    for options, expected in (
+        (["--start", "-3"], stamped[-3:]),
+        (["--since", "now"], []),
+        (["--until", "now"], stamped),
+        (["--since", str(stamped[4][1]), "--stop", "9"], [one for one in stamped[:9] if one[1] >= stamped[4][1]]),
+    ):
+        assert main(["export", "--format", "jsonl", *options, str(orders), "-"]) == 0
+        lines = map(json.loads, capfd.readouterr().out.splitlines())
+        assert [(line["offset"], line["timestamp"]) for line in lines] == expected
+
+
 def test_json_lines_are_those_of_read(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--format", "jsonl", str(orders), "-"]) == 0
     exported = capfd.readouterr().out
@@ -192,7 +206,7 @@ def test_what_is_no_table_of_records_is_refused(
 def test_a_bad_setting_or_name_is_bad_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "in.csv"
     file.write_bytes(b"value\nv\n")
-    assert main(["import", "--set", "segment_byte=1", str(tmp_path / "log"), str(file)]) == 2
+    assert main(["import", "--config", "segment_byte=1", str(tmp_path / "log"), str(file)]) == 2
     assert "did you mean" in capsys.readouterr().err
     file = file.rename(tmp_path / "in.txt")
     assert main(["import", str(tmp_path / "log"), str(file)]) == 2

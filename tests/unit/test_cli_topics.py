@@ -61,7 +61,7 @@ def test_what_there_is_not_is_an_error_and_is_not_made(tmp_path: Path, capsys: p
         ("topics", str(tmp_path / "none")),
         ("topics", str(tmp_path / "none"), "--delete", "orders"),
         ("describe", str(tmp_path / "none")),
-        ("delete-records", str(tmp_path / "none"), "orders-0", "--before", "1"),
+        ("delete-records", str(tmp_path / "none"), "orders-0", "--stop", "1"),
         ("checkpoints", str(tmp_path / "none")),
     ):
         status, _, err = run(capsys, *arguments)
@@ -119,11 +119,11 @@ def test_records_are_deleted_below_an_offset(tmp_path: Path, capsys: pytest.Capt
     with kstore.open(tmp_path) as store:
         store.create_topic("orders")
         store.log("orders").append_many([b"a", b"b", b"c"])
-    status, out, _ = run(capsys, "delete-records", str(tmp_path), "orders-0", "--before", "2", "--format", "json")
+    status, out, _ = run(capsys, "delete-records", str(tmp_path), "orders-0", "--stop", "2", "--format", "json")
     assert (status, json.loads(out)["low_watermark"]) == (0, 2)
-    assert "starts at offset 3" in run(capsys, "delete-records", str(tmp_path), "orders-0", "--before", "-1")[1]
-    assert run(capsys, "delete-records", str(tmp_path), "orders-0", "--before", "9")[0] == 1
-    assert run(capsys, "delete-records", str(tmp_path), "orders", "--before", "1")[0] == 2
+    assert "starts at offset 3" in run(capsys, "delete-records", str(tmp_path), "orders-0", "--stop", "-1")[1]
+    assert run(capsys, "delete-records", str(tmp_path), "orders-0", "--stop", "9")[0] == 1
+    assert run(capsys, "delete-records", str(tmp_path), "orders", "--stop", "1")[0] == 2
 
 
 def test_checkpoints_of_a_broker_and_damaged_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

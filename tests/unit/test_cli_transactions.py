@@ -129,10 +129,10 @@ def test_open_transactions_are_json(log: Path, capsys: pytest.CaptureFixture[str
 def test_only_hanging_transactions_are_listed_when_asked(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Log(log) as opened:
         opened.append_batches(transaction(5, 0, timestamp=reads_of(opened).source.context.clock.now_ms()))
-    hanging = objects(run(capsys, "transactions", "--hanging-ms", "900000", "--format", "json", str(log))[1])
+    hanging = objects(run(capsys, "transactions", "--hanging", "15m", "--format", "json", str(log))[1])
     assert [transaction["producer_id"] for transaction in hanging] == [2, 3]
     assert len(objects(run(capsys, "transactions", "--format", "json", str(log))[1])) == 3
-    assert run(capsys, "transactions", "--hanging-ms", str(2**60), "--format", "json", str(log))[:2] == (0, "")
+    assert run(capsys, "transactions", "--hanging", f"{2**60}ms", "--format", "json", str(log))[:2] == (0, "")
 
 
 def test_a_transaction_is_aborted(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,10 +165,10 @@ def test_what_is_not_open_cannot_be_aborted(log: Path, capsys: pytest.CaptureFix
 def test_with_a_least_silence_only_hanging_transactions_are_aborted(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, err = run(capsys, "transactions", "--hanging-ms", str(2**60), "--abort", "2", str(log))
+    status, _, err = run(capsys, "transactions", "--hanging", f"{2**60}ms", "--abort", "2", str(log))
     assert status == 1
     assert f"that is silent for {2**60} ms" in err
-    assert run(capsys, "transactions", "--hanging-ms", "1000", "--abort", "2", str(log))[0] == 0
+    assert run(capsys, "transactions", "--hanging", "1s", "--abort", "2", str(log))[0] == 0
 
 
 def test_a_log_with_a_writer_is_listed_but_nothing_in_it_is_aborted(
@@ -196,7 +196,9 @@ def test_a_broker_s_hanging_transaction_is_aborted(tmp_path: Path, capsys: pytes
         assert not any(transaction_["first_offset"] in spared for transaction_ in found)
 
 
-@pytest.mark.parametrize("arguments", [("--abort", "-1"), ("--abort", "x"), ("--hanging-ms", "-1"), ("--format", "x")])
+@pytest.mark.parametrize(
+    "arguments", [("--abort", "-1"), ("--abort", "x"), ("--hanging", "-1s"), ("--hanging", "900000"), ("--format", "x")]
+)
 def test_bad_usage_has_its_own_status(
     arguments: tuple[str, ...], log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

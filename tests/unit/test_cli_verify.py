@@ -86,8 +86,8 @@ def test_explain_shows_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "batch",
         "record",
     ]
-    assert main(["explain", str(tmp_path / "log"), "--time", "6", "--format", "json"]) == 0
+    assert main(["explain", str(tmp_path / "log"), "--time", "1970-01-01T00:00:00.006Z", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["record"]["offset"] == 1
-    assert main(["explain", str(tmp_path / "log"), "--time", "7"]) == 1
+    assert main(["explain", str(tmp_path / "log"), "--time", "1970-01-01T00:00:00.007Z"]) == 1
     assert main(["explain", str(tmp_path / "log")]) == 2
     assert main(["explain", str(tmp_path / "log"), "--offset", "9"]) == 1

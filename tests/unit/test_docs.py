@@ -198,7 +198,11 @@ def test_commands_and_their_options_exist(document: Path) -> None:
             if command.ignore_unknown_options:
                 continue
             options = {
-                option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+                option
+                for parameter in command.params
+                for option in (*parameter.opts, *parameter.secondary_opts)
+                # Only the changelog speaks of old spellings.
+                if document.name == "CHANGELOG.md" or not getattr(parameter, "hidden", False)
             }
             for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
                 assert option in options | {"--help"}, f"{call!r}: {name} has no {option}"

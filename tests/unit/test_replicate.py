@@ -428,11 +428,11 @@ def test_the_command_takes_what_a_replicator_could_not(tmp_path: Path, capsys: p
         before = contents(store)
         assert main(["replicate", "--once", source, target]) == 1
     assert main(["replicate", "--once", "--format", "json", source, target]) == 0
-    assert main(["replicate", "--every", "soon", source, target]) == 1
+    assert main(["replicate", "--every", "soon", source, target]) == 2
     output = capsys.readouterr()
     (line,) = output.out.splitlines()
     assert json.loads(line)["target"] == target
-    assert "expected ms as an int or like" in output.err
+    assert "expected a duration such as" in output.err
     with restored(target, tmp_path / "new") as new:
         assert contents(new) == before
 

@@ -21,6 +21,7 @@ from kstore.cli.perf.producer_run import (
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.progress import LiveLine
 from kstore.cli.record_json import compact
+from kstore.cli.settings import config_option
 from kstore.cli.status import FAILED, INTERRUPTED, OK
 from kstore.errors import ConfigError
 from kstore.types import Durability
@@ -37,7 +38,7 @@ PRODUCER_EXAMPLES = """
 Examples:
   kstore perf producer data bench --create-topic --num-records 1000000 --record-size 100
   kstore perf producer data bench --num-records 50000 --record-size 1000 --throughput 5000
-  kstore perf producer data bench --num-records 100000 --payload-file lines.json --producer-config compression.type=zstd
+  kstore perf producer data bench --num-records 100000 --payload-file lines.json --config compression.type=zstd
   kstore perf producer data bench --num-records 100000 --record-size 100 --transactional-id t --format json | jq .
 
 The last line is that of kafka-producer-perf-test; a MB is 2**20 bytes, and the rates end when everything is delivered.
@@ -86,13 +87,7 @@ command.add_command(consumer)
     metavar="N",
     help="Send about N records a second; -1, the default, as fast as possible.",
 )
-@click.option(
-    "--producer-config",
-    "configs",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the producer, as linger_ms=50 or linger.ms=50; may be given several times.",
-)
+@config_option("producer", "linger_ms=50 or linger.ms=50", formerly="--producer-config")
 @click.option("--transactional-id", metavar="ID", help="Send in transactions.")
 @click.option(
     "--transaction-duration-ms",
@@ -127,7 +122,7 @@ def producer(
         raise click.UsageError(f"--throughput {throughput:g}: expected {RATE_MIN} or more, or -1")
     if transactional_id is not None:
         configs += (f"transactional_id={transactional_id}",)
-    settings = parse_producer_settings(configs, "--producer-config")
+    settings = parse_producer_settings(configs)
     if transaction_duration_ms is not None and "transactional_id" not in settings:
         raise click.UsageError("--transaction-duration-ms needs --transactional-id")
     is_transactional = "transactional_id" in settings
