@@ -8,8 +8,9 @@
 The model is strict. A sync of a file makes its bytes and its size certain, not its name. A sync of a directory makes
 the names in it certain. Any part of the rest may persist: each write in any of its 512-byte sectors, a sector up
 to any byte, the size with or without the bytes, then with zeros or with garbage; each change of a name, in any order
-(``names_in_order``: in the order of the changes, as in a journal). A store to a mapping is an unsynced write. Nothing
-that a failed sync should have saved is ever certain.
+(``names_in_order``: in the order of the changes, as in a journal). Where a write does not persist, the bytes that it
+overwrote are still there. A store to a mapping is an unsynced write. Nothing that a failed sync should have saved is
+ever certain.
 """
 
 from __future__ import annotations
@@ -158,17 +159,17 @@ def _units(position: int, data: bytes) -> Iterator[_Unit]:
         at += size
 
 
-def _outside(lost: _Unit, later: _Unit) -> Iterator[_Unit]:
-    """The parts of ``lost`` that ``later`` does not overwrite."""
-    if lost.data is None or later.data is None:
-        yield lost
+def _outside(unit: _Unit, position: int, size: int) -> Iterator[_Unit]:
+    """The parts of ``unit`` that a later write of ``size`` bytes at ``position`` does not overwrite."""
+    if unit.data is None:
+        yield unit
         return
-    start, stop = later.position - lost.position, later.position + len(later.data) - lost.position
+    start, stop = position - unit.position, position + size - unit.position
     if start > 0:
-        yield _Unit(lost.position, lost.data[:start], lost=True)
-    if stop < len(lost.data):
+        yield _Unit(unit.position, unit.data[:start], unit.lost)
+    if stop < len(unit.data):
         begin = max(stop, 0)
-        yield _Unit(lost.position + begin, lost.data[begin:], lost=True)
+        yield _Unit(unit.position + begin, unit.data[begin:], unit.lost)
 
 
 def _apply(content: bytearray, unit: _Unit) -> None:
@@ -217,9 +218,12 @@ class _File:
                 self.pending.append(unit)
             else:
                 assert unit.data is not None, "the sizes are synced"
-                self.change([unit])
-                # A write lost earlier does not come back over it.
-                self.pending = [rest for lost in self.pending for rest in _outside(lost, unit)]
+                self.settle(unit.position, unit.data)
+
+    def settle(self, position: int, data: bytes) -> None:
+        """These bytes are certain: no earlier write, lost or unsynced, comes back over them."""
+        self.change(list(_units(position, data)))
+        self.pending = [rest for unit in self.pending for rest in _outside(unit, position, len(data))]
 
     def sync_sizes(self) -> None:
         """Sizes persist in order: a certain one makes the earlier ones certain."""
@@ -370,8 +374,8 @@ class Disk:
     def _write_and_sync(self, operation: Operation) -> None:
         file = self._files[operation.inode]
         file.sync_sizes()
-        # These bytes are certain, and the size that they need; others may still be pending.
-        file.change(list(_units(operation.position, operation.data)))
+        # The size that these bytes need is certain, too. Others may still be pending, also in the same sectors.
+        file.settle(operation.position, operation.data)
 
     def _truncate(self, operation: Operation) -> None:
         self._files[operation.inode].pending.append(_Unit(operation.size, None))
