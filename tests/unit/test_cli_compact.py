@@ -75,3 +75,44 @@ def test_a_refused_option_seals_no_segment(
     assert main(["compact", "--roll", *option, str(log)]) == 2
     assert option[0] in capsys.readouterr().err
     assert [path.name for path in log.glob("*.log")] == [f"{0:020d}.log"]
+
+
+def test_a_dry_run_says_the_same_and_changes_no_byte(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compact", "--roll", "--drop-keyless", "--format", "json", str(log)]
+    before = contents(log.parent)
+    assert main([*command, "--dry-run"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert contents(log.parent) == before
+    assert main(["compact", "--roll", "--drop-keyless", "--dry-run", str(log)]) == 0
+    assert "would be clean: 3 of 6 records would stay" in capsys.readouterr().out
+    assert contents(log.parent) == before
+    assert main(command) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (planned.pop("dry_run"), done.pop("dry_run")) == (True, False)
+    del planned["seconds"], done["seconds"]
+    assert planned == done
+    assert planned["records_kept"] == 3
+
+
+def test_a_dry_run_of_damage_tells_of_it(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log(log) as opened:
+        opened.roll()
+    edit(log / f"{0:020d}.log", lambda content: content.__setitem__(70, content[70] ^ 1))
+    before = contents(log.parent)
+    assert main(["compact", "--dry-run", str(log)]) == 1
+    assert f"damage: {log}" in capsys.readouterr().out
+    assert contents(log.parent) == before
+
+
+def test_a_dry_run_is_refused_while_a_writer_is_open(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Log(log):
+        assert main(["compact", "--dry-run", str(log)]) == 1
+    assert "locked" in capsys.readouterr().err
+
+
+def contents(root: Path) -> dict[Path, tuple[bytes, int]]:
+    """Bytes and time of every file; time of every directory."""
+    return {
+        path: (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in (root, *root.rglob("*"))
+    }
