@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from kstore.cli.given_paths import name_as_given
 from kstore.cli.names import topic_hint
 from kstore.cli.renamed import take_renamed
 from kstore.cli.table import room, wrapped
@@ -48,6 +49,9 @@ class KstoreCommand(click.Command):
             raise ReaderGoneError from error
         except KeyboardInterrupt as error:
             raise UserInterrupt from error
+        except OSError as error:
+            name_as_given(error, ctx.params.values())
+            raise
         # Not just returned: a caller that runs the command through click alone gets the status too.
         if status:
             ctx.exit(status)

@@ -46,7 +46,7 @@ Exit status:
 
 @click.command("import", cls=KstoreCommand, epilog=EXAMPLES, short_help="Append the rows of Parquet, CSV, JSON.")
 @click.argument("directory", type=click.Path())
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
 @DURABILITY
 @config_option("log", "segment_bytes=64MiB or segment.bytes=67108864", formerly="--set")

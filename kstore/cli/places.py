@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kstore.archive.view import BackupFs, place_to_read
+from kstore.cli.given_paths import NO_SUCH_FILE
 from kstore.errors import FileMissingError, LogNotFoundError, PathLike, StorageError
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -51,7 +52,7 @@ def log_places(path: str) -> list[LogPlace]:
     except FileMissingError:
         if fs is SYSTEM_FS and target_of(path) is not None:
             raise
-        raise LogNotFoundError(errno.ENOENT, "no such file or directory", path) from None
+        raise LogNotFoundError(errno.ENOENT, NO_SUCH_FILE, path) from None
     if not is_remote(path):
         return [LogPlace(log, fs, str(log)) for log in logs]
     url = path.rstrip("/")

@@ -382,7 +382,7 @@ def test_damage_is_left_out_on_demand_and_reported(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["read", "nowhere"], 1, "nowhere: no such file or directory"),
+        (["read", "nowhere"], 1, "nowhere: No such file or directory"),
         (["read", "log-0", "--start", "11"], 1, "offset 11 is outside the log"),
         (["read", "log-0", "--since", "noon"], 2, "'noon', expected a time such as 2026-01-31T09:00"),
         (["read", "log-0", "--follow", "--stop", "1"], 2, "--follow has no end"),

@@ -183,7 +183,7 @@ def test_what_cannot_be_read_does_not_keep_the_rest_from_being_searched(
     orders: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["grep", "-c", "u7", "gone", "orders-0"]) == 2
-    assert capfd.readouterr() == ("orders-0:1\n", "kstore: gone: no such file or directory\n")
+    assert capfd.readouterr() == ("orders-0:1\n", "kstore: gone: No such file or directory\n")
 
 
 @pytest.fixture

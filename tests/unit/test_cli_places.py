@@ -132,7 +132,7 @@ def test_a_file_that_is_no_segment_is_refused_in_the_command_line_s_words(data: 
         assert main([*command, "notes.txt"]) == status
         assert "notes.txt: neither a log nor a segment's .log" in capsys.readouterr().err
         assert main([*command, "gone"]) == status
-        assert capsys.readouterr().err == "kstore: gone: no such file or directory\n"
+        assert capsys.readouterr().err == "kstore: gone: No such file or directory\n"
 
 
 def test_a_directory_of_logs_is_read_log_by_log(data: Path, capsys: Capture) -> None:

@@ -70,7 +70,7 @@ command.add_command(consumer)
 @click.option("--record-size", type=click.IntRange(1), metavar="BYTES", help="Values of this many random letters.")
 @click.option(
     "--payload-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Values from this file, in random order, repeatedly.",
 )
 @click.option(
