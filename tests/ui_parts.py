@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.ui.app import guarded_app
+from kstore.ui.checking import Checks
 from kstore.ui.guard import Guard
 from kstore.ui.survey import Survey
 
@@ -41,14 +42,20 @@ class Answer:
 class Site:
     """An application, and a browser that may use it."""
 
-    def __init__(self, app: Guard, survey: Survey) -> None:
+    def __init__(self, app: Guard, survey: Survey, checks: Checks) -> None:
         self.app = app
         self.survey = survey
+        self.checks = checks
         answer = self.ask(f"/?token={app.token}")
         self.cookie = answer.headers["set-cookie"].partition(";")[0]
 
     def get(self, url: str) -> Answer:
         return self.ask(url, headers={"cookie": self.cookie})
+
+    def post(self, url: str, **headers: str) -> Answer:
+        """What a form of a page sends."""
+        sent = {"cookie": self.cookie, "origin": f"http://{HOST}", "sec-fetch-site": "same-origin", **headers}
+        return self.ask(url, method="POST", headers=sent)
 
     def page(self, url: str) -> str:
         """The text of a page that exists."""
@@ -105,14 +112,20 @@ def scope(url: str, *, method: str = "GET", host: str | None = HOST, headers: di
 
 @contextmanager
 def site(
-    paths: Sequence[Path], *, fs: FileSystem = SYSTEM_FS, counted: bool = True, deep: bool = False
+    paths: Sequence[Path],
+    *,
+    fs: FileSystem = SYSTEM_FS,
+    counted: bool = True,
+    deep: bool = False,
+    bytes_per_second: float | None = None,
 ) -> Iterator[Site]:
     """The pages about ``paths``; ``counted``: after every log was counted."""
-    survey = Survey(paths, fs=fs, deep=deep)
-    app = guarded_app(survey, port=PORT, is_stopping=lambda: False, pause_seconds=0)
+    survey, checks = Survey(paths, fs=fs, deep=deep), Checks(bytes_per_second=bytes_per_second, fs=fs)
+    app = guarded_app(survey, checks, port=PORT, is_stopping=lambda: False, pause_seconds=0)
     survey.start()
     try:
         assert survey.wait(COUNT_SECONDS) if counted else survey.wait_for_places(COUNT_SECONDS)
-        yield Site(app, survey)
+        yield Site(app, survey, checks)
     finally:
+        checks.stop()
         survey.stop()

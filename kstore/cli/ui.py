@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.number_type import RATE
 from kstore.cli.status import OK
+from kstore.ui.checking import BYTES_PER_SECOND
 from kstore.ui.server import serve
 
 __all__ = ["command"]
@@ -32,7 +34,15 @@ Exit status:
 @click.option(
     "--deep", is_flag=True, help="Check every byte and count every record; otherwise only headers are counted."
 )
-def command(directories: tuple[str, ...], port: int, deep: bool) -> int:
+@click.option(
+    "--rate",
+    type=RATE,
+    default=BYTES_PER_SECOND / 1e6,
+    show_default=True,
+    metavar="MB",
+    help="Check every byte, where a page is asked to, at most this many MB a second.",
+)
+def command(directories: tuple[str, ...], port: int, deep: bool, rate: float) -> int:
     """Browse the logs in DIRECTORIES, kstore's or a Kafka broker's, from the topics down to each batch's bytes and each
     record, until Ctrl-C.
 
@@ -41,7 +51,8 @@ def command(directories: tuple[str, ...], port: int, deep: bool) -> int:
 
     Nothing is written to DIRECTORIES, no lock is taken, and a writer may be at work.
     """
-    serve([Path(directory) for directory in directories], port=port, deep=deep, announce=_announce)
+    paths = [Path(directory) for directory in directories]
+    serve(paths, port=port, deep=deep, announce=_announce, check_bytes_per_second=rate * 1e6)
     return OK
 
 

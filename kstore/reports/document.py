@@ -22,7 +22,7 @@ from kstore.types import NO_OFFSET, RecoveryReport
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
 
-__all__ = ["Document", "document_of", "view_fields"]
+__all__ = ["Document", "document_of", "finding_fields", "view_fields"]
 
 Document = dict[str, Any]
 
@@ -240,6 +240,11 @@ def _found(found: Found, names: Names, path: Path) -> Document:
     if found.view is not None:
         fields["view"] = view_fields(found.view)
     return fields
+
+
+def finding_fields(found: Found, path: Path) -> Document:
+    """A finding about the log in ``path``, with its names, and the bytes of its view."""
+    return _found(found, Names(hashed=False), path)
 
 
 def view_fields(view: HexView) -> Document:

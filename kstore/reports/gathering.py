@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,17 @@ from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_st
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 from kstore.upkeep.verify.partition import LogHead, no_advance, verify_head
 
-__all__ = ["Found", "Gathered", "GatheredLog", "examined", "gather", "gathered_from", "largest", "logs_of"]
+__all__ = [
+    "Found",
+    "Gathered",
+    "GatheredLog",
+    "examined",
+    "gather",
+    "gathered_from",
+    "largest",
+    "logs_of",
+    "with_bytes",
+]
 
 # The largest logs; to compress a sample of one takes some 50 ms.
 SAMPLED_MAX = 50
@@ -206,8 +216,7 @@ def examined(
     except StorageError as error:
         # The statistics continue where a verification ends, and have named the file.
         findings = findings or [Finding("damage", "name", str(log), f"cannot be read: {error}")]
-    view_of = _Views(fs, with_payload)
-    gathered.found = [Found(finding, view_of(finding)) for finding in findings]
+    gathered.found = list(with_bytes(findings, fs=fs, with_payload=with_payload))
     gathered.is_deleted = bool(gathered.damage_count) and not fs.exists(log)
     if deep and gathered.damage_count:
         try:
@@ -215,6 +224,13 @@ def examined(
         except KstoreError as error:
             gathered.recovery_problem = str(error)
     return gathered
+
+
+def with_bytes(findings: Iterable[Finding], *, fs: FileSystem, with_payload: bool) -> Iterator[Found]:
+    """The findings about one log, the first ones with the bytes at their places."""
+    view_of = _Views(fs, with_payload)
+    for finding in findings:
+        yield Found(finding, view_of(finding))
 
 
 def _measure_dirt(log: GatheredLog, fs: FileSystem) -> None:

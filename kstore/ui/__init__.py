@@ -5,6 +5,8 @@ rendering   pages of models: templates and drawings
 guard       who may ask: the host's name, the token, the cookie, the headers of every answer
 places      the logs by their addresses: nothing else that a client sends leads to a file
 survey      counts the logs in a thread, so that no page waits for it
+checking    checks every byte of a log when a page is asked to
+statements  what a page says was checked
 segments    a segment's bytes from some position on: batches, index entries, damage
 payload     bytes of records as text, JSON or hex
 pages       what each page shows, as JSON

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from kstore.errors import KstoreError
+from kstore.ui.checking import Checks
 from kstore.ui.following import FOLLOWERS_MAX, PAUSE_SECONDS, follow
 from kstore.ui.guard import Guard
 from kstore.ui.pages import Model, NotHereError, Pages
@@ -41,12 +42,18 @@ STATIC = {
 }
 HTML, JSON, EVENTS = "text/html; charset=utf-8", "application/json", "text/event-stream"
 TWIN = ".json"
+UNCHECKED: Model = {"level": "none", "text": "Nothing was checked for this page."}
 
 ModelOf = Callable[[Request], Model]
 
 
 def guarded_app(
-    survey: Survey, *, port: int, is_stopping: Callable[[], bool], pause_seconds: float = PAUSE_SECONDS
+    survey: Survey,
+    checks: Checks,
+    *,
+    port: int,
+    is_stopping: Callable[[], bool],
+    pause_seconds: float = PAUSE_SECONDS,
 ) -> Guard:
     """The whole application on a ``survey`` that was started. Raises: MissingExtraError without Jinja2.
 
@@ -55,7 +62,7 @@ def guarded_app(
         is_stopping: whether the server waits for its last answers, which followers end for it.
         pause_seconds: the least time between two events of a follower.
     """
-    answers = _Answers(Pages(survey), renderer(), is_stopping, pause_seconds)
+    answers = _Answers(Pages(survey, checks), renderer(), is_stopping, pause_seconds)
     handlers = {NotHereError: answers.not_here, HTTPException: answers.not_here, KstoreError: answers.unreadable}
     app = Starlette(routes=_routes(answers), exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -79,6 +86,11 @@ def _routes(answers: _Answers) -> list[Any]:
         Route(LOG + "/jump", answers.jump),
         Route(LOG + "/live/events", answers.events),
     ]
+    for path in ("", TOPIC, LOG):
+        routes += [
+            Route(f"{path}/check", answers.check, methods=["POST"]),
+            Route(f"{path}/check/cancel", answers.cancel_check, methods=["POST"]),
+        ]
     for path, name, model_of in pages:
         # The twin first: a page's last part takes any name.
         routes += [
@@ -140,6 +152,27 @@ class _Answers:
     def jump(self, request: Request) -> Response:
         return RedirectResponse(self._pages.jump(self._place(request), _query(request, "to")), 303)
 
+    def check(self, request: Request) -> Response:
+        """Begins to check every byte of a log, of a topic's, or of all, and leads back to their page."""
+        places, url = self._asked(request)
+        self._pages.checks.ask(places)
+        return RedirectResponse(url, 303)
+
+    def cancel_check(self, request: Request) -> Response:
+        places, url = self._asked(request)
+        self._pages.checks.cancel(places)
+        return RedirectResponse(url, 303)
+
+    def _asked(self, request: Request) -> tuple[list[Place], str]:
+        """The logs that a request is about, and their page."""
+        if "partition" in request.path_params:
+            place = self._place(request)
+            return [place], place.url
+        if "topic" in request.path_params:
+            places = self._pages.places_of(_part(request, "number"), _part(request, "topic"))
+            return places, places[0].topic_url
+        return self._pages.places_of(), "/"
+
     def events(self, request: Request) -> Response:
         place = self._place(request)
         # A browser that connects again says where it was.
@@ -161,6 +194,8 @@ class _Answers:
         return Response(_file(name), media_type=STATIC[name][0])
 
     def not_here(self, request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            return self._problem(request, 405, "This page does not answer that method.")
         return self._problem(request, 404, str(error) if isinstance(error, NotHereError) else "There is no such page.")
 
     def unreadable(self, request: Request, error: Exception) -> Response:
@@ -169,7 +204,9 @@ class _Answers:
     def _problem(self, request: Request, status: int, text: str) -> Response:
         if request.url.path.endswith(TWIN):
             return Response(json.dumps({"problem": text}), status, media_type=JSON)
-        return Response(self._render("problem", {"status": status, "text": text}), status, media_type=HTML)
+        return Response(
+            self._render("problem", {"status": status, "text": text, "checked": UNCHECKED}), status, media_type=HTML
+        )
 
 
 def _query(request: Request, name: str) -> str:

@@ -1,7 +1,9 @@
 """Who may ask, and what every answer carries. It stands before the application and knows nothing of logs.
 
-- Only GET, and only under a name of this machine: a page from elsewhere whose name was rebound to 127.0.0.1 has another
-  ``Host``.
+- Only GET and POST, and only under a name of this machine: a page from elsewhere whose name was rebound to 127.0.0.1
+  has another ``Host``.
+- A POST must come from one of these pages, as its ``Origin`` says: other servers on this machine have another port, but
+  the browser sends our cookie for them too. Its body is never read.
 - The address that is printed has a token. Its first use sets a cookie that other sites cannot send and scripts cannot
   read, and leads to an address without the token: so it stays out of the history and of links.
 - Every answer, also a refusal, forbids scripts and styles from elsewhere or within the page, framing and caching.
@@ -31,12 +33,14 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # With "no-referrer" a browser does not say where a POST comes from.
+    "referrer-policy": "same-origin",
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 TOKEN_BYTES = 32
+METHODS = ("GET", "POST")
 
 
 class Guard:
@@ -53,11 +57,17 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # no web sockets; a server that offers a lifespan does without
-        if scope["method"] != "GET":
-            await answer(send, 405, "These pages only answer GET.", allow="GET")
+        if scope["method"] not in METHODS:
+            await answer(send, 405, "These pages answer GET, and a few of them POST.", allow=", ".join(METHODS))
         elif not _is_of_this_machine(_values(scope, b"host")):
             await answer(send, 403, f"The host's name is not one of {', '.join(HOSTS)}.")
-        elif scope["path"] == "/" and (token := parse_qs(scope["query_string"]).get(b"token")):
+        elif scope["method"] == "POST" and not _is_from_here(scope):
+            await answer(send, 403, "Only these pages themselves may ask for this.")
+        elif (
+            scope["method"] == "GET"
+            and scope["path"] == "/"
+            and (token := parse_qs(scope["query_string"]).get(b"token"))
+        ):
             if len(token) == 1 and secrets.compare_digest(token[0], self.token.encode()):
                 cookie = f"{self._cookie}={self._session}; Path=/; HttpOnly; SameSite=Strict"
                 await answer(send, 303, "", location="/", set_cookie=cookie)
@@ -80,6 +90,13 @@ def _values(scope: Scope, name: bytes) -> list[bytes]:
 
 def _is_of_this_machine(hosts: list[bytes]) -> bool:
     return len(hosts) == 1 and HOST.fullmatch(hosts[0].lower()) is not None
+
+
+def _is_from_here(scope: Scope) -> bool:
+    """Whether a page of this very server sent a request with one valid ``Host``."""
+    (host,) = _values(scope, b"host")
+    sites = _values(scope, b"sec-fetch-site")
+    return _values(scope, b"origin") == [b"http://" + host.lower()] and sites in ([], [b"same-origin"])
 
 
 def _with_headers(send: Send) -> Send:

@@ -22,9 +22,12 @@ from kstore.record.walk import Damage
 from kstore.reports.document import view_fields
 from kstore.reports.hexview import VIEW_BYTES, batch_view
 from kstore.types import OFFSET_MAX
+from kstore.ui import statements
+from kstore.ui.checking import Checks, with_findings
 from kstore.ui.payload import FORMS, preview, shown
 from kstore.ui.places import Place
 from kstore.ui.segments import Entries, Segment, Window, segment_of
+from kstore.ui.statements import Known
 from kstore.ui.survey import Counted, Survey
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 from kstore.upkeep.verify.changing import TRIES_MAX, has_changed, look, settled_bases
@@ -48,6 +51,9 @@ HEADERS_MAX = 200
 HEADER_BYTES_MAX = 8 << 10
 # The strip of a whole segment has a link for each of these parts.
 PARTS_MAX = 100
+# Of a segment, with findings of their own.
+INDEX_FILES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+CRC_CHECKED = "The CRC of each batch on this page was checked."
 SUMMED = ("segments", "bytes", "batches", "records", "damage", "notes")
 
 
@@ -74,8 +80,42 @@ class Pages:
     Raises: NotHereError for what does not exist; KstoreError for what cannot be read.
     """
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, checks: Checks) -> None:
         self.survey = survey
+        self.checks = checks
+
+    # --- what is known, and what was checked ------------------------------------------------------------------------
+
+    def _known(self, place: Place, counted: Counted | None) -> Known:
+        """What was counted of a log, with what a check of every byte has found."""
+        coverage = self.checks.coverage(place)
+        if counted is not None:
+            counted = counted._replace(document=with_findings(counted.document, coverage))
+        return Known(counted, coverage, self.checks.progress(place))
+
+    def _findings(self, known: Known) -> list[Model]:
+        if known.counted is None:
+            return list(known.coverage.findings)
+        return list(known.counted.document["findings"])
+
+    def _checked(self, place: Place, text: str = "") -> Model:
+        """What was checked of a log, and, with ``text``, of what the page shows itself."""
+        said = statements.of_log(self._known(place, self.survey.known()[0].get(place)))
+        return statements.of_a_part(text, said) if text else said
+
+    def _check(self, url: str, known: list[Known], size: int) -> Model:
+        progress = [each.progress for each in known]
+        return statements.check_of(url, progress, size, self.checks.bytes_per_second)
+
+    def places_of(self, number: str = "", topic: str = "") -> list[Place]:
+        """The logs of a topic, or all of them."""
+        self.survey.wait_for_places(FIRST_SECONDS)
+        if not topic:
+            return list(self.survey.places.by_key.values())
+        members = self.survey.places.by_topic.get((number, topic))
+        if members is None:
+            raise NotHereError("There is no such topic.")
+        return members
 
     # --- many logs --------------------------------------------------------------------------------------------------
 
@@ -84,8 +124,10 @@ class Pages:
         survey = self.survey
         survey.find_again()
         survey.wait_for_places(FIND_SECONDS)
-        counted, sizes = survey.known()
+        counts, sizes = survey.known()
         places = survey.places
+        known = {place: self._known(place, counts.get(place)) for place in places.by_key.values()}
+        counted = {place: each.counted for place, each in known.items() if each.counted is not None}
         topics = []
         for members in places.by_topic.values():
             row: Model = {"topic": members[0].topic, "url": members[0].topic_url, "directory": str(members[0].root)}
@@ -116,6 +158,8 @@ class Pages:
             "paths": [str(path) for path in survey.paths],
             "directories": len(places.roots),
             "deep": survey.deep,
+            "checked": statements.of_logs(list(known.values())),
+            "check": self._check("/check", list(known.values()), total["bytes"]),
             "problems": places.problems,
             "pending": survey.pending_count or not survey.is_complete,
             "wanted": wanted,
@@ -130,11 +174,10 @@ class Pages:
 
     def topic(self, number: str, topic: str) -> Model:
         """The partitions of a topic."""
-        self.survey.wait_for_places(FIRST_SECONDS)
-        members = self.survey.places.by_topic.get((number, topic))
-        if members is None:
-            raise NotHereError("There is no such topic.")
-        counted, sizes = self.survey.known()
+        members = self.places_of(number, topic)
+        counts, sizes = self.survey.known()
+        known = {place: self._known(place, counts.get(place)) for place in members}
+        counted = {place: each.counted for place, each in known.items() if each.counted is not None}
         rows = []
         for place in members:
             row = _log(place) | {"bytes": sizes.get(place, 0), "counted": place in counted}
@@ -145,6 +188,10 @@ class Pages:
         return {
             "topic": members[0].topic,
             "directory": str(members[0].root),
+            "checked": statements.of_logs(list(known.values())),
+            "check": self._check(
+                f"{members[0].topic_url}/check", list(known.values()), sum(row["bytes"] for row in rows)
+            ),
             "pending": any(self.survey.is_pending(place) for place in members),
             "partitions": rows,
         }
@@ -166,8 +213,12 @@ class Pages:
     def partition(self, place: Place, start: str = "") -> Model:
         """A log, and its segments from base offset ``start`` on."""
         survey = self.survey
-        counted = survey.ask(place)
+        held = self._known(place, survey.ask(place))
+        counted = held.counted
         model: Model = {"log": _log(place), "ends": None, "problem": survey.problem(place)}
+        model["checked"] = statements.of_log(held)
+        size = sum(size for _, size in survey.sight(place))
+        model["check"] = self._check(f"{place.url}/check", [held], size)
         try:
             with self.open(place) as log:
                 watermark = log.high_watermark
@@ -184,6 +235,7 @@ class Pages:
         model["segments"] = [{"base": base, "url": f"{place.url}/{base}", **known.get(base, {})} for base in some]
         model["next_segment"] = some[-1] + 1 if some and some[-1] != bases[-1] else None
         model["pending"] = survey.is_pending(place)
+        model["sound"] = held.level == "bytes" and counted is not None and not counted.document["damage"]
         model["counted"] = None if counted is None else {**counted.document, "at": counted.at_ms}
         return model
 
@@ -206,6 +258,7 @@ class Pages:
         return {
             "log": _log(place),
             "to": to,
+            "checked": self._checked(place, "What this lookup reads was checked, and no other batch."),
             "steps": [{"step": step.what, "text": step.text, "values": step.values} for step in explanation.steps],
             "found": is_record,
             "url": address,
@@ -225,7 +278,12 @@ class Pages:
         with self.open(place) as log:
             end = log.high_watermark
             _, records = records_left(log, end - LAST_RECORDS, end, RECORDS_MAX)
-        return {"log": _log(place), "end": end, "records": [record_row(place, record) for record in records]}
+        return {
+            "log": _log(place),
+            "checked": self._checked(place, "The batches of these records were checked; damaged ones are left out."),
+            "end": end,
+            "records": [record_row(place, record) for record in records],
+        }
 
     # --- one segment ------------------------------------------------------------------------------------------------
 
@@ -258,12 +316,13 @@ class Pages:
         """The batches of a segment from byte ``position`` on."""
         segment, window, entries, times = self._look(place, base, _number(position, "position") if position else 0)
         url = f"{place.url}/{segment.base_offset}"
-        counted = self.survey.ask(place)
-        damages = [] if counted is None else counted.document["findings"]
+        known = self._known(place, self.survey.ask(place))
+        findings = self._findings(known)
         last = entries.entry(len(entries) - 1).value if len(entries) else 0
         return {
             "log": _log(place),
             "url": url,
+            "checked": statements.of_a_part(CRC_CHECKED, statements.of_log(known)),
             "file": segment.path().rpartition("/")[2],
             "base": segment.base_offset,
             "next_base": None if segment.is_last else segment.offset_stop,
@@ -283,7 +342,10 @@ class Pages:
             "timeindex_entries": len(times),
             "timeindex_problem": times.problem,
             "parts": [{"position": each.value, "offset": each.offset} for each in entries.sampled(PARTS_MAX)],
-            "findings": [each for each in damages if each["path"] == segment.path() and "position" in each],
+            "findings": [each for each in findings if each["path"] == segment.path() and "position" in each],
+            "file_findings": [
+                each for each in findings if each["path"] in (segment.path(suffix) for suffix in INDEX_FILES)
+            ],
         }
 
     def _files(self, segment: Segment) -> Iterator[Model]:
@@ -315,6 +377,7 @@ class Pages:
         end = found.stop if isinstance(found, Damage) else at + found[1].size
         model: Model = {
             "log": _log(place),
+            "checked": self._checked(place, "Every byte of this batch was checked."),
             "segment_url": url,
             "base": segment.base_offset,
             "url": f"{url}/{at}",
@@ -324,6 +387,11 @@ class Pages:
             "next_url": f"{url}/{end}" if end < segment.size else None,
             "batch": None,
             "damage": None,
+            "findings": [
+                each
+                for each in self._findings(self._known(place, self.survey.known()[0].get(place)))
+                if each["path"] == segment.path() and at <= each.get("position", -1) < end
+            ],
             "problem": "",
             "records": [],
             "next_first": None,
@@ -357,6 +425,7 @@ class Pages:
         batch_url = f"{place.url}/{segment.base_offset}/{at}"
         return {
             "log": _log(place),
+            "checked": self._checked(place, "Every byte of this record's batch was checked."),
             "base": segment.base_offset,
             "position": at,
             "segment_url": f"{place.url}/{segment.base_offset}",

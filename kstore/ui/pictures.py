@@ -90,6 +90,13 @@ def window_strip(page: dict[str, Any]) -> str:
         left, width = (damage["position"] - start) / span * WIDTH, damage["bytes"] / span * WIDTH
         title = f"position {damage['position']} to {damage['stop']}: {damage['reason']}"
         body.append(_linked(damage["url"], title, _box(damage["severity"], left, width)))
+    # What a check of every byte has found within batches whose CRC holds.
+    sizes = {batch["position"]: batch["bytes"] for batch in page["batches"]}
+    for found in page["findings"]:
+        if found["position"] in sizes:
+            left, width = (found["position"] - start) / span * WIDTH, sizes[found["position"]] / span * WIDTH
+            title = f"position {found['position']}: {found['reason']}"
+            body.append(_linked(f"{page['url']}/{found['position']}", title, _box(found["severity"], left, width)))
     for entry in page["index"]:
         title = f"entry {entry['slot']} of the index: offset {entry['offset']} at position {entry['position']}"
         if entry["wrong"]:

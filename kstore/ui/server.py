@@ -9,6 +9,7 @@ from typing import Any
 
 from kstore.errors import MissingExtraError, StorageError
 from kstore.files.local import SYSTEM_FS
+from kstore.ui.checking import BYTES_PER_SECOND, Checks
 from kstore.ui.places import ensure_logs
 from kstore.ui.survey import Survey
 
@@ -19,12 +20,20 @@ ADDRESS = "127.0.0.1"
 SHUTDOWN_SECONDS = 2
 
 
-def serve(paths: Sequence[Path], *, port: int, deep: bool, announce: Callable[[str], None]) -> None:
+def serve(
+    paths: Sequence[Path],
+    *,
+    port: int,
+    deep: bool,
+    announce: Callable[[str], None],
+    check_bytes_per_second: float | None = BYTES_PER_SECOND,
+) -> None:
     """Serves pages about the logs in ``paths`` until a signal ends it; ``announce`` gets the address to open.
 
     Args:
         port: of 127.0.0.1; 0 for any that is free.
         deep: check every byte and count every record, which reads everything twice.
+        check_bytes_per_second: how fast a check reads that a page asks for; None for no limit.
 
     Raises: MissingExtraError without Starlette, uvicorn or Jinja2 (``kstore[ui]``); NotALogError; StorageError, also
     for a port that is in use.
@@ -45,7 +54,8 @@ def serve(paths: Sequence[Path], *, port: int, deep: bool, announce: Callable[[s
     with _bound(port) as listener:
         number = listener.getsockname()[1]
         survey = Survey(paths, deep=deep)
-        app = guarded_app(survey, port=number, is_stopping=is_stopping)
+        checks = Checks(bytes_per_second=check_bytes_per_second)
+        app = guarded_app(survey, checks, port=number, is_stopping=is_stopping)
         # No access log: the first request has the token.
         config = uvicorn.Config(
             app,
@@ -64,6 +74,7 @@ def serve(paths: Sequence[Path], *, port: int, deep: bool, announce: Callable[[s
             announce(f"http://{ADDRESS}:{number}/?token={app.token}")
             server.run(sockets=[listener])
         finally:
+            checks.stop()
             survey.stop()
 
 

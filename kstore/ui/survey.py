@@ -126,7 +126,7 @@ class Survey:
             took = counted.ended - counted.began
             if self.clock.monotonic() - counted.ended < max(RECOUNT_SECONDS_MIN, REPEAT_COST_FACTOR * took):
                 return counted
-            if self._sight(place) == counted.sight:
+            if self.sight(place) == counted.sight:
                 return counted
         with self._lock:
             self._asked[place] = None
@@ -212,7 +212,7 @@ class Survey:
             self.has_looked = True
             self._pending = OrderedDict.fromkeys(place for place in every if place not in self._counted)
             self._changed.notify_all()
-        sizes = {place: sum(size for _, size in self._sight(place)) for place in every if not self._is_stopped}
+        sizes = {place: sum(size for _, size in self.sight(place)) for place in every if not self._is_stopped}
         ended = self.clock.monotonic()
         with self._lock:
             self._find_at = ended + max(FIND_SECONDS_MIN, REPEAT_COST_FACTOR * (ended - began))
@@ -220,8 +220,8 @@ class Survey:
             self._counted = {place: counted for place, counted in self._counted.items() if place in sizes}
             self._pending = OrderedDict.fromkeys(sorted(self._pending, key=lambda place: sizes.get(place, 0)))
 
-    def _sight(self, place: Place) -> Sight:
-        """Empty if the directory is gone, or out of reach."""
+    def sight(self, place: Place) -> Sight:
+        """The segments of a log now; empty if the directory is gone, or out of reach."""
         sizes = []
         try:
             for base in classify(self.fs.list(place.path)).bases[LOG_SUFFIX]:
@@ -234,7 +234,7 @@ class Survey:
         return tuple(sizes)
 
     def _count(self, place: Place) -> None:
-        began, sight = self.clock.monotonic(), self._sight(place)
+        began, sight = self.clock.monotonic(), self.sight(place)
         log = examined(place.path, deep=self.deep, with_payload=True, fs=self.fs, advance=self._advance)
         gathered = Gathered([place.path], [log], deep=self.deep, with_payload=True)
         now_ms = self.clock.now_ms()

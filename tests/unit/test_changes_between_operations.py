@@ -18,6 +18,7 @@ from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.reports.gathering import examined
 from kstore.types import CorruptRange
+from kstore.ui.checking import Checks
 from kstore.ui.pages import Model, NotHereError, Pages
 from kstore.ui.places import Place
 from kstore.ui.survey import Survey
@@ -243,7 +244,7 @@ def test_the_page_of_a_segment_that_changes_meanwhile_shows_no_damage(
         path = tmp_path / f"{number}-0"
         with Log(path, durability="os", index_interval_bytes=0, segment_bytes=1024, file_delete_delay_ms=0) as writer:
             _append(writer, "old", COUNT, OLD_BYTES)
-            pages = Pages(Survey([tmp_path], fs=fs))
+            pages = Pages(Survey([tmp_path], fs=fs), Checks(fs=fs))
             fs.before(number, lambda: change(writer))
             page: Model = {}
             with contextlib.suppress(NotHereError):

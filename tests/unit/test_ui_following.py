@@ -23,6 +23,7 @@ import pytest
 import kstore
 from kstore.errors import StorageError
 from kstore.ui import following
+from kstore.ui.checking import Checks
 from kstore.ui.pages import Pages
 from kstore.ui.places import Place
 from kstore.ui.server import serve
@@ -158,7 +159,7 @@ def test_records_that_are_deleted_between_two_reads_are_left_out(
         with kstore.Log(place.path, durability="os", segment_bytes=1024, file_delete_delay_ms=0) as log:
             for _ in range(12):
                 log.append(b"x" * 200)
-            pages = Pages(Survey([tmp_path], fs=fs))
+            pages = Pages(Survey([tmp_path], fs=fs), Checks(fs=fs))
             with pages.open(place) as view:
                 fs.before(number, partial(log.delete_records, 8))
                 if page == "live":

@@ -97,10 +97,52 @@ def test_this_machine_s_names_are_answered(pages: Site, host: str) -> None:
     assert pages.ask("/", host=host, headers={"cookie": pages.cookie}).status == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "get"])
-def test_only_get_is_answered(pages: Site, method: str) -> None:
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE", "get"])
+def test_only_get_and_post_are_answered(pages: Site, method: str) -> None:
     answer = pages.ask("/", method=method, headers={"cookie": pages.cookie, "origin": "http://kstore.example"})
-    assert (answer.status, answer.headers["allow"]) == (405, "GET")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
+
+
+CHECKS = ("/check", "/check/cancel", "/logs/0/orders/check", "/logs/0/orders/0/check", "/logs/0/orders/0/check/cancel")
+
+
+@pytest.mark.parametrize(
+    ("origin", "fetched"),
+    [
+        (None, None), ("null", "same-origin"), ("http://kstore.example", None), (f"https://{HOST}", None),
+        ("http://127.0.0.1:1", "same-site"), ("http://localhost:4711", None), (f"http://{HOST}/", None),
+        (f"http://{HOST}", "cross-site"), (f"http://{HOST}", "same-site"), (f"http://{HOST}", "none"),
+    ],
+)  # fmt: skip
+def test_a_post_that_is_not_from_these_pages_is_refused(
+    pages: Site, origin: str | None, fetched: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages.checks, "ask", pytest.fail)
+    named = {"cookie": pages.cookie, "origin": origin, "sec-fetch-site": fetched}
+    for url in CHECKS:
+        answer = pages.ask(
+            url, method="POST", headers={name: value for name, value in named.items() if value is not None}
+        )
+        assert answer.status == 403, url
+
+
+def test_a_post_needs_the_cookie_and_a_host_of_this_machine(pages: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages.checks, "ask", pytest.fail)
+    assert pages.post("/check", cookie="").status == 403
+    assert pages.post(f"/check?token={pages.app.token}", cookie="").status == 403
+    headers = {"cookie": pages.cookie, "origin": "http://kstore.example:4711"}
+    assert pages.ask("/check", method="POST", host="kstore.example:4711", headers=headers).status == 403
+
+
+def test_a_post_is_answered_where_something_can_be_asked_for_and_nowhere_else(pages: Site) -> None:
+    for url in CHECKS:
+        answer = pages.post(url)
+        assert (answer.status, answer.headers["location"]) == (303, url.partition("/check")[0] or "/")
+    assert pages.checks.wait(60)
+    for url in ("/", "/overview.json", "/logs/0/orders/0", "/static/ui.js"):
+        assert pages.post(url).status == 405
+    for url in ("/logs/0/nothing/check", "/logs/0/orders/7/check", "/logs/9/orders/0/check/cancel", "/x/check"):
+        assert pages.post(url).status in (404, 405)
 
 
 def test_every_answer_forbids_what_a_page_does_not_need(pages: Site) -> None:
@@ -109,7 +151,7 @@ def test_every_answer_forbids_what_a_page_does_not_need(pages: Site) -> None:
     ]
     answers += [pages.ask("/"), pages.ask("/", method="POST"), pages.ask("/", host="kstore.example")]
     answers += [pages.ask(f"/?token={pages.app.token}")]
-    assert [answer.status for answer in answers] == [200, 200, 303, 404, 200, 403, 405, 403, 303]
+    assert [answer.status for answer in answers] == [200, 200, 303, 404, 200, 403, 403, 403, 303]
     for answer in answers:
         assert HEADERS.items() <= answer.headers.items()
         assert not [name for name in answer.headers if name.startswith("access-control-")]

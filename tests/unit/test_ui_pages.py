@@ -76,6 +76,8 @@ def crawled(pages: Site, first: str, count: int) -> dict[str, str]:
             continue
         found[url] = answer.text
         for link in links(answer.text):
+            if link.startswith("#") or "/check" in link:
+                continue  # of the page itself, or sent with POST
             assert link.startswith("/"), link
             assert not link.startswith("//"), link
             if link not in wanted and not link.endswith(("/jump", "/explain")):

@@ -79,7 +79,7 @@ def verify_segment(
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
     size = file.size()
-    progress = _Progress(file, advance, drops=not files.is_last)
+    progress = _Progress(file, advance, drops=not files.is_live)
     next_offset = expected = files.base_offset
     damaged = range(0)
     for item in walk_runs(
@@ -145,22 +145,22 @@ class _Progress:
 
     def __init__(self, file: File, advance: Advance, *, drops: bool) -> None:
         """``drops``: what was read is not kept in memory, since data that is read once should not evict what others
-        read often."""
+        read often. A writer's readers want the end of its log again."""
         self._file = file
         self._advance = advance
         self._drops = drops
         self._told = 0
 
     def reach(self, position: int) -> None:
-        size = position - self._told
-        if size >= STEP_BYTES:
-            if self._drops:
-                self._file.advise(self._told, size, "dontneed")
-            self._advance(size)
-            self._told = position
+        if position - self._told >= STEP_BYTES:
+            self.end(position)
 
-    def end(self, size: int) -> None:
-        self._advance(size - self._told)
+    def end(self, position: int) -> None:
+        size = position - self._told
+        if self._drops and size > 0:
+            self._file.advise(self._told, size, "dontneed")
+        self._told = position
+        self._advance(size)
 
 
 def _needs_no_words(files: SegmentFiles, run: Run) -> bool:
