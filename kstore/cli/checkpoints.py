@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
@@ -33,6 +34,8 @@ FILES = {
     REPLICATION_OFFSETS: "high watermark",
     CLEANER_OFFSETS: "first dirty",
 }
+
+KEYS = {"log start": "start_offset"}
 
 EXAMPLES = """
 \b
@@ -70,9 +73,10 @@ def command(directory: str, form: str) -> int:
     owners = sorted({owner for found in offsets.values() for owner in found})
     if form == "json":
         for owner in owners:
-            row: dict[str, object] = {"partition": str(owner)}
-            row |= {column.replace(" ", "_"): offsets[name].get(owner) for name, column in FILES.items()}
-            print(compact(row))
+            row = {
+                KEYS.get(column, column.replace(" ", "_")): offsets[name].get(owner) for name, column in FILES.items()
+            }
+            print(compact(old_names("checkpoints", {**owner._asdict(), **row})))
         return DAMAGED if is_damaged else OK
     rows = [(str(owner), *(offsets[name].get(owner, "-") for name in FILES)) for owner in owners]
     for line in table(("partition", *FILES.values()), rows):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import damage_fields, log_fields
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
@@ -85,7 +86,7 @@ def command(
             report = _planned(path, how) if dry_run else _compacted(path, how)
             is_damaged |= bool(report.corrupt)
             if form == "json":
-                print(compact({"log": str(path), "dry_run": dry_run, **asdict(report)}))
+                print(compact(_fields(path, report, dry_run)))
             else:
                 for line in _lines(path, report, dry_run):
                     print(line)
@@ -125,6 +126,10 @@ def _planned(path: Path, how: _How) -> CompactionReport:
         map_bytes=how.map_bytes,
         bytes_per_second=how.bytes_per_second,
     )
+
+
+def _fields(path: Path, report: CompactionReport, dry_run: bool) -> dict[str, Any]:
+    return {**log_fields(path), "dry_run": dry_run, "damage": damage_fields(report.corrupt), **asdict(report)}
 
 
 def _lines(path: Path, report: CompactionReport, dry_run: bool) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_partitions
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
@@ -54,7 +55,14 @@ def command(directory: str, owner: str, stop: int | None, form: str) -> int:
         low_watermark = log.delete_records(log.high_watermark if stop == -1 else stop)
         freed = size_before - segment_count_and_size(reads_of(log).source)[1]
     if form == "json":
-        print(compact({"partition": owner, "low_watermark": low_watermark, "bytes_removed": freed}))
+        print(
+            compact(
+                old_names(
+                    "delete-records",
+                    {**partition._asdict(), "start_offset": low_watermark, "bytes_removed": freed},
+                )
+            )
+        )
     else:
         print(f"{owner} starts at offset {low_watermark:,}; {freed:,} bytes were removed")
     return OK

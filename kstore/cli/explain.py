@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import log_fields
 from kstore.cli.options import format_option
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
@@ -60,15 +63,15 @@ def command(directory: str, offset: int | None, time_ms: int | None, form: str) 
                 explanation.add("log", f"{place.path}: {error}", path=str(place.path))
         is_damaged |= any(step.what == "damage" for step in explanation.steps)
         is_found |= explanation.record is not None
-        _print(explanation, form)
+        _print(place.path, explanation, form)
     return OK if is_found and not is_damaged else DAMAGED
 
 
-def _print(explanation: Explanation, form: str) -> None:
+def _print(path: Path, explanation: Explanation, form: str) -> None:
     if form == "json":
         steps = [{"step": step.what, "text": step.text, **step.values} for step in explanation.steps]
         record = record_fields(explanation.record) if explanation.record is not None else None
-        print(compact({"steps": steps, "record": record}))
+        print(compact({**log_fields(path), "steps": steps, "record": record}))
         return
     width = max(len(step.what) for step in explanation.steps)
     for step in explanation.steps:

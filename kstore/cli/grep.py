@@ -13,6 +13,7 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.extent import Extent, extent_options
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
+from kstore.cli.json_fields import log_fields
 from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, lost_line
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.processes import BYTES_MIN
@@ -239,7 +240,7 @@ def _print_counts(
         if names_only and not count:
             continue
         text = log if names_only else f"{log}:{count}"
-        print(compact({"log": log, "count": count}) if form == "json" else text)
+        print(compact({**log_fields(log), "count": count}) if form == "json" else text)
     return _Outcome(sum(counts.values()), is_damaged)
 
 

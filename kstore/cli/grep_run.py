@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from kstore.cli.extent import Extent
+from kstore.cli.json_fields import log_fields
 from kstore.cli.places import LogPlace, log_bytes, log_places, open_place
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.cli.record_json import compact, record_fields
@@ -240,7 +241,7 @@ class _Context:
 def _line(want: Want, log: str, record: Record, where: tuple[str, ...]) -> bytes:
     """The line of a record; ``where`` is empty for one of the context."""
     if want.is_json:
-        text = compact({"log": log, **record_fields(record), "matched": list(where)})
+        text = compact({**_log_fields(log), **record_fields(record), "matched": list(where)})
         return f"{escaped(text) if want.escapes else text}\n".encode("utf-8", "surrogateescape")
     shown = escaped_bytes if want.escapes else bytes
     mark = b":" if where else b"-"
@@ -251,6 +252,9 @@ def _line(want: Want, log: str, record: Record, where: tuple[str, ...]) -> bytes
         if f"header {name}" in where:
             parts.append(b"header " + shown(f"{name}=".encode("utf-8", "surrogatepass") + (value or b"")))
     return mark.join([*parts, shown(record.value or b"")]) + b"\n"
+
+
+_log_fields = lru_cache(OPEN_LOGS_MAX)(log_fields)
 
 
 @lru_cache(OPEN_LOGS_MAX)

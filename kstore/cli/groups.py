@@ -8,6 +8,7 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
+from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_groups, nearest
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
@@ -156,12 +157,12 @@ def _print_offsets(group: str, found: Sequence[GroupOffset], form: str, groups: 
                 "partition": one.owner.partition,
                 "committed": one.committed,
                 "start_offset": one.start_offset,
-                "end_offset": one.end_offset,
+                "high_watermark": one.end_offset,
                 "lag": one.lag,
                 "metadata": one.metadata,
                 "member": one.member,
             }
-            click.echo(compact(fields))
+            click.echo(compact(old_names("groups", fields)))
         return
     if not found:
         click.echo(f"kstore: group {group!r} has committed nothing{nearest(group, groups())}", err=True)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import owner_fields
 from kstore.cli.options import format_option
 from kstore.cli.status import DAMAGED, OK
 from kstore.files.paths import KSTORE_STATE
@@ -123,6 +124,7 @@ def _fields(report: HandoverReport) -> dict[str, Any]:
     fields = asdict(report)
     for name in ("damage", "cut", "losses", "steps", "partitions"):
         fields[name] = [item._asdict() for item in getattr(report, name)]
+    fields["partitions"] = [{**item, **owner_fields(item["name"])} for item in fields["partitions"]]
     return {**fields, "ok": report.is_whole}
 
 

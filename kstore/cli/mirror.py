@@ -9,6 +9,7 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
+from kstore.cli.json_fields import damage_fields, owner_fields
 from kstore.cli.options import STORAGE_OPTION, format_option, lost_line
 from kstore.cli.progress import progress
 from kstore.cli.status import DAMAGED, OK
@@ -109,6 +110,7 @@ def _json(result: MirroredLog) -> str:
     return json.dumps(
         {
             "name": result.name,
+            **owner_fields(result.name),
             "source": result.source,
             "target": result.target,
             "start_offset": result.start_offset,
@@ -120,16 +122,7 @@ def _json(result: MirroredLog) -> str:
             "bytes_copied": result.bytes_copied,
             "dry_run": result.dry_run,
             "active_left_out": result.active_left_out,
-            "damage": [
-                {
-                    "path": lost.path,
-                    "first": lost.first,
-                    "last": lost.last,
-                    "position": lost.position,
-                    "reason": lost.reason,
-                }
-                for lost in result.damage
-            ],
+            "damage": damage_fields(result.damage),
             "error": plain_text(result.error) if result.error is not None else None,
         }
     )

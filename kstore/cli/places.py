@@ -4,6 +4,7 @@ object store."""
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from kstore.files.stray import StrayFs
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
-__all__ = ["LogPlace", "is_file", "log_bytes", "log_places", "open_place", "target_of"]
+__all__ = ["LogPlace", "is_file", "log_bytes", "log_places", "open_place", "places_of", "target_of"]
 
 
 class LogPlace(NamedTuple):
@@ -57,6 +58,11 @@ def log_places(path: str) -> list[LogPlace]:
         return [LogPlace(log, fs, str(log)) for log in logs]
     url = path.rstrip("/")
     return [LogPlace(log, fs, url if log == place else f"{url}/{log.name}") for log in logs]
+
+
+def places_of(paths: Iterable[str]) -> list[LogPlace]:
+    """The logs of all ``paths``, each once. Raises: as ``log_places``."""
+    return list({place.text: place for path in paths for place in log_places(path)}.values())
 
 
 def target_of(path: PathLike) -> FileStat | None:

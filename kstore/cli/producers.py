@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import log_fields, old_names
 from kstore.cli.options import format_option
+from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import timestamp_text
-from kstore.log import Log
+from kstore.types import ProducerInfo
 
 __all__ = ["command"]
 
@@ -18,7 +22,8 @@ EXAMPLES = """
 \b
 Examples:
   kstore producers data/orders-0
-  kstore producers --format json /var/lib/kafka/orders-0 | jq 'select(.transaction_start)'
+  kstore producers data/                 of every log
+  kstore producers --format json /var/lib/kafka/orders-0 | jq 'select(.first_offset)'
 
 \b
 Exit status:
@@ -27,15 +32,17 @@ Exit status:
   2  bad usage
 """
 
-COLUMNS = ("producer", "epoch", "sequence", "offset", "last written", "coordinator", "transaction from")
+COLUMNS = ("log", "producer", "epoch", "sequence", "offset", "last written", "coordinator", "transaction from")
 NONE = "-"
 
 
 @click.command("producers", cls=KstoreCommand, epilog=EXAMPLES, short_help="List a log's idempotent producers.")
-@click.argument("directory", type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
 @format_option("text: a table. json: one object a line.")
-def command(directory: str, form: str) -> int:
-    """List the idempotent and transactional producers that the log in DIRECTORY, kstore's or a Kafka broker's, knows.
+def command(paths: tuple[str, ...], form: str) -> int:
+    """List the idempotent and transactional producers that the logs in PATHS, kstore's or a Kafka broker's, know.
+
+    A path is one partition, or holds partitions.
 
     For each: its epoch, the sequence and offset of its last record, its last write, the epoch of the coordinator that
     last ended one of its transactions, and the start of its open transaction. Producers that have not written for a
@@ -43,14 +50,17 @@ def command(directory: str, form: str) -> int:
 
     Nothing is written to the log, and a writer may be at work on it.
     """
-    with Log(directory, read_only=True) as log:
-        producers = log.producers()
+    found = []
+    for place in places_of(paths):
+        with open_place(place) as log:
+            found += [(place, producer) for producer in log.producers()]
     if form == "json":
-        for producer in producers:
-            click.echo(compact(producer._asdict()))
+        for place, producer in found:
+            click.echo(compact(_fields(place, producer)))
         return OK
     rows = [
         (
+            place.text,
             str(producer.producer_id),
             str(producer.producer_epoch),
             NONE if producer.last_sequence < 0 else str(producer.last_sequence),
@@ -59,8 +69,14 @@ def command(directory: str, form: str) -> int:
             NONE if producer.coordinator_epoch < 0 else str(producer.coordinator_epoch),
             NONE if producer.transaction_start is None else str(producer.transaction_start),
         )
-        for producer in producers
+        for place, producer in found
     ]
-    for line in table(COLUMNS, rows):
+    for line in table(COLUMNS, rows, left=(0,)):
         click.echo(line)
     return OK
+
+
+def _fields(place: LogPlace, producer: ProducerInfo) -> dict[str, Any]:
+    fields = producer._asdict()
+    fields["first_offset"] = fields.pop("transaction_start")
+    return old_names("producers", {**log_fields(place.text), **fields})

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import damage_fields, log_fields
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
@@ -18,6 +20,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.recovery_text import as_plan, recovery_lines
 from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
+from kstore.types import RecoveryReport
 from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
 from kstore.upkeep.verify.findings import Advance
@@ -101,7 +104,7 @@ def command(
             part.end()
             is_damaged |= bool(report.corrupt) or any(cut.saved_as for cut in report.cut)
             if form == "json":
-                print(compact({"log": str(log), "dry_run": dry_run, "bytes_cut": report.bytes_cut, **asdict(report)}))
+                print(compact(_fields(log, report, dry_run)))
             else:
                 for line in recovery_lines(log, report, is_plan=dry_run):
                     print(line)
@@ -118,6 +121,16 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+def _fields(log: Path, report: RecoveryReport, dry_run: bool) -> dict[str, Any]:
+    return {
+        **log_fields(log),
+        "dry_run": dry_run,
+        "damage": damage_fields(report.corrupt),
+        "bytes_cut": report.bytes_cut,
+        **asdict(report),
+    }
 
 
 class _Part:

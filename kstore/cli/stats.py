@@ -13,6 +13,7 @@ from kstore.cli.bars import has_blocks, sparkline
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.finding_text import findings_lines
+from kstore.cli.json_fields import log_fields, old_names
 from kstore.cli.options import JOBS, format_option
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
@@ -107,12 +108,15 @@ class _JsonPrinter:
     def log(self, log: Stats) -> None:
         for segment in log.segments:
             print(compact({"type": "segment", "path": segment.path, **stat_fields(segment)}))
-        print(compact({"type": "log", "log": log.path, **stat_fields(log)}))
+        print(compact({"type": "log", **log_fields(log.path), **stat_fields(log)}))
         for finding in log.findings:
             print(compact({"type": "finding", **finding.fields()}))
 
     def end(self, every: Stats, timeline: Timeline) -> None:
-        print(compact({"type": "total", "logs": every.log_count, **stat_fields(every)}), flush=True)
+        print(
+            compact(old_names("stats", {"type": "total", "log_count": every.log_count, **stat_fields(every)})),
+            flush=True,
+        )
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

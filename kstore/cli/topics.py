@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_settings, complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
@@ -103,12 +104,15 @@ def _list(directory: str, form: str) -> None:
         for row in rows:
             print(
                 compact(
-                    {
-                        "topic": row.name,
-                        "partitions": row.partition_count,
-                        "topic_id": None if row.topic_id is None else format_topic_id(row.topic_id),
-                        "settings": row.settings,
-                    }
+                    old_names(
+                        "topics",
+                        {
+                            "topic": row.name,
+                            "partition_count": row.partition_count,
+                            "topic_id": None if row.topic_id is None else format_topic_id(row.topic_id),
+                            "settings": row.settings,
+                        },
+                    )
                 )
             )
         return

@@ -12,6 +12,7 @@ from kstore.archive.view import place_to_read
 from kstore.cli.command import KstoreCommand
 from kstore.cli.each_log import each_log
 from kstore.cli.finding_text import damage_lines, headline, note_line, painted_lines
+from kstore.cli.json_fields import old_names, owner_fields
 from kstore.cli.options import JOBS, format_option
 from kstore.cli.places import LogPlace, is_file, log_bytes, log_places
 from kstore.cli.progress import progress
@@ -101,15 +102,15 @@ def _verified(log: LogPlace, advance: Advance) -> LogVerification | None:
 def _fields(log: LogVerification) -> dict[str, Any]:
     return {
         "log": log.path,
-        "segments": log.segment_count,
-        "batches": log.batch_count,
-        "records": log.record_count,
-        "bytes": log.size,
-        "start": log.start_offset,
-        "stable": log.last_stable_offset,
-        "end": log.end_offset,
-        "damage": len(log.damages),
-        "notes": len(log.notes),
+        "segment_count": log.segment_count,
+        "batch_count": log.batch_count,
+        "record_count": log.record_count,
+        "size": log.size,
+        "start_offset": log.start_offset,
+        "last_stable_offset": log.last_stable_offset,
+        "end_offset": log.end_offset,
+        "damage_count": len(log.damages),
+        "note_count": len(log.notes),
     }
 
 
@@ -120,7 +121,7 @@ class _JsonPrinter:
         self._quiet = quiet
 
     def log(self, log: LogVerification) -> None:
-        print(compact({"type": "log", **_fields(log)}))
+        print(compact(old_names("verify", {"type": "log", **_fields(log), **owner_fields(Path(log.path).name)})))
         for finding in log.damages if self._quiet else log.findings:
             means = consequence(finding, is_dense=log.is_dense)
             print(compact({"type": "finding", **finding.fields(), **({"consequence": means} if means else {})}))

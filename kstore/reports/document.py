@@ -35,8 +35,8 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
     logs = gathered.logs
     names = Names(hashed=hash_names)
     every = stat_fields(total(log.stats for log in logs))
-    every["damage"] = sum(log.damage_count for log in logs) + len(gathered.found)
-    every["notes"] = sum(log.note_count for log in logs)
+    every["damage"] = every["damage_count"] = sum(log.damage_count for log in logs) + len(gathered.found)
+    every["notes"] = every["note_count"] = sum(log.note_count for log in logs)
     timeline = Timeline()
     for log in logs:
         timeline.merge(log.timeline)
@@ -190,7 +190,9 @@ def _log(log: GatheredLog, names: Names, with_payload: bool) -> Document:
         "partition": None if owner is None else owner.partition,
         **stat_fields(log.stats),
         "damage": log.damage_count,
+        "damage_count": log.damage_count,
         "notes": log.note_count,
+        "note_count": log.note_count,
         "timeline": log.timeline.fields(),
         "transactions": log.transactions.fields(),
         "producers": [producer._asdict() for producer in log.producers],
@@ -198,7 +200,7 @@ def _log(log: GatheredLog, names: Names, with_payload: bool) -> Document:
         "findings": [_found(each, names, log.path) for each in log.found],
     }
     if log.end_offset != NO_OFFSET:
-        fields["end"] = log.end_offset
+        fields["end"] = fields["end_offset"] = log.end_offset
     if log.keys is not None:
         fields["key_sketch"] = log.keys.fields(with_keys=with_payload)
     if log.savings is not None:

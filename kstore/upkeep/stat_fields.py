@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stats import Distribution, Stats
 
-__all__ = ["distribution_fields", "index_size", "stat_fields"]
+__all__ = ["distribution_fields", "index_size", "stat_fields", "with_old_names"]
 
 PERCENTILES = (50, 90, 99)
+# Until the next minor release the names of an earlier one stay beside the new ones.
+OLD_NAMES = {
+    "segment_count": "segments",
+    "size": "bytes",
+    "batch_count": "batches",
+    "record_count": "records",
+    "start_offset": "start",
+    "end_offset": "end",
+    "damage_count": "damage",
+}
 
 
 def stat_fields(stats: Stats) -> dict[str, Any]:
     """The counts by name; a distribution with percentiles and histogram."""
     fields: dict[str, Any] = {
-        "segments": stats.segment_count,
-        "bytes": stats.size,
+        "segment_count": stats.segment_count,
+        "size": stats.size,
         "index_bytes": index_size(stats),
         "side_bytes": {suffix.lstrip(".") or "other": size for suffix, size in stats.side_sizes.items()},
-        "batches": stats.batch_count,
+        "batch_count": stats.batch_count,
         "empty_batches": stats.empty_batch_count,
-        "records": stats.record_count,
+        "record_count": stats.record_count,
         "first_timestamp": stats.first_timestamp,
         "last_timestamp": stats.last_timestamp,
         "formats": {str(magic): count for magic, count in sorted(stats.formats.items())},
@@ -41,10 +52,10 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
         "fenced_offsets": stats.fenced_count,
         "lost_offsets": stats.lost_count,
         "accepted_offsets": stats.accepted_count,
-        "damage": stats.damage_count,
+        "damage_count": stats.damage_count,
     }
     if stats.start_offset != NO_OFFSET:
-        fields |= {"start": stats.start_offset, "end": stats.end_offset}
+        fields |= {"start_offset": stats.start_offset, "end_offset": stats.end_offset}
     if stats.elsewhere:
         fields["elsewhere"] = stats.elsewhere
     if (records := stats.records) is not None:
@@ -56,7 +67,12 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
             "key_bytes": distribution_fields(records.key_sizes),
             "value_bytes": distribution_fields(records.value_sizes),
         }
-    return fields
+    return with_old_names(fields, OLD_NAMES)
+
+
+def with_old_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """``fields``, then the same values by the old names of those that ``names`` has."""
+    return {**fields, **{old: fields[name] for name, old in names.items() if name in fields}}
 
 
 def distribution_fields(values: Distribution) -> dict[str, Any]:

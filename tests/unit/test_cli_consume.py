@@ -206,6 +206,7 @@ def test_groups_are_listed_and_described(run: Run, data: Path) -> None:
         "partition": 0,
         "committed": 3,
         "start_offset": 0,
+        "high_watermark": 5,
         "end_offset": 5,
         "lag": 2,
         "metadata": "",

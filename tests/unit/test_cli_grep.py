@@ -148,7 +148,10 @@ def test_context_joins_groups_that_touch(orders: Path, capfd: pytest.CaptureFixt
 def test_counts_are_of_each_log(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert grep(capfd, "--count", "u1", "orders-0") == (0, ["orders-0:11"])
     assert grep(capfd, "--count", "nothing", "orders-0") == (1, ["orders-0:0"])
-    assert grep(capfd, "--count", "--format", "json", "u1", ".") == (0, ['{"log":"orders-0","count":11}'])
+    assert grep(capfd, "--count", "--format", "json", "u1", ".") == (
+        0,
+        ['{"log":"orders-0","topic":"orders","partition":0,"count":11}'],
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,8 @@ def test_only_the_logs_that_are_asked_for_are_searched(
 @pytest.mark.usefixtures("store")
 def test_only_logs_with_a_match_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     assert grep(capfd, "-l", "text orders", "data") == (0, ["data/orders-0", "data/orders-1"])
-    assert grep(capfd, "-l", "--format", "json", "orders-1", "data") == (0, ['{"log":"data/orders-1","count":1}'])
+    status, (line,) = grep(capfd, "-l", "--format", "json", "orders-1", "data")
+    assert (status, line) == (0, '{"log":"data/orders-1","topic":"orders","partition":1,"count":1}')
     assert grep(capfd, "-l", "other", "data") == (1, [])
 
 

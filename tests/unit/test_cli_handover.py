@@ -71,7 +71,14 @@ def test_the_command_says_what_it_does_as_json(store: Path, capfd: pytest.Captur
     assert "topic a has no id" in told["refused"][0]
     assert main(["handover", str(store), "--from-broker", "--format", "json", "--dry-run"]) == 0
     told = json.loads(capfd.readouterr().out)
-    assert told["partitions"][0] == {"name": "a-0", "start_offset": 7, "end_offset": 30, "topic_id": ""}
+    assert told["partitions"][0] == {
+        "name": "a-0",
+        "topic": "a",
+        "partition": 0,
+        "start_offset": 7,
+        "end_offset": 30,
+        "topic_id": "",
+    }
     assert told["dry_run"] is True
 
 

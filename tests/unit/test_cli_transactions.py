@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ def objects(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
+def owner(log: Path) -> dict[str, Any]:
+    """How JSON names the log."""
+    return {"log": str(log), "topic": "orders", "partition": 0}
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Producer 1 committed 0-1, 2 and 3 are in transactions from 3 and 5 on, 4 is in none; all long ago."""
@@ -46,8 +52,9 @@ def test_producers_are_a_table(log: Path, capsys: pytest.CaptureFixture[str]) ->
     status, out, err = run(capsys, "producers", str(log))
     assert (status, err) == (0, "")
     head, *rows = out.splitlines()
-    assert " ".join(head.split()) == "producer epoch sequence offset last written coordinator transaction from"
-    assert [row.split() for row in rows] == [
+    assert " ".join(head.split()) == "log producer epoch sequence offset last written coordinator transaction from"
+    assert {row.split()[0] for row in rows} == {str(log)}
+    assert [row.split()[1:] for row in rows] == [
         ["1", "0", "1", "1", "2023-11-14T22:13:20.002Z", "0", "-"],
         ["2", "6", "1", "4", "2023-11-14T22:13:20.004Z", "-", "3"],
         ["3", "0", "8", "5", "2023-11-14T22:13:20.005Z", "-", "5"],
@@ -60,12 +67,14 @@ def test_producers_are_json(log: Path, capsys: pytest.CaptureFixture[str]) -> No
     found = objects(out)
     assert (status, len(found)) == (0, 4)
     assert found[1] == {
+        **owner(log),
         "producer_id": 2,
         "producer_epoch": 6,
         "last_sequence": 1,
         "last_offset": 4,
         "last_timestamp": TIME + 4,
         "coordinator_epoch": -1,
+        "first_offset": 3,
         "transaction_start": 3,
     }
     assert found[0]["transaction_start"] is None
@@ -104,8 +113,8 @@ def test_open_transactions_are_a_table_and_the_oldest_is_first(log: Path, capsys
     status, out, err = run(capsys, "transactions", str(log))
     assert (status, err) == (0, "")
     head, *rows = out.splitlines()
-    assert head.startswith("producer  epoch")
-    assert [row.split()[:5] for row in rows] == [
+    assert head.split()[:3] == ["log", "producer", "epoch"]
+    assert [row.split()[1:6] for row in rows] == [
         ["2", "6", "-", "3", "2023-11-14T22:13:20.004Z"],
         ["3", "0", "-", "5", "2023-11-14T22:13:20.005Z"],
     ]
@@ -117,6 +126,7 @@ def test_open_transactions_are_json(log: Path, capsys: pytest.CaptureFixture[str
     assert status == 0
     assert first.pop("age_ms") > 0
     assert first == {
+        **owner(log),
         "producer_id": 2,
         "producer_epoch": 6,
         "coordinator_epoch": -1,
@@ -142,7 +152,7 @@ def test_a_transaction_is_aborted(log: Path, capsys: pytest.CaptureFixture[str])
         assert view.recovery.clean
         assert (view.last_stable_offset, offsets(view, isolation_level="read_committed")) == (5, [0, 1])
     status, out, _ = run(capsys, "transactions", "--abort", "3", "--abort", "3", "--format", "json", str(log))
-    assert (status, objects(out)) == (0, [{"aborted": 3, "offset": 8}])
+    assert (status, objects(out)) == (0, [{**owner(log), "aborted": 3, "offset": 8}])
     with Log(log, read_only=True) as view:
         assert (view.last_stable_offset, offsets(view, isolation_level="read_committed")) == (9, [0, 1, 6])
         assert view.transactions() == []
@@ -150,7 +160,29 @@ def test_a_transaction_is_aborted(log: Path, capsys: pytest.CaptureFixture[str])
 
 def test_several_transactions_are_aborted_at_once(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "transactions", "--abort", "3", "--abort", "2", "--format", "json", str(log))
-    assert (status, objects(out)) == (0, [{"aborted": 3, "offset": 7}, {"aborted": 2, "offset": 8}])
+    ends = [(line["aborted"], line["offset"]) for line in objects(out)]
+    assert (status, ends) == (0, [(3, 7), (2, 8)])
+
+
+def test_a_directory_shows_all_its_logs(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(log, log.parent / "orders-1")
+    with Log(log.parent / "plain-0") as plain:
+        plain.append(b"x")
+    for command, count in (("producers", 4), ("transactions", 2)):
+        found = objects(run(capsys, command, "--format", "json", str(log.parent))[1])
+        assert [line["partition"] for line in found] == [0] * count + [1] * count
+        # A log that is named twice is shown once.
+        assert len(objects(run(capsys, command, "--format", "json", str(log), str(log))[1])) == count
+
+
+def test_only_a_log_s_own_directory_can_have_a_transaction_aborted(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(log, log.parent / "orders-1")
+    for path in (log.parent, log / f"{0:020d}.log"):
+        status, out, err = run(capsys, "transactions", "--abort", "2", str(path))
+        assert (status, out) == (2, "")
+        assert "give the directory of a partition" in err
 
 
 def test_what_is_not_open_cannot_be_aborted(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.perf.consumer_run import KINDS, ConsumerPerfReport, measure
 from kstore.cli.record_json import compact
@@ -109,13 +110,16 @@ def _time(time_ms: int) -> str:
 def _json(report: ConsumerPerfReport, kind: str) -> str:
     fetch = report.fetch_seconds or 1e-9
     return compact(
-        {
-            "as": kind,
-            "records": report.records,
-            "bytes": report.size,
-            "seconds": round(report.seconds, 6),
-            "fetch_seconds": round(report.fetch_seconds, 6),
-            "records_per_second": round(report.records / fetch, 3),
-            "mb_per_second": round(report.mb / fetch, 3),
-        }
+        old_names(
+            "perf",
+            {
+                "as": kind,
+                "record_count": report.records,
+                "size": report.size,
+                "seconds": round(report.seconds, 6),
+                "fetch_seconds": round(report.fetch_seconds, 6),
+                "records_per_second": round(report.records / fetch, 3),
+                "mb_per_second": round(report.mb / fetch, 3),
+            },
+        )
     )

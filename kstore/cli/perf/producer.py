@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
+from kstore.cli.json_fields import old_names
 from kstore.cli.number_type import RATE_MIN, NumberType
 from kstore.cli.options import format_option
 from kstore.cli.perf.consumer import command as consumer
@@ -195,20 +196,23 @@ def _json(report: PerfReport) -> str:
         f"p{percent:g}": round(ms, 3) for percent, ms in zip(PERCENTILES, latencies.percentiles_ms, strict=True)
     }
     return compact(
-        {
-            "records": report.records,
-            "failed": report.failed,
-            "bytes": report.bytes,
-            "seconds": round(report.seconds, 6),
-            "records_per_second": round(report.records_per_second, 3),
-            "mb_per_second": round(report.mb_per_second, 3),
-            "latency_ms": {
-                "mean": round(latencies.mean_ms, 3),
-                "max": round(latencies.max_ms, 3),
-                **percentiles,
-                "samples": latencies.count,
-                "sampled_every": report.sampled_every,
+        old_names(
+            "perf",
+            {
+                "record_count": report.records,
+                "failed_count": report.failed,
+                "size": report.bytes,
+                "seconds": round(report.seconds, 6),
+                "records_per_second": round(report.records_per_second, 3),
+                "mb_per_second": round(report.mb_per_second, 3),
+                "latency_ms": {
+                    "mean": round(latencies.mean_ms, 3),
+                    "max": round(latencies.max_ms, 3),
+                    **percentiles,
+                    "samples": latencies.count,
+                    "sampled_every": report.sampled_every,
+                },
+                "first_error": None if report.first_error is None else str(report.first_error),
             },
-            "first_error": None if report.first_error is None else str(report.first_error),
-        }
+        )
     )
