@@ -40,6 +40,7 @@ Examples:
   kstore grep --json-field user.name Ann data/orders-0  values that are JSON, only in this field
   kstore grep --hex 00ff12 --keys data/orders-0
   kstore grep --since 2026-01-31T09:00:00 --until 2026-01-31T10:00:00 --count error data/
+  kstore grep -v --json-field status ok data/orders-0   the records without it
   kstore grep --context 2 --max-count 5 error data/orders-0
   kstore grep -l customer-7 --topic orders --topic payments data/     only the logs that hold it
   kstore grep --format json error data/ | jq .value
@@ -61,6 +62,7 @@ Exit status:
 @click.option("--regex", "-E", is_flag=True, help="PATTERN is a regular expression, in Python's syntax, over bytes.")
 @click.option("--hex", "is_hex", is_flag=True, help="PATTERN is bytes in hexadecimal.")
 @click.option("--ignore-case", "-i", is_flag=True, help="ASCII letters match either case.")
+@click.option("--invert-match", "-v", "is_inverted", is_flag=True, help="The records that do not hold PATTERN.")
 @click.option("--json-field", metavar="NAME.NAME", help="Search only this field of values that are JSON.")
 @click.option("--keys", is_flag=True, help="Search keys. Without this and the next two: everything.")
 @click.option("--values", is_flag=True, help="Search values.")
@@ -98,6 +100,7 @@ def command(
     regex: bool,
     is_hex: bool,
     ignore_case: bool,
+    is_inverted: bool,
     json_field: str | None,
     keys: bool,
     values: bool,
@@ -129,10 +132,12 @@ def command(
         raise click.UsageError(
             f"--{'count' if count else 'logs-with-matches'} prints no records: it excludes --context"
         )
+    if is_inverted and context and form == "json":
+        raise click.UsageError("--invert-match with --context: in JSON nothing would tell matches from context")
     if regex and is_hex:
         raise click.UsageError("--regex and --hex: give one of them")
     field = () if json_field is None else tuple(json_field.split("."))
-    looked_for = Pattern(_text(pattern, is_hex), regex, ignore_case, wanted or FIELDS, field)
+    looked_for = Pattern(_text(pattern, is_hex), regex, ignore_case, wanted or FIELDS, field, is_inverted)
     try:
         looked_for.check()
     except ConfigError as error:

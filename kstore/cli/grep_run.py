@@ -230,7 +230,7 @@ class _Context:
         stop = max(start, min(self._stop, log.high_watermark))
         records = log.read(start, stop, isolation_level=self._want.isolation_level, on_corrupt="skip")
         lines = [
-            _line(self._want, self._log, record, self._matches.get(record.offset, ()))
+            _line(self._want, self._log, record, self._matches.get(record.offset))
             for record in records
             if isinstance(record, Record)
         ]
@@ -238,18 +238,18 @@ class _Context:
         return [b"".join(lines)]
 
 
-def _line(want: Want, log: str, record: Record, where: tuple[str, ...]) -> bytes:
-    """The line of a record; ``where`` is empty for one of the context."""
+def _line(want: Want, log: str, record: Record, where: tuple[str, ...] | None) -> bytes:
+    """The line of a record; ``where`` is None for one of the context."""
     if want.is_json:
-        text = compact({**_log_fields(log), **record_fields(record), "matched": list(where)})
+        text = compact({**_log_fields(log), **record_fields(record), "matched": list(where or ())})
         return f"{escaped(text) if want.escapes else text}\n".encode("utf-8", "surrogateescape")
     shown = escaped_bytes if want.escapes else bytes
-    mark = b":" if where else b"-"
+    mark = b"-" if where is None else b":"
     parts = [_name(log, want.escapes), b"%d" % record.offset]
-    if "key" in where:
+    if where and "key" in where:
         parts.append(b"key=" + shown(record.key or b""))
     for name, value in record.headers if where else ():
-        if f"header {name}" in where:
+        if where and f"header {name}" in where:
             parts.append(b"header " + shown(f"{name}=".encode("utf-8", "surrogatepass") + (value or b"")))
     return mark.join([*parts, shown(record.value or b"")]) + b"\n"
 

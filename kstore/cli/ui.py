@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.number_type import RATE
 from kstore.cli.status import OK
+from kstore.cli.unit_type import BYTE_RATE
 from kstore.ui.checking import BYTES_PER_SECOND
 from kstore.ui.server import serve
 
@@ -36,13 +36,13 @@ Exit status:
 )
 @click.option(
     "--rate",
-    type=RATE,
-    default=BYTES_PER_SECOND / 1e6,
+    type=BYTE_RATE,
+    default=f"{BYTES_PER_SECOND // 10**6}MB",
     show_default=True,
-    metavar="MB",
-    help="Check every byte, where a page is asked to, at most this many MB a second.",
+    metavar="SIZE",
+    help="Check every byte, where a page is asked to, at most this much a second.",
 )
-def command(directories: tuple[str, ...], port: int, deep: bool, rate: float) -> int:
+def command(directories: tuple[str, ...], port: int, deep: bool, rate: int) -> int:
     """Browse the logs in DIRECTORIES, kstore's or a Kafka broker's, from the topics down to each batch's bytes and each
     record, until Ctrl-C.
 
@@ -52,7 +52,7 @@ def command(directories: tuple[str, ...], port: int, deep: bool, rate: float) ->
     Nothing is written to DIRECTORIES, no lock is taken, and a writer may be at work.
     """
     paths = [Path(directory) for directory in directories]
-    serve(paths, port=port, deep=deep, announce=_announce, check_bytes_per_second=rate * 1e6)
+    serve(paths, port=port, deep=deep, announce=_announce, check_bytes_per_second=rate)
     return OK
 
 

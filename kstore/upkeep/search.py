@@ -55,6 +55,7 @@ class Pattern:
         ignore_case: ASCII letters match either case.
         fields: where to look, some of FIELDS.
         json_field: look only in this field of values that are JSON, by its path: ``("user", "name")``.
+        is_inverted: the records in which none of this holds the text.
     """
 
     text: bytes
@@ -62,6 +63,7 @@ class Pattern:
     ignore_case: bool = False
     fields: tuple[str, ...] = FIELDS
     json_field: tuple[str, ...] = ()
+    is_inverted: bool = False
 
     def check(self) -> None:
         """Raises: ConfigError for a regular expression that cannot be compiled."""
@@ -83,6 +85,8 @@ class Pattern:
 
     def texts(self) -> Texts | None:
         """Texts of which a record that matches holds at least one, in the fields to search; None if none is known."""
+        if self.is_inverted:
+            return None
         text = required_text(self.text) if self.is_regex else self.text
         texts: tuple[bytes, ...] = (text,)
         if self.json_field:
@@ -117,7 +121,7 @@ def required_text(expression: bytes) -> bytes:
 
 
 class Match(NamedTuple):
-    """A record, and where it matches: "key", "value", "header NAME"."""
+    """A record, and where it matches: "key", "value", "header NAME"; nowhere if the pattern is inverted."""
 
     record: Record
     where: tuple[str, ...]
@@ -213,6 +217,7 @@ class _Searcher:
         self._texts = pattern.texts()
         self._fields = pattern.fields
         self._json_field = pattern.json_field
+        self._is_inverted = pattern.is_inverted
         self._since_ms = since_ms
         self._until_ms = until_ms
 
@@ -250,7 +255,7 @@ class _Searcher:
         since_ms, until_ms, where = self._since_ms, self._until_ms, self._where
         for record in records:
             found = where(record)
-            if not found:
+            if bool(found) is self._is_inverted:
                 continue
             if since_ms is not None and record.timestamp < since_ms:
                 continue

@@ -24,7 +24,7 @@ PRESCRIBED = {
     " --max-bytes --max-message-size --offsets-decoder --print-data-log --remote-log-metadata-decoder"
     " --share-group-state-decoder --skip-record-metadata --transaction-log-decoder --value-decoder-class"
     " --verify-index-only --version",
-    "grep": "--context --count --ignore-case --logs-with-matches --max-count --regex",
+    "grep": "--context --count --ignore-case --invert-match --logs-with-matches --max-count --regex",
     "groups": "--describe --execute --reset-offsets --shift-by --to-datetime --to-earliest --to-latest --to-offset"
     " --topic",
     "perf consumer": "--fetch-size --hide-header --messages --timeout",

@@ -78,6 +78,13 @@ def offsets(lines: list[str]) -> list[int]:
         (["--start", "5", "--stop", "9", "--since", str(T + 7), "user"], [7, 8]),
         (["--start", "9", "--stop", "5", "user"], []),
         (["--stop", "99", "u7"], [7]),
+        (["-v", "user"], []),
+        (["-v", "1"], [0, *range(2, 10), *range(20, 21), *range(22, 31), *range(32, 40)]),
+        (["-v", "-E", "[1-8]"], [0, 9]),
+        (["-v", "--keys", "k"], []),
+        (["-v", "--json-field", "n", "-E", "^[1-3]?[1-9]$"], [0, 10, 20, 30]),
+        (["-v", "--stop", "3", "u1"], [0, 2]),
+        (["-v", "-m", "2", "k0"], [1, 2]),
         (["--max-count", "3", "user"], [0, 1, 2]),
         (["--max-count", "13", "user"], list(range(13))),
     ],
@@ -145,9 +152,17 @@ def test_context_joins_groups_that_touch(orders: Path, capfd: pytest.CaptureFixt
     assert marks == expected
 
 
+def test_the_others_are_told_from_their_context(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, lines = grep(capfd, "-v", "--keys", "-E", "-C", "1", "k([^7]|.[^7])$", "orders-0")
+    assert [line.split("{")[0] for line in lines[:4]] == ["orders-0-6-", "orders-0:7:", "orders-0-8-", "--"]
+    assert offsets([line for line in lines if line.startswith("orders-0:")]) == [7, 17, 27, 37]
+    assert grep(capfd, "-v", "-C", "1", "--format", "json", "k", "orders-0")[0] == 2
+
+
 def test_counts_are_of_each_log(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert grep(capfd, "--count", "u1", "orders-0") == (0, ["orders-0:11"])
     assert grep(capfd, "--count", "nothing", "orders-0") == (1, ["orders-0:0"])
+    assert grep(capfd, "--count", "-v", "u1", "orders-0") == (0, ["orders-0:29"])
     assert grep(capfd, "--count", "--format", "json", "u1", ".") == (
         0,
         ['{"log":"orders-0","topic":"orders","partition":0,"count":11}'],
