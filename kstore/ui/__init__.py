@@ -9,6 +9,7 @@ checking    checks every byte of a log when a page is asked to
 statements  what a page says was checked
 segments    a segment's bytes from some position on: batches, index entries, damage
 payload     bytes of records as text, JSON or hex
+groups      consumer groups: their lag and positions
 pages       what each page shows, as JSON
 pictures    what only these pages draw
 following   new records of a log, as events

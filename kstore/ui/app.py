@@ -30,6 +30,7 @@ from kstore.ui.survey import Survey
 __all__ = ["guarded_app"]
 
 TOPIC = "/logs/{number}/{topic}"
+GROUP = "/groups/{number}/{group}"
 LOG = TOPIC + "/{partition}"
 SEGMENT = LOG + "/{base}"
 BATCH = SEGMENT + "/{position}"
@@ -79,6 +80,7 @@ def _routes(answers: _Answers) -> list[Any]:
         (BATCH, "batch", answers.batch),
         (RECORD, "record", answers.record),
     ]
+    pages.append((GROUP, "group", answers.group))
     routes = [
         Route("/", partial(answers.page, "overview", answers.overview)),
         Route(f"/overview{TWIN}", partial(answers.twin, answers.overview)),
@@ -123,6 +125,9 @@ class _Answers:
 
     def topic(self, request: Request) -> Model:
         return self._pages.topic(_part(request, "number"), _part(request, "topic"))
+
+    def group(self, request: Request) -> Model:
+        return self._pages.group(_part(request, "number"), _part(request, "group"))
 
     def partition(self, request: Request) -> Model:
         return self._pages.partition(self._place(request), _query(request, "from"))

@@ -22,7 +22,7 @@ from kstore.record.walk import Damage
 from kstore.reports.document import view_fields
 from kstore.reports.hexview import VIEW_BYTES, batch_view
 from kstore.types import OFFSET_MAX
-from kstore.ui import statements
+from kstore.ui import groups, statements
 from kstore.ui.checking import Checks, with_findings
 from kstore.ui.payload import FORMS, preview, shown
 from kstore.ui.places import Place
@@ -54,6 +54,10 @@ PARTS_MAX = 100
 # Of a segment, with findings of their own.
 INDEX_FILES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 CRC_CHECKED = "The CRC of each batch on this page was checked."
+GROUPS_CHECKED: Model = {
+    "level": "headers",
+    "text": "The batches with committed offsets were checked; where partitions end, by headers alone, payloads not.",
+}
 SUMMED = ("segments", "bytes", "batches", "records", "damage", "notes")
 
 
@@ -154,6 +158,7 @@ class Pages:
             }
             for place, size in sizes.items()
         ]
+        rows = groups.positions(stores, places, counted)
         return {
             "paths": [str(path) for path in survey.paths],
             "directories": len(places.roots),
@@ -167,9 +172,31 @@ class Pages:
             "topics": listed,
             "logs": boxes,
             "findings": findings,
-            "groups": list(_groups(stores, counted)),
+            "groups": rows,
+            "group_list": groups.summaries(rows),
             "queues": [each for store in stores for each in store["queues"]],
             "readers_problems": [each for store in stores for each in store["readers_problems"]],
+        }
+
+    def group(self, number: str, key: str) -> Model:
+        """A consumer group: its position in each partition."""
+        survey = self.survey
+        survey.find_again()
+        survey.wait_for_places(FIRST_SECONDS)
+        counted, _ = survey.known()
+        url = f"/groups/{number}/{key}"
+        every = groups.positions(survey.stores(), survey.places, counted)
+        rows = [row for row in every if row["group_url"] == url]
+        if not rows:
+            waiting = "" if survey.is_complete else " Not everything was found yet: try again in a moment."
+            raise NotHereError(f"There is no such group.{waiting}")
+        (summary,) = groups.summaries(rows)
+        return {
+            **summary,
+            "checked": GROUPS_CHECKED,
+            "read_at": rows[0]["read_at"],
+            "pending": not survey.is_complete,
+            "positions": rows,
         }
 
     def topic(self, number: str, topic: str) -> Model:
@@ -449,21 +476,6 @@ class Pages:
             ],
             "header_count": len(record.headers),
         }
-
-
-def _groups(stores: list[Model], counted: dict[Place, Counted]) -> Iterator[Model]:
-    """The position and the lag of each group in each partition, the largest lag first."""
-    ends = {
-        (str(place.root), place.topic, place.partition): (place.url, known.document.get("end"))
-        for place, known in counted.items()
-    }
-    rows = []
-    for store in stores:
-        for position in store["groups"]:
-            url, end = ends.get((store["paths"][0], position["topic"], position["partition"]), (None, None))
-            lag = None if end is None else max(end - position["committed"], 0)
-            rows.append({**position, "url": url, "end": end, "lag": lag})
-    yield from sorted(rows, key=lambda row: -(row["lag"] or 0))
 
 
 def _log(place: Place) -> Model:

@@ -19,7 +19,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.paths import classify, topic_partition
 from kstore.upkeep.verify import find_logs, is_log_in
 
-__all__ = ["Place", "Places", "ensure_logs", "find_places"]
+__all__ = ["Place", "Places", "ensure_logs", "find_places", "key_of"]
 
 PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}", re.ASCII)
 # What follows a page's address for the same numbers as JSON.
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
     @property
     def topic_key(self) -> str:
-        return _key(self.topic)
+        return key_of(self.topic)
 
     @property
     def partition_key(self) -> str:
@@ -72,7 +72,8 @@ class Places(NamedTuple):
     problems: list[str]
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """The part of an address that stands for a topic or a group."""
     if PLAIN.fullmatch(name) and not name.endswith(TWIN):
         return name
     # A character that no plain name has: one cannot be mistaken for the other.

@@ -15,6 +15,7 @@ import pytest
 import kstore
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import classify
+from kstore.rules.visible import visible
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.ui.segments import OVERLAP_BYTES, segment_of
 from kstore.upkeep.verify import verify_log
@@ -180,6 +181,34 @@ def test_a_group_has_its_lag_where_every_record_was_deleted(tmp_path: Path) -> N
     with site([tmp_path]) as pages:
         (row,) = pages.json("/overview.json")["groups"]
     assert (row["committed"], row["end"], row["lag"]) == (3, 10, 7)
+
+
+def test_a_group_has_its_lag_on_the_first_page_and_a_page_of_its_own(tmp_path: Path) -> None:
+    names = ("billing", "<b>q\u202e/../", "a.json")
+    with kstore.open(tmp_path, durability="os") as store:
+        for topic in ("orders", "clicks"):
+            store.create_topic(topic, partitions=2)
+            for partition in range(2):
+                store.log(topic, partition).append_many([b"%d" % number for number in range(10)])
+        for name in names:
+            store.consumer_offsets.commit(name, {kstore.TopicPartition("orders", 1): 3})
+        some = {kstore.TopicPartition("clicks", 0): 9, kstore.TopicPartition("gone", 0): 5}
+        store.consumer_offsets.commit("billing", some)
+    with site([tmp_path]) as pages:
+        assert_harmless(pages.page("/"))
+        listed = {row["group"]: row for row in pages.json("/overview.json")["group_list"]}
+        assert set(listed) == set(names)
+        billing = listed["billing"]
+        assert [billing[name] for name in ("lag", "lag_max", "topics", "partitions", "unknown")] == [8, 7, 3, 3, 1]
+        for name, row in listed.items():
+            assert visible(name) in assert_harmless(pages.page(row["url"])).text, name
+            assert pages.json(f"{row['url']}.json")["group"] == name
+        found = pages.json("/groups/0/billing.json")["positions"]
+        assert [(row["topic"], row["partition"], row["lag"]) for row in found] == [
+            ("orders", 1, 7), ("clicks", 0, 1), ("gone", 0, None)
+        ]  # fmt: skip
+        for url in ("/groups/0/nothing", "/groups/1/billing", "/groups/x/billing", "/groups/0/..", "/groups/0/~"):
+            assert pages.get(url).status == 404, url
 
 
 @pytest.mark.long
