@@ -16,6 +16,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.ui.app import guarded_app
 from kstore.ui.checking import Checks
 from kstore.ui.guard import Guard
+from kstore.ui.search_pages import LIMITS, Limits
 from kstore.ui.survey import Survey
 
 __all__ = ["HOST", "PORT", "Answer", "Site", "scope", "site"]
@@ -118,10 +119,11 @@ def site(
     counted: bool = True,
     deep: bool = False,
     bytes_per_second: float | None = None,
+    limits: Limits = LIMITS,
 ) -> Iterator[Site]:
     """The pages about ``paths``; ``counted``: after every log was counted."""
     survey, checks = Survey(paths, fs=fs, deep=deep), Checks(bytes_per_second=bytes_per_second, fs=fs)
-    app = guarded_app(survey, checks, port=PORT, is_stopping=lambda: False, pause_seconds=0)
+    app = guarded_app(survey, checks, port=PORT, is_stopping=lambda: False, pause_seconds=0, limits=limits)
     survey.start()
     try:
         assert survey.wait(COUNT_SECONDS) if counted else survey.wait_for_places(COUNT_SECONDS)

@@ -11,6 +11,8 @@ segments    a segment's bytes from some position on: batches, index entries, dam
 payload     bytes of records as text, JSON or hex
 groups      consumer groups: their lag and positions
 pages       what each page shows, as JSON
+searching   searches records in a process of its own
+search_pages  what a search is asked for
 pictures    what only these pages draw
 following   new records of a log, as events
 server      uvicorn, the socket, the address to open

@@ -6,7 +6,8 @@ A few files are served, by their names in a table here. Answers are made in thre
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import cache, partial
 from importlib import resources
 from typing import Any
@@ -21,10 +22,12 @@ from starlette.routing import Route
 from kstore.errors import KstoreError
 from kstore.ui.checking import Checks
 from kstore.ui.following import FOLLOWERS_MAX, PAUSE_SECONDS, follow
-from kstore.ui.guard import Guard
+from kstore.ui.guard import Guard, Send
 from kstore.ui.pages import Model, NotHereError, Pages
 from kstore.ui.places import Place
 from kstore.ui.rendering import Render, renderer
+from kstore.ui.search_pages import LIMITS, Asked, Limits, search_model
+from kstore.ui.searching import Searches
 from kstore.ui.survey import Survey
 
 __all__ = ["guarded_app"]
@@ -55,15 +58,17 @@ def guarded_app(
     port: int,
     is_stopping: Callable[[], bool],
     pause_seconds: float = PAUSE_SECONDS,
+    limits: Limits = LIMITS,
 ) -> Guard:
     """The whole application on a ``survey`` that was started. Raises: MissingExtraError without Jinja2.
 
     Args:
         port: the server's, for the cookie's name.
         is_stopping: whether the server waits for its last answers, which followers end for it.
+        limits: where a search ends.
         pause_seconds: the least time between two events of a follower.
     """
-    answers = _Answers(Pages(survey, checks), renderer(), is_stopping, pause_seconds)
+    answers = _Answers(Pages(survey, checks), renderer(), Searches(limits), is_stopping, pause_seconds)
     handlers = {NotHereError: answers.not_here, HTTPException: answers.not_here, KstoreError: answers.unreadable}
     app = Starlette(routes=_routes(answers), exception_handlers=handlers)
     app.router.redirect_slashes = False
@@ -80,10 +85,11 @@ def _routes(answers: _Answers) -> list[Any]:
         (BATCH, "batch", answers.batch),
         (RECORD, "record", answers.record),
     ]
-    pages.append((GROUP, "group", answers.group))
+    pages += [(GROUP, "group", answers.group), ("/search", "search", answers.search)]
     routes = [
         Route("/", partial(answers.page, "overview", answers.overview)),
         Route(f"/overview{TWIN}", partial(answers.twin, answers.overview)),
+        Route("/search/events", answers.search_events),
         Route("/static/{name}", answers.static),
         Route(LOG + "/jump", answers.jump),
         Route(LOG + "/live/events", answers.events),
@@ -102,14 +108,27 @@ def _routes(answers: _Answers) -> list[Any]:
     return routes
 
 
+class _Events(StreamingResponse):  # type: ignore[misc]  # untyped for us
+    """Events until the browser leaves; then what sends them ends before anything else."""
+
+    async def stream_response(self, send: Send) -> None:
+        events = self.body_iterator
+        assert isinstance(events, AsyncGenerator)
+        async with aclosing(events):
+            await super().stream_response(send)
+
+
 class _Answers:
     """Answers requests. Thread-safe."""
 
-    def __init__(self, pages: Pages, render: Render, is_stopping: Callable[[], bool], pause_seconds: float) -> None:
+    def __init__(
+        self, pages: Pages, render: Render, searches: Searches, is_stopping: Callable[[], bool], pause_seconds: float
+    ) -> None:
         self._pages = pages
         self._render = render
         self._is_stopping = is_stopping
         self._pause_seconds = pause_seconds
+        self._searches = searches
         self._limiter = anyio.CapacityLimiter(FOLLOWERS_MAX)
 
     def page(self, name: str, model_of: ModelOf, request: Request) -> Response:
@@ -128,6 +147,10 @@ class _Answers:
 
     def group(self, request: Request) -> Model:
         return self._pages.group(_part(request, "number"), _part(request, "group"))
+
+    def search(self, request: Request) -> Model:
+        found, total = self._pages.wanted(_asked_for(request))
+        return search_model(found, total, self._searches.limits)
 
     def partition(self, request: Request) -> Model:
         return self._pages.partition(self._place(request), _query(request, "from"))
@@ -190,7 +213,14 @@ class _Answers:
             limiter=self._limiter,
             pause_seconds=self._pause_seconds,
         )
-        return StreamingResponse(stream, media_type=EVENTS)
+        return _Events(stream, media_type=EVENTS)
+
+    def search_events(self, request: Request) -> Response:
+        found, total = self._pages.wanted(_asked_for(request))
+        if found.pattern is None:
+            raise NotHereError(found.problem or "There is nothing to search for.")
+        stream = self._searches.events(found.pattern, found.places, total, self._is_stopping)
+        return _Events(stream, media_type=EVENTS)
 
     def static(self, request: Request) -> Response:
         name = _part(request, "name")
@@ -216,6 +246,10 @@ class _Answers:
 
 def _query(request: Request, name: str) -> str:
     return str(request.query_params.get(name, ""))
+
+
+def _asked_for(request: Request) -> Asked:
+    return Asked(*(_query(request, name) for name in ("q", "in", "mode", "field", "case")))
 
 
 def _part(request: Request, name: str) -> str:

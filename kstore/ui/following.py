@@ -15,12 +15,13 @@ from anyio import to_thread
 
 from kstore.errors import KstoreError
 from kstore.log import Log, reads_of
+from kstore.record._codec import Record
 from kstore.reports.names import visible
 from kstore.reports.numbers import time_text
 from kstore.ui.pages import record_row, records_left
 from kstore.ui.places import Place
 
-__all__ = ["FOLLOWERS_MAX", "follow"]
+__all__ = ["FOLLOWERS_MAX", "event_row", "follow"]
 
 # Each one waits in a thread.
 FOLLOWERS_MAX = 16
@@ -73,10 +74,12 @@ def _look(log: Log, place: Place, next_offset: int) -> dict[str, Any] | None:
         return None if end >= next_offset else {"end": end, "left_out": 0, "records": []}  # it was cut
     end = log.high_watermark
     first, records = records_left(log, max(next_offset, end - RECORDS_MAX), end, RECORDS_MAX)
-    rows = []
-    for record in records:
-        row = record_row(place, record)
-        # A script shows these texts, and Jinja2 does not see them.
-        texts = {name: visible(row[name]["text"]) for name in ("key", "value")}
-        rows.append({**row, **texts, "time": time_text(record.timestamp)})
+    rows = [event_row(place, record) for record in records]
     return {"end": end, "left_out": min(first, end) - next_offset, "records": rows}
+
+
+def event_row(place: Place, record: Record) -> dict[str, Any]:
+    """A record in an event: a script shows its texts, and Jinja2 does not see them."""
+    row = record_row(place, record)
+    texts = {name: visible(row[name]["text"]) for name in ("key", "value")}
+    return {**row, **texts, "time": time_text(record.timestamp)}

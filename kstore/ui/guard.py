@@ -3,7 +3,7 @@
 - Only GET and POST, and only under a name of this machine: a page from elsewhere whose name was rebound to 127.0.0.1
   has another ``Host``.
 - A POST must come from one of these pages, as its ``Origin`` says: other servers on this machine have another port, but
-  the browser sends our cookie for them too. Its body is never read.
+  the browser sends our cookie for them too. Its body is never read. Nor can their pages load anything from here.
 - The address that is printed has a token. Its first use sets a cookie that other sites cannot send and scripts cannot
   read, and leads to an address without the token: so it stays out of the history and of links.
 - Every answer, also a refusal, forbids scripts and styles from elsewhere or within the page, framing and caching.
@@ -61,7 +61,7 @@ class Guard:
             await answer(send, 405, "These pages answer GET, and a few of them POST.", allow=", ".join(METHODS))
         elif not _is_of_this_machine(_values(scope, b"host")):
             await answer(send, 403, f"The host's name is not one of {', '.join(HOSTS)}.")
-        elif scope["method"] == "POST" and not _is_from_here(scope):
+        elif _is_of_another_page(scope) or (scope["method"] == "POST" and not _is_from_here(scope)):
             await answer(send, 403, "Only these pages themselves may ask for this.")
         elif (
             scope["method"] == "GET"
@@ -90,6 +90,12 @@ def _values(scope: Scope, name: bytes) -> list[bytes]:
 
 def _is_of_this_machine(hosts: list[bytes]) -> bool:
     return len(hosts) == 1 and HOST.fullmatch(hosts[0].lower()) is not None
+
+
+def _is_of_another_page(scope: Scope) -> bool:
+    """Whether a page of another server loads this as a part of its own. A link may lead here from anywhere."""
+    site, mode = _values(scope, b"sec-fetch-site"), _values(scope, b"sec-fetch-mode")
+    return site not in ([], [b"same-origin"], [b"none"]) and mode != [b"navigate"]
 
 
 def _is_from_here(scope: Scope) -> bool:

@@ -26,6 +26,7 @@ from kstore.ui import groups, statements
 from kstore.ui.checking import Checks, with_findings
 from kstore.ui.payload import FORMS, preview, shown
 from kstore.ui.places import Place
+from kstore.ui.search_pages import Asked, Wanted, wanted
 from kstore.ui.segments import Entries, Segment, Window, segment_of
 from kstore.ui.statements import Known
 from kstore.ui.survey import Counted, Survey
@@ -178,6 +179,16 @@ class Pages:
             "readers_problems": [each for store in stores for each in store["readers_problems"]],
         }
 
+    def wanted(self, asked: Asked) -> tuple[Wanted, int]:
+        """What a search asks for, and how many bytes the logs have."""
+        survey = self.survey
+        survey.wait_for_places(FIRST_SECONDS)
+        found = wanted(asked, survey.places)
+        if found is None:
+            raise NotHereError("There is no such topic or log to search.")
+        sizes = survey.known()[1]
+        return found, sum(sizes.get(place, 0) for place in found.places)
+
     def group(self, number: str, key: str) -> Model:
         """A consumer group: its position in each partition."""
         survey = self.survey
@@ -214,6 +225,7 @@ class Pages:
             rows.append(row)
         return {
             "topic": members[0].topic,
+            "key": "/".join(members[0].key[:2]),
             "directory": str(members[0].root),
             "checked": statements.of_logs(list(known.values())),
             "check": self._check(
@@ -485,6 +497,7 @@ def _log(place: Place) -> Model:
         "partition": place.partition,
         "directory": str(place.path),
         "url": place.url,
+        "key": "/".join(place.key),
         "topic_url": place.topic_url,
     }
 

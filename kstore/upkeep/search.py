@@ -80,8 +80,10 @@ class Pattern:
                 # Of what a later Python may take for a set within a set.
                 warnings.simplefilter("ignore", FutureWarning)
                 return re.compile(expression, re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)).search
-        except re.error as error:
-            raise ConfigError(f"the regular expression {self.text.decode('utf-8', 'replace')!r}: {error}") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(
+                f"the regular expression {self.text.decode('utf-8', 'replace')!r:.200}: {error}"
+            ) from None
 
     def texts(self) -> Texts | None:
         """Texts of which a record that matches holds at least one, in the fields to search; None if none is known."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstore.config import CompressionType
-from kstore.errors import CorruptRecordError
+from kstore.errors import ConfigError, CorruptRecordError
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record._runs import Texts
@@ -164,6 +164,13 @@ def test_batches_of_any_kind_are_searched(tmp_path: Path, codec: CompressionType
 
 
 # --- what a regular expression requires -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [b"(", b"a{99999999999999999999}", b"(" * 900 + b")" * 900, b"[z-a]", b"(" * 9000])
+def test_what_is_no_regular_expression_is_a_config_error(text: bytes) -> None:
+    with pytest.raises(ConfigError, match="regular expression") as raised:
+        Pattern(text, is_regex=True).check()
+    assert len(str(raised.value)) < 500
 
 
 @pytest.mark.parametrize(

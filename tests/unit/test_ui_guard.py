@@ -126,6 +126,15 @@ def test_a_post_that_is_not_from_these_pages_is_refused(
         assert answer.status == 403, url
 
 
+@pytest.mark.parametrize("url", ["/", "/overview.json", "/static/ui.js", "/search/events?q=x"])
+@pytest.mark.parametrize("fetched", ["same-site", "cross-site", "x"])
+def test_another_page_loads_nothing_from_here_but_may_link_here(pages: Site, url: str, fetched: str) -> None:
+    headers = {"cookie": pages.cookie, "sec-fetch-site": fetched, "sec-fetch-mode": "no-cors"}
+    assert pages.ask(url, headers=headers).status == 403
+    if "events" not in url:
+        assert pages.ask(url, headers={**headers, "sec-fetch-mode": "navigate"}).status == 200
+
+
 def test_a_post_needs_the_cookie_and_a_host_of_this_machine(pages: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages.checks, "ask", pytest.fail)
     assert pages.post("/check", cookie="").status == 403

@@ -23,6 +23,44 @@ function addCell(row, text, left) {
   return cell;
 }
 
+function addRecord(row, record) {
+  row.className = "new";
+  const link = document.createElement("a");
+  link.href = record.url;
+  link.textContent = record.offset;
+  row.insertCell().append(link);
+  addCell(row, record.time, true);
+  addCell(row, record.key, true);
+  addCell(row, record.value, true);
+}
+
+// A search that is interrupted is not begun again by itself.
+function search(state) {
+  const table = document.getElementById("records");
+  const stop = document.getElementById("stop");
+  const source = new EventSource(state.dataset.search);
+  const end = (text) => {
+    source.close();
+    stop.hidden = true;
+    state.textContent = text;
+  };
+  const show = (event) => {
+    const found = JSON.parse(event.data);
+    for (const record of found.records) {
+      const row = table.insertRow(-1);
+      addCell(row, record.log, true);
+      addRecord(row, record);
+    }
+    state.textContent = found.text;
+    return found.text;
+  };
+  source.onopen = () => { stop.hidden = false; };
+  source.onmessage = show;
+  source.addEventListener("end", (event) => end(show(event)));
+  source.onerror = () => end("The search ended: the server does not answer.");
+  stop.onclick = () => end(`${state.textContent.replace(/ …$/, ".")} The search was stopped.`);
+}
+
 function follow(state) {
   const table = document.getElementById("records");
   const source = new EventSource(state.dataset.events);
@@ -30,14 +68,7 @@ function follow(state) {
     const found = JSON.parse(event.data);
     for (const record of found.records) {
       const row = table.insertRow(0);
-      row.className = "new";
-      const link = document.createElement("a");
-      link.href = record.url;
-      link.textContent = record.offset;
-      row.insertCell().append(link);
-      addCell(row, record.time, true);
-      addCell(row, record.key, true);
-      addCell(row, record.value, true);
+      addRecord(row, record);
       addCell(row, record.headers || "", false);
     }
     while (table.rows.length > ROWS_MAX) table.deleteRow(-1);
@@ -54,5 +85,7 @@ function follow(state) {
 
 const main = document.querySelector("main");
 if ("pending" in main.dataset) setTimeout(() => refresh(700), 500);
-const state = document.querySelector("[data-events]");
-if (state) follow(state);
+const followed = document.querySelector("[data-events]");
+if (followed) follow(followed);
+const searched = document.querySelector("[data-search]");
+if (searched) search(searched);
