@@ -152,8 +152,4 @@ def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
 def segment_count_and_size(source: LogSource) -> tuple[int, int]:
     """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
     source.refresh()
-    return looked_up(source, lambda: _count_and_size(source.segments.snapshot.segments))
-
-
-def _count_and_size(segments: Sequence[LogSegment]) -> tuple[int, int]:
-    return len(segments), sum(segment.size for segment in segments)
+    return looked_up(source, source.segments.count_and_size)

@@ -58,6 +58,19 @@ class LogSegments:
 
     def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
         self.snapshot: SegmentSnapshot = _snapshot_of(segments)
+        # The bytes of all but the last of these segments, which stay as long as the map does.
+        self._sealed: tuple[SegmentSnapshot, int] = SegmentSnapshot((), ()), 0
+
+    def count_and_size(self) -> tuple[int, int]:
+        """How many segments there are, and the bytes of their ``.log`` files. Raises: StorageError."""
+        snapshot = self.snapshot
+        if not snapshot.segments:
+            return 0, 0
+        known, size = self._sealed
+        if known is not snapshot:
+            size = sum(segment.size for segment in snapshot.segments[:-1])
+            self._sealed = snapshot, size
+        return len(snapshot.segments), size + snapshot.segments[-1].size
 
     def add(self, segment: LogSegment) -> LogSegment | None:
         """Puts ``segment`` at its base offset; returns the one that was there."""

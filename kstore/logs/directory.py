@@ -57,11 +57,7 @@ from kstore.files.paths import (
 from kstore.logs.checkpoints import Checkpoints
 from kstore.logs.root import RootContents, ensure_root, ensure_unused, segment_ages, was_closed_cleanly
 from kstore.rules.retain import SegmentAge
-from kstore.rules.topics import (
-    KSTORE_TOPICS,
-    TopicEntry,
-    encode_topics,
-)
+from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, TopicRows
 from kstore.state.kafka_marks import KafkaMarks
 
 __all__ = ["LogDirectory"]
@@ -102,6 +98,7 @@ class LogDirectory:
         # As last read, or changed. Replaced as a whole, so that they may be read without a lock.
         self.topics: Mapping[str, TopicEntry] = {}
         self.partitions: Mapping[str, tuple[int, ...]] = {}
+        self._rows = TopicRows()
         self.ignored: list[str] = []
         self.notes: list[str] = []
         self.was_clean: bool = False
@@ -326,7 +323,7 @@ class LogDirectory:
 
     def _store_topics(self, topics: Mapping[str, TopicEntry]) -> None:
         try:
-            replace_file(self.fs, self.path / KSTORE_TOPICS, encode_topics(topics), mode=self._mode)
+            replace_file(self.fs, self.path / KSTORE_TOPICS, self._rows.encoded(topics), mode=self._mode)
             self.topics = topics
         except (KeyboardInterrupt, MemoryError):
             # The file decides: a topic that it says is deleted must not take records.

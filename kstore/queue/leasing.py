@@ -143,11 +143,11 @@ class LocalLeasing:
             ledger.end_write(token, end)
 
     def held_count(self, now: float) -> int:
-        state = self._ledger.state
-        return state.leased_count - state.leases.over_count(now) + len(state.busy)
+        return self.leased_count(now) + len(self._ledger.state.busy)
 
     def leased_count(self, now: float) -> int:
-        return sum(lease.deadline > now for lease in self._ledger.state.leases.held())
+        state = self._ledger.state
+        return state.leased_count - state.leases.over_count(now)
 
     def give_up(self) -> None:
         state = self._ledger.state

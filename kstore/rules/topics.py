@@ -36,6 +36,7 @@ __all__ = [
     "PARTITIONS_MAX",
     "TOPICS_SIZE_MAX",
     "TopicEntry",
+    "TopicRows",
     "check_partition_count",
     "collision",
     "decode_topics",
@@ -82,6 +83,8 @@ def collision(name: str, others: Iterable[str]) -> str | None:
     """The topic among ``others`` that Kafka does not allow beside ``name``: metric names do not distinguish "." and
     "_"."""
     folded = name.replace(".", "_")
+    if "_" not in folded:
+        return None  # only names without either are equal to it, and so the same
     return next((other for other in others if other != name and other.replace(".", "_") == folded), None)
 
 
@@ -130,19 +133,42 @@ def format_topic_id(topic_id: UUID) -> str:
 
 def encode_topics(topics: Mapping[str, TopicEntry]) -> bytes:
     """The content of ``kstore.topics``."""
-    rows: dict[str, dict[str, object]] = {}
-    for name, entry in sorted(topics.items()):
-        row = rows[name] = {"partitions": entry.partitions, "made": entry.made}
-        if entry.topic_id is not None:
-            row["topic_id"] = format_topic_id(entry.topic_id)
-        if entry.settings:
-            row["settings"] = dict(entry.settings)
-        if entry.deleting:
-            row["deleting"] = True
-        if entry.settings_lost:
-            row["settings_lost"] = True
-    body = json.dumps(rows, indent=1, sort_keys=True).encode("ascii") + b"\n"
-    return FORM.encode(body)
+    return TopicRows().encoded(topics)
+
+
+class TopicRows:
+    """The rows of the file that was last encoded: the next one has only those of changed entries encoded again.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._rows: Mapping[str, tuple[TopicEntry, str]] = {}
+
+    def encoded(self, topics: Mapping[str, TopicEntry]) -> bytes:
+        """As ``encode_topics``. An entry never changes: another one takes its place."""
+        known = self._rows
+        # No call for an unchanged entry: a store may have tens of thousands of topics.
+        rows = {
+            name: known[name] if name in known and known[name][0] is entry else (entry, _row(name, entry))
+            for name, entry in topics.items()
+        }
+        self._rows = rows
+        body = "{\n" + ",\n".join([rows[name][1] for name in sorted(rows)]) + "\n}\n" if rows else "{}\n"
+        return FORM.encode(body.encode("ascii"))
+
+
+def _row(name: str, entry: TopicEntry) -> str:
+    row: dict[str, object] = {"partitions": entry.partitions, "made": entry.made}
+    if entry.topic_id is not None:
+        row["topic_id"] = format_topic_id(entry.topic_id)
+    if entry.settings:
+        row["settings"] = dict(entry.settings)
+    if entry.deleting:
+        row["deleting"] = True
+    if entry.settings_lost:
+        row["settings_lost"] = True
+    return json.dumps({name: row}, indent=1, sort_keys=True).removeprefix("{\n").removesuffix("\n}")
 
 
 def decode_topics(data: bytes, path: PathLike) -> dict[str, TopicEntry]:

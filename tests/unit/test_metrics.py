@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,46 @@ def test_rolls_deletions_and_truncations_are_counted(log: kstore.Log) -> None:
     writer_of(log).truncate_fully_and_start_at(50)
     metrics = log.metrics()
     assert (metrics["segments"], metrics["truncations"], metrics["segments_deleted"]) == (1, 2, 4)
+
+
+def test_the_size_is_that_of_the_files_after_every_change_for_a_reader_too(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    settings: dict[str, Any] = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0}
+    with kstore.Log(directory, durability="os", **settings) as log, kstore.Log(directory, read_only=True) as reader:
+
+        def rolled_twice(size: int = 100) -> None:
+            for key in (b"a", b"b"):
+                log.append(b"x" * size, key=key)
+                log.roll()
+
+        def cut_and_rolled_twice() -> None:
+            """As many segments as before."""
+            log.truncate_to(log.end_offset - 2)
+            rolled_twice(size=10)
+
+        changes: list[Callable[[], object]] = [
+            lambda: log.append(b"first", key=b"a"),
+            log.roll,
+            lambda: log.append(b"x" * 500, key=b"b"),
+            rolled_twice,
+            cut_and_rolled_twice,
+            lambda: log.append_many([b"1", b"2"], keys=[b"c", b"d"]),
+            lambda: log.truncate_to(log.end_offset - 1),
+            rolled_twice,
+            log.compact,
+            lambda: log.truncate_to(2),
+            rolled_twice,
+            lambda: log.delete_records(2),
+            lambda: writer_of(log).truncate_fully_and_start_at(50),
+            rolled_twice,
+        ]
+        for number, change in enumerate(changes):
+            change()
+            files = list(directory.glob("*.log"))
+            expected = len(files), sum(file.stat().st_size for file in files)
+            for each in (log, reader, log):
+                metrics = each.metrics()
+                assert (metrics["segments"], metrics["size_bytes"]) == expected, f"after change {number}"
 
 
 def test_compacted_segments_are_counted(log: kstore.Log) -> None:

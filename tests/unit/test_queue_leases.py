@@ -286,6 +286,20 @@ def test_a_lease_ends_in_time_though_its_ack_failed(tmp_path: Path, clock: Manua
         later.ack()
 
 
+def test_leases_count_until_their_deadlines_whatever_their_lengths(tmp_path: Path, clock: ManualClock) -> None:
+    with Store(tmp_path / "store", clock=clock, background=False, durability="os") as store:
+        queue = store.queue("jobs", lease_seconds=10)
+        queue.put_many([b"x"] * 9)
+        later = [queue.get_many(2, lease_seconds=20), queue.get_many(3), queue.get_many(3, lease_seconds=5)]
+        later[1][0].extend(30)
+        later[0][1].ack()
+        found = []
+        for seconds in (0, 5, 4, 1, 9, 1, 9, 1):  # at 0, 5, 9, 10, 19, 20, 29 and 30
+            clock.advance(seconds * 1000)
+            found.append(queue.stats().leased)
+        assert found == [7, 4, 4, 2, 2, 1, 1, 0]
+
+
 def test_dead_letters_are_put_again_as_far_as_there_is_room(tmp_path: Path, clock: ManualClock) -> None:
     with Store(tmp_path / "store", clock=clock, background=False, durability="os") as store:
         queue = store.queue("jobs", max_deliveries=1, maxsize=2)

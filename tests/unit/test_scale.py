@@ -29,7 +29,7 @@ COUNTS = {
 # By the things there are of: what must look at each of them, or does so at a cost that docs/scale.md gives.
 GROWS = {
     "records": {"Log.verify"},
-    "segments": {"Log.verify", "Log.metrics", "Log, read-only, open and close"},
+    "segments": {"Log.verify", "Log, read-only, open and close"},
     "other files in a log's directory": {"Log.verify", "Log, read-only, open and close"},
     "partitions": {
         "Store.metrics",
@@ -38,10 +38,10 @@ GROWS = {
         "Consumer.commit, one partition",
         "Consumer.lag",
     },
-    "topics": {"Store.topics", "Store.create_topic", "Store.metrics", "Store.apply_retention"},
+    "topics": {"Store.topics", "Store.metrics", "Store.apply_retention"},
     "groups": {"Store.metrics"},
     "open transactions": {"Store.create_topic"},
-    "leases": {"Queue.stats", "Queue.leased"},
+    "leases": {"Queue.leased"},
     "damaged places": {"Log.verify"},
 }
 # A lookup searches, and a checkpoint may be due.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,7 +16,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition
 from kstore.log import writer_of
 from kstore.logs.scheduler import Scheduler
-from kstore.rules.topics import TopicEntry, decode_topics, encode_topics
+from kstore.rules.topics import TopicEntry, TopicRows, decode_topics, encode_topics
 from kstore.store import Store
 from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, Fault
@@ -190,6 +192,33 @@ def test_any_damage_to_the_settings_is_damage_and_costs_no_record(tmp_path: Path
             assert store.apply_retention().segment_count == 0
             assert len(list(store.log("orders").read())) == 30
             assert store.notes
+
+
+def test_rows_that_are_kept_make_the_same_file_as_those_that_are_new() -> None:
+    rows = TopicRows()
+    topics: dict[str, TopicEntry] = {}
+    changes: list[tuple[str, TopicEntry | None]] = [
+        ("b", TopicEntry(4, 0)),
+        ("b", TopicEntry(4, 4, UUID(int=7))),
+        ("a.b-c", TopicEntry(1, 1, settings={"retention_ms": 5, "cleanup_policy": "compact"})),
+        ("a.b-c", TopicEntry(1, 1, settings={"retention_ms": 6}, settings_lost=True)),
+        ("B", TopicEntry(1, 1, deleting=True)),
+        ("b", None),
+        ("b", TopicEntry(2, 2)),
+        ("B", None),
+        ("a.b-c", None),
+        ("b", None),
+    ]
+    for name, entry in changes:
+        topics.pop(name, None)
+        if entry is not None:
+            topics[name] = entry
+        data = rows.encoded(dict(topics))
+        assert data == encode_topics(topics)
+        assert decode_topics(data, "x") == topics
+        # The form that every release has written.
+        body = data.partition(b"\n")[2]
+        assert body == json.dumps(json.loads(body), indent=1, sort_keys=True).encode() + b"\n"
 
 
 def test_a_topic_in_creation_that_has_no_id_gets_one(tmp_path: Path) -> None:
