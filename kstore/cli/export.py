@@ -12,28 +12,29 @@ import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
+from kstore.cli.export_run import OWNER_COLUMNS, Export, TableOptions
 from kstore.cli.extent import Extent, extent_options
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
+from kstore.cli.places import LogPlace, log_places
 from kstore.cli.progress import progress
-from kstore.cli.record_json import line_start, record_line
+from kstore.cli.selection import Selection, selection_options
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table_form import FORMS, form_of
 from kstore.cli.terminal import shown_output
 from kstore.files.output import output_file
-from kstore.log import Log
 from kstore.record.columns import COLUMNS
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
-from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm, write_table
+from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm
 
 __all__ = ["command"]
 
 STDOUT = "-"
-LINES_AT_ONCE = 1000
 
 EXAMPLES = """
 \b
 Examples:
   kstore export data/orders-0 orders.parquet
+  kstore export --topic orders data/ orders.parquet      every partition, in one file
   kstore export --columns offset,timestamp,value data/orders-0 orders.csv
   kstore export --start 1000 --stop 2000 --format jsonl data/orders-0 - | jq .
   kstore export --isolation-level read_committed --on-corrupt skip data/orders-0 orders.parquet
@@ -47,13 +48,16 @@ Exit status:
 
 
 @click.command("export", cls=KstoreCommand, epilog=EXAMPLES, short_help="Write a log's records as Parquet, CSV, JSON.")
-@click.argument("directory", type=click.Path())
+@click.argument("path", type=click.Path())
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--format", "form", type=click.Choice(FORMS), help="Default: by the name of FILE.")
-@click.option("--columns", metavar="NAME,...", help=f"For a table, of {', '.join(COLUMNS)}. Default: all.")
+@click.option(
+    "--columns", metavar="NAME,...", help=f"For a table, of {', '.join((*COLUMNS, *OWNER_COLUMNS))}. Default: all."
+)
 @extent_options(
     "Start at the first record at or after this time.", "End before the first record at or after this time."
 )
+@selection_options
 @ISOLATION_LEVEL
 @ON_CORRUPT
 @click.option(
@@ -73,11 +77,12 @@ Exit status:
 @RAW
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def command(
-    directory: str,
+    path: str,
     file: str,
     form: str | None,
     columns: str | None,
     extent: Extent,
+    selection: Selection,
     isolation_level: IsolationLevel,
     on_corrupt: OnCorrupt,
     compression: Compression,
@@ -85,9 +90,11 @@ def command(
     safe_formulas: bool,
     force: bool,
 ) -> int:
-    """Write the records of the log in DIRECTORY to FILE ("-": standard output), which appears when it is complete.
+    """Write the records of the log in PATH to FILE ("-": standard output), which appears when it is complete.
 
-    A table has the columns of Spark's Kafka source. CSV has no headers. JSON lines are those of `kstore read`.
+    PATH may also hold logs, which are written one after the other, each record with its topic and partition; or be a
+    single .log file, or a place of backups or of logs in an object store. A table has the columns of Spark's Kafka
+    source. CSV has no headers. JSON lines are those of `kstore read`.
     """
     kind = form or form_of(file)
     if kind is None:
@@ -96,59 +103,38 @@ def command(
         raise click.UsageError("Parquet needs a file: standard output cannot seek")
     if columns is not None and kind == "jsonl":
         raise click.UsageError("--columns is for tables: a JSON line has all fields")
-    wanted = tuple(columns.split(",")) if columns is not None else CSV_COLUMNS if kind == "csv" else COLUMNS
+    has_owners, places = _places(path, selection)
+    default = (*(OWNER_COLUMNS if has_owners else ()), *(CSV_COLUMNS if kind == "csv" else COLUMNS))
+    wanted = default if columns is None else tuple(columns.split(","))
     if kind == "csv" and "headers" in wanted:
         raise click.UsageError("CSV has no headers: leave them out, or write Parquet or JSON lines")
     if safe_formulas and kind != "csv":
         raise click.UsageError("--safe-formulas is for CSV")
     if file != STDOUT and not force and Path(file).exists():
         raise click.UsageError(f"{file} exists already: --force replaces it")
-    with Log(directory, read_only=True) as log:
-        first, end = extent.of(log, log.high_watermark)
-        start, stop = first if extent.has_start else None, end if extent.has_end else None
-        output = _standard_output() if file == STDOUT else output_file(file)
-        with output as out, _progress(file, end - first) as advance:
-            if kind == "jsonl":
-                reader = log.read(start, stop, isolation_level=isolation_level, on_corrupt=on_corrupt)
-                corrupt, count = reader.corrupt, _write_lines(reader, out, advance)
-            else:
-                batches = log.to_arrow_batches(
-                    start, stop, columns=wanted, isolation_level=isolation_level, on_corrupt=on_corrupt
-                )
-                table: TableForm = "parquet" if kind == "parquet" else "csv"
-                count = write_table(
-                    batches,
-                    batches.schema,
-                    out,
-                    table,
-                    base64=base64,
-                    safe_formulas=safe_formulas,
-                    compression=compression,
-                    advance=advance,
-                )
-                corrupt = batches.corrupt
-    _report(corrupt)
+    export = Export(places, extent, with_owners=has_owners, isolation_level=isolation_level, on_corrupt=on_corrupt)
+    output = _standard_output() if file == STDOUT else output_file(file)
+    with output as out, _progress(file, export.record_count) as advance:
+        if kind == "jsonl":
+            count = export.write_lines(out, advance)
+        else:
+            form_of_table: TableForm = "parquet" if kind == "parquet" else "csv"
+            options = TableOptions(form_of_table, wanted, base64, safe_formulas, compression)
+            count = export.write_table(out, options, advance)
+    _report(export.corrupt)
     if file != STDOUT:
         print(f"exported {counted(count, 'record')} to {file}")
-    return DAMAGED if corrupt else OK
+    return DAMAGED if export.corrupt else OK
 
 
-def _write_lines(records: Iterator[object], out: BinaryIO, advance: Callable[[int], None]) -> int:
-    lines: list[bytes] = []
-    count, start = 0, line_start({})
-    for record in records:
-        lines.append(record_line(record, {}, start))  # type: ignore[arg-type]  # nothing else without "yield"
-        if len(lines) == LINES_AT_ONCE:
-            count += _drain(lines, out, advance)
-    return count + _drain(lines, out, advance)
-
-
-def _drain(lines: list[bytes], out: BinaryIO, advance: Callable[[int], None]) -> int:
-    count = len(lines)
-    out.write(b"".join(lines))
-    advance(count)
-    lines.clear()
-    return count
+def _places(path: str, selection: Selection) -> tuple[bool, list[LogPlace]]:
+    """Whether ``path`` holds logs, and is not one, and the chosen ones."""
+    found = log_places(path)
+    is_log = len(found) == 1 and (found[0].text == path.rstrip("/") or found[0].path == Path(path))
+    chosen = [log for log in found if selection.takes(log, path)]
+    if not chosen:
+        raise click.UsageError(f"{path} has none of the wanted topics and partitions")
+    return not is_log, chosen
 
 
 @contextmanager

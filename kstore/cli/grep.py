@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import click
 
@@ -18,12 +17,11 @@ from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, lost_l
 from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.processes import BYTES_MIN
 from kstore.cli.progress import progress
+from kstore.cli.selection import Selection, selection_options
 from kstore.cli.status import NOT_ALL_READ, NOTHING_FOUND, OK
 from kstore.cli.terminal import shown_bytes
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text
-from kstore.files.paths import topic_partition
-from kstore.rules.internal_topics import is_internal
 from kstore.types import IsolationLevel
 from kstore.upkeep.search import FIELDS, Pattern
 
@@ -76,17 +74,7 @@ Exit status:
     metavar="N",
     help="Print the records at the N offsets before and after each match too.",
 )
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Search only this topic. Repeatable.")
-@click.option(
-    "--partition",
-    "-p",
-    "partitions",
-    type=click.IntRange(0),
-    multiple=True,
-    metavar="N",
-    help="Only this partition. Repeatable.",
-)
-@click.option("--internal", is_flag=True, help="Search topics that Kafka and kstore use internally too.")
+@selection_options
 @click.option("--logs-with-matches", "-l", "names_only", is_flag=True, help="Print only the logs that hold a match.")
 @click.option("--count", "-c", is_flag=True, help="Print only the number of matching records of each log.")
 @click.option("--max-count", "-m", type=click.IntRange(1), metavar="N", help="Stop after N matching records in all.")
@@ -106,9 +94,7 @@ def command(
     values: bool,
     headers: bool,
     extent: Extent,
-    topics: tuple[str, ...],
-    partitions: tuple[int, ...],
-    internal: bool,
+    selection: Selection,
     names_only: bool,
     context: int,
     count: bool,
@@ -142,7 +128,7 @@ def command(
         looked_for.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    logs, is_whole = _places(paths, _Selection(topics, partitions, internal))
+    logs, is_whole = _places(paths, selection)
     want = Want(looked_for, extent, isolation_level, form == "json", shown_bytes() is not None)
     with_lines = not (count or names_only)
     job = Job(logs, want, with_lines=with_lines, context=context, max_count=max_count, jobs=jobs)
@@ -160,26 +146,7 @@ def command(
     return OK if outcome.count else NOTHING_FOUND
 
 
-class _Selection(NamedTuple):
-    """Which logs are searched: those of ``topics`` and ``partitions``, all if there are none."""
-
-    topics: tuple[str, ...]
-    partitions: tuple[int, ...]
-    internal: bool
-
-    def takes(self, log: LogPlace, path: str) -> bool:
-        """Whether it takes ``log``, found at ``path``, which names it if nothing else is there."""
-        owner = topic_partition(log.path.name)
-        if owner is None:
-            return not (self.topics or self.partitions)
-        if self.partitions and owner.partition not in self.partitions:
-            return False
-        if self.topics:
-            return owner.topic in self.topics
-        return self.internal or not is_internal(owner.topic) or log.text.rstrip("/") == path.rstrip("/")
-
-
-def _places(paths: Sequence[str], selection: _Selection) -> tuple[list[LogPlace], bool]:
+def _places(paths: Sequence[str], selection: Selection) -> tuple[list[LogPlace], bool]:
     """The logs to search, each once, and whether all ``paths`` could be looked at."""
     logs: dict[str, LogPlace] = {}
     is_whole = True

@@ -32,8 +32,12 @@ __all__ = [
 BASE64 = "_base64"
 TYPE_BYTES = {each: each.encode() for each in TIMESTAMP_TYPES}
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}
-# Fields that a dump or a read prints, and that an append assigns.
+# Fields that a dump, a read, a search or an export prints, and that an append assigns.
 IGNORED_FIELDS = {
+    "log",
+    "topic",
+    "partition",
+    "matched",
     "offset",
     "timestamp_type",
     "leader_epoch",

@@ -39,7 +39,7 @@ OWN = {
     "compact": "--delete-retention --drop-keyless --map-size --roll --whole",
     "dump-log": "--kafka-status --past-damage",
     "export": "--base64 --columns --compression --safe-formulas",
-    "grep": "--headers --hex --internal --json-field --keys --values",
+    "grep": "--headers --hex --json-field --keys --values",
     "handover": "--from-broker --mode --to-broker --topic-id",
     "mirror": "--delete",
     "perf consumer": "--as",

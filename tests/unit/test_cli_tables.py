@@ -99,6 +99,76 @@ def test_a_part_may_end_at_the_end_or_at_a_time(orders: Path, capfd: pytest.Capt
         assert [(line["offset"], line["timestamp"]) for line in lines] == expected
 
 
+@pytest.fixture
+def store(orders: Path) -> Path:
+    """A directory of logs: orders-0, two more partitions, one of which begins later, and an internal topic."""
+    for name, values in (("orders-1", [b"a", b"b", b"c"]), ("other-0", [b"d"]), ("__consumer_offsets-0", [b"e"])):
+        with Log(orders.parent / name, durability="os") as log:
+            log.append_many(values, timestamps=[TIME + number for number in range(len(values))])
+    return orders.parent
+
+
+def test_a_directory_is_one_table_with_topics_and_partitions(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "all.parquet"
+    assert main(["export", str(store), str(file)]) == 0
+    table = pa.parquet.read_table(file)
+    assert table.schema.names == [
+        "topic",
+        "partition",
+        "key",
+        "value",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
+    owners = list(zip(table.column("topic").to_pylist(), table.column("partition").to_pylist(), strict=True))
+    assert owners == [("orders", 0)] * COUNT + [("orders", 1)] * 3 + [("other", 0)]
+    assert table.column("value").to_pylist()[COUNT:] == [b"a", b"b", b"c", b"d"]
+    assert main(["export", "--internal", "--topic", "__consumer_offsets", "--force", str(store), str(file)]) == 0
+    assert pa.parquet.read_table(file).column("topic").to_pylist() == ["__consumer_offsets"]
+
+
+def test_a_directory_s_part_is_that_of_each_log(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--format", "csv", "--columns", "partition,topic,offset", "--topic", "orders"]
+    for extent, expected in (
+        (["--start", "-1"], [(0, COUNT - 1), (1, 2)]),
+        (["--start", str(COUNT - 1)], [(0, COUNT - 1)]),
+        (["--start", "1", "--stop", "2"], [(0, 1), (1, 1)]),
+        (["-p", "1"], [(1, 0), (1, 1), (1, 2)]),
+    ):
+        assert main(["export", *options, *extent, str(store), "-"]) == 0
+        rows = list(csv.reader(capfd.readouterr().out.splitlines()))
+        assert rows[0] == ["partition", "topic", "offset"]
+        assert [(int(row[0]), int(row[2])) for row in rows[1:]] == expected
+
+
+def test_json_lines_of_a_directory_are_appended_again(
+    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.jsonl"
+    assert main(["export", "-p", "1", str(store), str(file)]) == 0
+    first = json.loads(file.read_text().splitlines()[0])
+    assert (first["topic"], first["partition"], first["value"]) == ("orders", 1, "a")
+    assert main(["append", "--json", str(tmp_path / "again-0"), str(file)]) == 0
+    assert records(tmp_path / "again-0") == records(store / "orders-1")
+
+
+def test_a_log_s_topic_and_partition_are_columns_if_named(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["export", "--format", "csv", "--stop", "1", "--columns"]
+    assert main([*options, "topic,partition", str(orders), "-"]) == 0
+    assert list(csv.reader(capfd.readouterr().out.splitlines())) == [["topic", "partition"], ["orders", "0"]]
+    assert main([*options, "topic,topic", str(orders), "-"]) == 1
+    assert "expected each once" in capfd.readouterr().err
+
+
+def test_what_no_log_has_is_no_export(store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for options in (["--topic", "ordrs"], ["-p", "7"]):
+        assert main(["export", *options, str(store), str(tmp_path / "none.csv")]) == 2
+        assert "none of the wanted topics and partitions" in capfd.readouterr().err
+        assert not (tmp_path / "none.csv").exists()
+
+
 def test_json_lines_are_those_of_read(orders: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--format", "jsonl", str(orders), "-"]) == 0
     exported = capfd.readouterr().out
