@@ -78,6 +78,8 @@ if TYPE_CHECKING:
         _counters: LogCounters | None
         _config: LogConfig | None
         _checked: CheckedMemory | None
+        # Of a read-only log: an end that it had, which is as far as it will be read.
+        _known_end: int | None
 
 
 class Log:
@@ -117,6 +119,7 @@ class Log:
             settings.pop("_config", None),
         )
         memory = settings.pop("_checked", None) or CheckedMemory(CHECKED_BYTES_MAX)
+        known_end = settings.pop("_known_end", None)
         fs, clock = settings.pop("fs", SYSTEM_FS), settings.pop("clock", SYSTEM_CLOCK)
         self._closed, self._is_of_store = True, config is not None  # closed until it is open
         self._guard = ForkGuard()
@@ -132,7 +135,7 @@ class Log:
         checked = CheckedBatches(memory)
         context = SegmentContext(fs, self.path.absolute(), config, clock, handles, counters, repairs, checked)
         if read_only:
-            self._source: LogSource = LogView(context)
+            self._source: LogSource = LogView(context, known_end=known_end)
         elif shared:
             from kstore.shared.opening import open_shared_writer
 

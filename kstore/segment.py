@@ -336,7 +336,10 @@ class LogSegment:
 
         ``repair``: a missing or wrong index is rebuilt, once, unless the caller holds the log's lock.
         """
-        if use_index and stop > UNINDEXED_BYTES:
+        if target <= self.base_offset and stop > UNINDEXED_BYTES:
+            repair = False  # the index has nothing to say, and reading it may be a request
+            entry = OffsetPosition(self.base_offset, 0)
+        elif use_index and stop > UNINDEXED_BYTES:
             found = self._entry_for(target)
             repair = repair and not self.is_examined and self.tail is None
             if found is None and repair and target > self.base_offset and self._repair():

@@ -18,6 +18,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.lookup import batch_of
 from kstore.engine.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
+from kstore.files.remote import RemoteFiles
 from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS
 from kstore.record._codec import Record
 from kstore.record._runs import Run, batch_run
@@ -171,6 +172,7 @@ class _ReadPlan(Generic[Item]):
         "_decode_run",
         "_follow",
         "_is_current",
+        "_is_remote",
         "_limit",
         "_log",
         "_offset",
@@ -208,10 +210,12 @@ class _ReadPlan(Generic[Item]):
         self._follow = follow
         self._timeout = timeout
         self._is_current = is_current
+        self._is_remote = isinstance(context.fs, RemoteFiles)
         self._truncation_count = 0
 
     def runs(self) -> Iterator[Iterable[Item]]:
-        if not self._committed:
+        # Not where each look at an index is a request, and where reads are of many records.
+        if not (self._committed or self._is_remote):
             first = self._first_run()
             if first is not None:
                 yield first

@@ -102,8 +102,11 @@ class _ChangedError(Exception):
 class LogView:
     """The readable part of a log at one moment. Thread-safe: ``refresh`` is guarded, and publishes by one store."""
 
-    def __init__(self, context: SegmentContext) -> None:
+    def __init__(self, context: SegmentContext, *, known_end: int | None = None) -> None:
+        """``known_end``: an end that the log had. A reader of what comes before it need not search the last segment for
+        the end that it has now, unless it reads that segment, or suspects something."""
         self.context = context
+        self._known_end = known_end
         self.report: RecoveryReport = RecoveryReport()
         self._lock = OwnedLock()
         self._mark: TailMark | None = None
@@ -116,8 +119,9 @@ class LogView:
         self._swapping: list[int] = []
         self._names = KnownNames(context)
         self._quiet: _Quiet | None = None
-        # Whether the last look came to its end.
+        # Whether the last look came to its end, and the listing it used, if a file system keeps listings for a moment.
         self._is_whole = False
+        self._listing: object = None
         self._closed = False
         self._watch = DirectoryWatch(context.directory)
         self.segments: LogSegments = LogSegments()
@@ -137,14 +141,32 @@ class LogView:
         """``is_suspicious``: compares every segment with its file, even if the directory seems unchanged."""
         with self._lock:
             if is_suspicious:
-                self._names.forget()
+                self._ask_again()
+            elif self._is_whole and self._listing is not None and self._listing is self._listed():
+                return  # it was looked at in this moment
             for _ in range(LISTINGS_MAX):
                 try:
                     self._look()
-                    return
+                    break
                 except (FileNotFoundError, _ChangedError):
-                    continue  # retention, a roll or a truncation changed the files between the listing and the look
-            self._look(is_last=True)
+                    # Retention, a roll or a truncation changed the files between the listing and the look.
+                    self._ask_again()
+            else:
+                self._look(is_last=True)
+            self._listing = self._listed()
+
+    def _listed(self) -> object:
+        """What a remote file system still knows from its last listing; None if it lists again."""
+        fs = self.context.fs
+        return fs.listed(self.context.directory) if isinstance(fs, RemoteFiles) else None
+
+    def _ask_again(self) -> None:
+        """The next look lists the directory, and takes no name for unchanged."""
+        fs = self.context.fs
+        if isinstance(fs, RemoteFiles):
+            fs.ask_again(self.context.directory)
+        self._names.forget()
+        self._known_end = None
 
     def repairs_index_of(self, segment: LogSegment) -> bool:
         """Not in the last segment, which a writer may be using, unless the log was closed cleanly or the segment has
@@ -321,6 +343,11 @@ class LogView:
         state = shown.state if shown is not None else None
         start = max(start_offset or 0, bases[0])
         last = self.segments.last
+        if self._known_end is not None and self._known_end <= bases[-1]:
+            # A segment that follows proves what comes before it: the log was not cut since.
+            self._missing, self._mark, end = missing, None, max(start, bases[-1])
+            self.ends = Ends(start, start, end, end, end, bases[-1], 0)
+            return
         is_clean = state is not None and state.fits(bases[-1], stat)
         if is_clean:
             assert state is not None
@@ -331,7 +358,7 @@ class LogView:
             if state is not None:
                 end_offset = losses_of(state).end_after(end_offset, state.durable_end)
                 if max(end_offset, start) < state.durable_end:
-                    if self._is_unchanged(state, bases[-1]):
+                    if self._is_unchanged(state, bases[-1], stat):
                         missing = joined(missing, [(max(end_offset, start), state.durable_end - 1)])
                         self.losses = losses_of(state).with_lost(missing, LOST_MAX)
                         end_offset = state.durable_end
@@ -351,8 +378,16 @@ class LogView:
             if is_clean or pieces:
                 self._quiet = _Quiet(shown.data, stat if is_clean else None, pieces)
 
-    def _is_unchanged(self, state: LogState, last_base: int) -> bool:
-        """Whether ``state`` and the listing show the same moment: no roll and no truncation came between them."""
+    def _is_unchanged(self, state: LogState, last_base: int, stat: FileStat) -> bool:
+        """Whether ``state`` and the listing show the same moment: no roll and no truncation came between them.
+
+        Nor an append, if ``stat`` of the last ``.log`` may come from a listing that was made before.
+        """
+        fs = self.context.fs
+        if self._listed() is not None:
+            self._ask_again()
+            if fs.stat(self.context.directory / segment_name(last_base, LOG_SUFFIX)) != stat:
+                return False
         names = classify(self._names.list())
         now = read_state(self.context.fs, self.context.directory / KSTORE_STATE)
         bases = names.bases[LOG_SUFFIX]
@@ -465,12 +500,20 @@ class LogView:
             return self._generation == generation_before and (
                 self.ends.position == 0 or (self.report.clean and is_clean)
             )
-        path = self.context.directory / segment_name(mark.base_offset, LOG_SUFFIX)
         try:
             head = mark.end.batch_head
-            return self.context.fs.open(path).pread(len(head), mark.end.batch_position) == head
+            return self._file_now(mark.base_offset).pread(len(head), mark.end.batch_position) == head
         except FileNotFoundError:
             return False
+
+    def _file_now(self, base_offset: int) -> File:
+        """A segment's ``.log`` as its name leads there now."""
+        context, last = self.context, self.segments.last
+        if isinstance(context.fs, RemoteFiles) and base_offset == last.base_offset:
+            # The walk that follows uses what this reads ahead, and nothing that was read before.
+            context.handles.drop((last.contents, LOG_SUFFIX))
+            return last.named_log_file()
+        return context.fs.open(context.directory / segment_name(base_offset, LOG_SUFFIX))
 
     @property
     def closed(self) -> bool:

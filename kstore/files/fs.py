@@ -56,7 +56,8 @@ REFUSED_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 class FileStat(NamedTuple):
     """What the file system reports for a name: ``size`` in bytes; ``mtime_ns`` and ``ctime_ns`` since the epoch.
 
-    ``ctime_ns`` is 0 if the file system does not keep it.
+    ``ctime_ns`` is 0 if the file system does not keep it. ``tag`` is an object store's own mark of the content, which
+    every new content changes (an ETag); empty if there is none.
     """
 
     size: int
@@ -66,6 +67,7 @@ class FileStat(NamedTuple):
     is_file: bool
     is_dir: bool
     ctime_ns: int = 0
+    tag: str = ""
 
 
 class Mapping(Protocol):

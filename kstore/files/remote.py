@@ -26,6 +26,7 @@ from kstore.errors import ConfigError, KstoreError, PathLike, ReadOnlyError, Sto
 from kstore.files.fs import Advice, File, FileStat, FileSystem
 from kstore.files.fs import Mapping as FileMapping
 from kstore.files.local import SYSTEM_FS
+from kstore.files.moment import SMALL_BYTES_MAX, Moment, parent
 from kstore.files.remote_stores import DEFAULT_OPTIONS, FsspecStore, HdfsStore, Store, limited, without_password
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ __all__ = [
     "local_path",
     "new_file",
     "open_remote",
+    "path_in_store",
     "put_file",
+    "store_of",
 ]
 
 Result = TypeVar("Result")
@@ -120,6 +123,18 @@ def is_remote(url: str) -> bool:
     return match is not None and match[1] != "file"
 
 
+def store_of(url: str) -> str | None:
+    """The part of a URL that names the store, without the path; None for a local path."""
+    match = SCHEME.fullmatch(url)
+    return f"{match[1]}://{match[2]}" if match is not None and match[1] != "file" else None
+
+
+def path_in_store(url: str) -> Path:
+    """The path of a URL, as ``Location`` has it."""
+    match = SCHEME.fullmatch(url)
+    return Path((match[3] if match is not None else None) or "/")
+
+
 def local_path(path: PathLike, what: str) -> Path:
     """``path`` with ``~`` expanded; ``what`` is to be there.
 
@@ -148,9 +163,15 @@ def local_path(path: PathLike, what: str) -> Path:
 
 
 def open_remote(
-    url: PathLike, *, storage_options: Mapping[str, Any] | None = None, local: FileSystem = SYSTEM_FS
+    url: PathLike,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    local: FileSystem = SYSTEM_FS,
+    moment: Moment | None = None,
 ) -> Location:
     """The place of ``url``, or of a local path; nothing need exist there. ``storage_options`` are the library's.
+
+    With a ``moment``, which belongs to one store, a place that is not local answers from what was listed in it.
 
     Raises: ConfigError for a missing library, or options that it does not accept; StorageError.
     """
@@ -164,10 +185,10 @@ def open_remote(
     store: Store
     if scheme == "hdfs":
         store = HdfsStore(prefix, options)
-        files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False)
+        files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False, moment=moment)
     else:
         store = FsspecStore(prefix, options)
-        files = RemoteFiles(store, prefix, native=store.native, atomic=scheme in OBJECT_STORES)
+        files = RemoteFiles(store, prefix, native=store.native, atomic=scheme in OBJECT_STORES, moment=moment)
     return Location(files, Path(match[3] or "/"), None)
 
 
@@ -250,8 +271,17 @@ class _LocalFiles:
 class RemoteFiles:
     """A ``Store`` as a ``FileSystem``: paths are those after the URL's authority, and start with a slash."""
 
-    def __init__(self, store: Store, prefix: str, *, native: Callable[[str], str], atomic: bool) -> None:
-        """``atomic``: the store shows a file only when its upload is complete."""
+    def __init__(
+        self,
+        store: Store,
+        prefix: str,
+        *,
+        native: Callable[[str], str],
+        atomic: bool,
+        moment: Moment | None = None,
+    ) -> None:
+        """``atomic``: the store shows a file only when its upload is complete. ``moment``: see ``open_remote``."""
+        self._moment = moment
         self._store = store
         self._prefix = prefix
         self._native = native
@@ -263,9 +293,14 @@ class RemoteFiles:
     def url_of(self, path: PathLike) -> str:
         return without_password(self._prefix) + os.fspath(path)
 
-    def _do(self, path: PathLike, action: Callable[[Store, str], Result], *, writing: bool = False) -> Result:
+    def _do(
+        self, path: PathLike, action: Callable[[Store, str], Result], *, writing: bool = False, slow: bool = False
+    ) -> Result:
+        """``slow``: it is many requests."""
         name = self._native(os.fspath(path))
-        return limited(lambda: action(self._store, name), self.url_of(path), writing=writing)
+        if writing:
+            self.ask_again(parent(os.fspath(path)))
+        return limited(lambda: action(self._store, name), self.url_of(path), writing=writing, slow=slow)
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -281,10 +316,34 @@ class RemoteFiles:
         return list(self.list_stats(path))
 
     def list_stats(self, path: PathLike) -> dict[str, FileStat]:
-        return self._do(path, lambda store, name: store.entries(name))
+        known = self.listed(path)
+        if known is not None:
+            return dict(known)
+        found = self._do(path, lambda store, name: store.entries(name))
+        if self._moment is not None:
+            self._moment.note(path, found)
+        return found
+
+    def list_tree(self, path: PathLike) -> bool:
+        """Lists everything below a directory for the moment, in few requests; False if the store cannot."""
+        found = self._do(path, lambda store, name: store.tree(name), slow=True)
+        if found is None or self._moment is None:
+            return False
+        self._moment.note_tree(path, found)
+        return True
+
+    def listed(self, path: PathLike) -> Mapping[str, FileStat] | None:
+        """What the moment knows of a directory: the same object as long as nothing asks again; None without it."""
+        return None if self._moment is None else self._moment.listing(path)
+
+    def ask_again(self, path: PathLike) -> None:
+        """The listing of a directory may be older than what was read since: the next one is new."""
+        if self._moment is not None:
+            self._moment.forget(path)
 
     def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
-        return self._do(path, lambda store, name: store.info(name))
+        known = None if self._moment is None else self._moment.stat(path)
+        return known or self._do(path, lambda store, name: store.info(name))
 
     def exists(self, path: PathLike) -> bool:
         try:
@@ -295,7 +354,20 @@ class RemoteFiles:
 
     def read_range(self, path: str, start: int, stop: int) -> bytes:
         """Bytes ``start`` to ``stop`` of a file, fewer only if it ends."""
-        return self._do(path, lambda store, name: store.read(name, start, stop))
+        try:
+            return self._do(path, lambda store, name: store.read(name, start, stop))
+        except FileNotFoundError:
+            self.ask_again(parent(path))
+            raise
+
+    def read_small(self, path: str, found: FileStat) -> bytes:
+        """All of a file of a few bytes, which the moment may have."""
+        data = None if self._moment is None else self._moment.content(path, found)
+        if data is None:
+            data = self.read_range(path, 0, found.size)
+            if self._moment is not None:
+                self._moment.keep(path, found, data)
+        return data
 
     # --- whole files out --------------------------------------------------------------------------------------------
 
@@ -364,6 +436,7 @@ class RemoteFile:
         self._fresh = True
         # Position and bytes of the last fetch, replaced in one store: at worst threads fetch it twice.
         self._window = (0, b"")
+        self._found = found
 
     def __repr__(self) -> str:
         return f"RemoteFile({self._fs.url_of(self.path)!r})"
@@ -383,8 +456,10 @@ class RemoteFile:
             # The part that was fetched already is not fetched again.
             kept = data[position - start :] if start <= position < end else b""
             fetched_stop = min(max(stop, position + max(ahead, READ_AHEAD_MIN)), self._size)
-            data = kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)
-            start = position
+            if fetched_stop <= SMALL_BYTES_MAX and fetched_stop == self._found.size:
+                start, data = 0, self._fs.read_small(self.path, self._found)
+            else:
+                start, data = position, kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)
             # A large read is passed on, not kept.
             self._window = (start, data) if len(data) <= 2 * READ_AHEAD_MAX else (start + len(data), b"")
         return data[position - start : stop - start]

@@ -71,6 +71,8 @@ ERRNO_BY_TYPE: tuple[tuple[type[BaseException], int], ...] = (
     (ConnectionError, errno.ECONNABORTED),
 )
 
+# The stores' names for the mark of a content.
+TAG_KEYS = ("ETag", "etag", "generation")
 # The stores' names for the time of a file's last change.
 MTIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 
@@ -80,6 +82,11 @@ class Store(Protocol):
 
     def info(self, name: str) -> FileStat: ...
     def entries(self, name: str) -> dict[str, FileStat]: ...
+    def tree(self, name: str) -> dict[str, FileStat] | None:
+        """The files at any depth below ``name``, by their paths from there; None if that takes a request for each
+        directory."""
+        ...
+
     def read(self, name: str, start: int, stop: int) -> bytes: ...
     def write(self, name: str) -> Upload: ...
     def move(self, source: str, target: str) -> None: ...
@@ -115,6 +122,7 @@ class FsspecStore:
             raise ConfigError(f"{without_password(prefix)}: {error}") from error
         self._prefix = prefix
         self._reads_ranges = _overrides(self._fs, "cat_file")
+        self._finds = _finds(self._fs)
 
     def native(self, path: str) -> str:
         return str(self._fs._strip_protocol(self._prefix + path))
@@ -126,14 +134,31 @@ class FsspecStore:
 
     def entries(self, name: str) -> dict[str, FileStat]:
         self._fs.invalidate_cache(name)
-        if not self._fs.isdir(name):
-            # Not whether it exists: an upload beside this may have made the directory since.
-            raise NotADirectoryError(name) if self._fs.isfile(name) else FileNotFoundError(name)
         found = {}
+        is_there = False
         for entry in self._fs.ls(name, detail=True):
             last = str(entry["name"]).rstrip("/").rpartition("/")[2]
-            if str(entry["name"]).strip("/") != name.strip("/"):  # an object store's mark of the directory itself
+            if str(entry["name"]).strip("/") != name.strip("/"):
                 found[last] = _fsspec_stat(entry)
+            else:
+                # An object store's mark of the directory itself, or a file.
+                is_there = entry.get("type") == "directory"
+        # Some list what does not exist, and a file, as if it were an empty directory.
+        if not found and not is_there and not self._fs.isdir(name):
+            # Not whether it exists: an upload beside this may have made the directory since.
+            raise NotADirectoryError(name) if self._fs.isfile(name) else FileNotFoundError(name)
+        return found
+
+    def tree(self, name: str) -> dict[str, FileStat] | None:
+        if not self._finds:
+            return None
+        self._fs.invalidate_cache(name)
+        top = name.strip("/") + "/"
+        found = {}
+        for path, entry in self._fs.find(name, detail=True).items():
+            below = str(path).strip("/")
+            if below.startswith(top):  # not the mark of the directory itself
+                found[below[len(top) :]] = _fsspec_stat(entry)
         return found
 
     def read(self, name: str, start: int, stop: int) -> bytes:
@@ -216,6 +241,9 @@ class HdfsStore:
             raise NotADirectoryError(name)
         return {str(entry.path).rpartition("/")[2]: _hdfs_stat(entry) for entry in self._client.list_status(name)}
 
+    def tree(self, name: str) -> dict[str, FileStat] | None:
+        return None
+
     def read(self, name: str, start: int, stop: int) -> bytes:
         return bytes(self._client.read(name).read_range(start, stop - start))
 
@@ -265,10 +293,19 @@ def _overrides(fs: Any, method: str) -> bool:
     )
 
 
+def _finds(fs: Any) -> bool:
+    """Whether a file system of fsspec's lists a tree at once; those without a way of their own walk through it."""
+    spec, asyn = import_module("fsspec.spec"), import_module("fsspec.asyn")
+    walking = {spec.AbstractFileSystem.find, asyn.AsyncFileSystem.find, asyn.AsyncFileSystem._find}
+    own = getattr(type(fs), "_find", None) if getattr(fs, "async_impl", False) else type(fs).find
+    return own is not None and own not in walking
+
+
 def _fsspec_stat(entry: Mapping[str, Any]) -> FileStat:
     is_dir = entry.get("type") == "directory"
     mtime = next((entry[key] for key in MTIME_KEYS if entry.get(key)), None)
-    return FileStat(int(entry.get("size") or 0), _nanoseconds(mtime), 0, 0, not is_dir, is_dir)
+    tag = next((str(entry[key]) for key in TAG_KEYS if entry.get(key)), "")
+    return FileStat(int(entry.get("size") or 0), _nanoseconds(mtime), 0, 0, not is_dir, is_dir, tag=tag)
 
 
 def _nanoseconds(when: object) -> int:
@@ -299,13 +336,14 @@ def limited(
     url: str,
     *,
     writing: bool = False,
+    slow: bool = False,
     passing: tuple[type[Exception], ...] = (),
 ) -> Result:
-    """Runs ``action`` in a thread of its own, which is abandoned when its time is up.
+    """Runs ``action`` in a thread of its own, which is abandoned when its time is up: later for a ``slow`` one.
 
     Raises: StorageError for a library's exceptions, with ETIMEDOUT when the time is up; ``passing`` unchanged.
     """
-    seconds = WRITE_SECONDS_MAX if writing else READ_SECONDS_MAX
+    seconds = WRITE_SECONDS_MAX if writing or slow else READ_SECONDS_MAX
     results: list[Result] = []
     errors: list[BaseException] = []
 

@@ -374,13 +374,45 @@ def test_hdfs_is_read_and_written_through_its_client(monkeypatch: pytest.MonkeyP
         fs.unlink(path / "b")
 
 
+@pytest.mark.parametrize("lists_what_is_missing", [False, True])
+def test_a_missing_directory_and_a_file_are_told_apart(
+    lists_what_is_missing: bool, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = open_remote(memory) / "orders-0"
+    store: Any = type(pytest.importorskip("fsspec").filesystem("memory"))
+    ls = store.ls
+
+    def lenient(files: Any, path: str, **options: Any) -> Any:
+        try:
+            return ls(files, path, **options)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    if lists_what_is_missing:
+        monkeypatch.setattr(store, "ls", lenient)
+    with pytest.raises(FileMissingError):
+        at.fs.list_stats(at.path)
+    at.fs.put(at.path / "0", [b"of a file"])
+    assert list(at.fs.list_stats(at.path)) == ["0"]
+    with pytest.raises(StorageError) as raised:
+        at.fs.list_stats(at.path / "0")
+    assert raised.value.errno == errno.ENOTDIR
+
+
 def test_a_directory_that_an_upload_makes_during_its_listing_is_not_taken_for_a_file(
     memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object store's directory is there as soon as another thread's first object in it is."""
     at = open_remote(memory) / "orders-0"
     store: Any = type(pytest.importorskip("fsspec").filesystem("memory"))
-    isdir = store.isdir
+    isdir, ls = store.isdir, store.ls
+
+    def empty(files: Any, path: str, **options: Any) -> Any:
+        """As stores that list what does not exist."""
+        try:
+            return ls(files, path, **options)
+        except FileNotFoundError:
+            return []
 
     def late(files: Any, path: str) -> bool:
         found = bool(isdir(files, path))
@@ -389,6 +421,7 @@ def test_a_directory_that_an_upload_makes_during_its_listing_is_not_taken_for_a_
         return found
 
     with monkeypatch.context() as patch:
+        patch.setattr(store, "ls", empty)
         patch.setattr(store, "isdir", late)
         with pytest.raises(FileMissingError):
             at.fs.list_stats(at.path)
