@@ -5,58 +5,87 @@ It lives in the process that plans a query, and is never pickled.
 
 from __future__ import annotations
 
-import resource
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
-from kstore.files.remote import open_remote
+from kstore.files.fs import FileStat
+from kstore.files.paths import LOG_SUFFIX, PARTITION_METADATA, parse_segment_name
 from kstore.log import Log, reads_of
 from kstore.spark.options import ReadOptions
-from kstore.spark.places import LogPlace, find_places, open_place, topic_id_at
+from kstore.spark.places import LogPlace, find_places, open_at, topic_id_at
 from kstore.spark.ranges import Held, chosen
+from kstore.spark.stores import Stores
 
 __all__ = ["Holdings"]
 
-# Each log has at least one file open, more if it is divided: a share of the process's limit.
-OPEN_LOGS_MIN, OPEN_LOGS_MAX = 32, 2048
-FILES_PER_LOG = 8
+
+class _Seen(NamedTuple):
+    """What a remote log held when its directory was listed like this."""
+
+    listing: Mapping[str, FileStat]
+    held: Held
 
 
 class Holdings:
-    """The logs that ``options`` select. Not thread-safe."""
+    """The logs that ``options`` select. Not thread-safe; it asks for several logs at once itself."""
 
     def __init__(self, options: ReadOptions, wants: Callable[[LogPlace], bool] = lambda place: True) -> None:
         """``wants``: selects logs; others are not opened."""
         self._options = options
         self._wants = wants
         self._committed = options.isolation_level == "read_committed"
-        self._logs: OrderedDict[LogPlace, Log] = OrderedDict()
-        files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._count_max = min(max(files_max // FILES_PER_LOG, OPEN_LOGS_MIN), OPEN_LOGS_MAX)
+        self._stores = Stores(options.storage_options, request_count=options.plan_requests)
+        # All stay open: their files are those that the process's caches keep, a share of its descriptors.
+        self._logs: dict[LogPlace, Log] = {}
+        self._seen: dict[LogPlace, _Seen] = {}
 
     def look(self, *, must_exist: bool = False) -> list[Held]:
         """What each log holds, by topic and partition. A log that disappears meanwhile counts as gone.
 
         Raises: TopicNotFoundError with ``must_exist``; as ``find_places`` and ``Log``.
         """
-        options = self._options
-        named = options.topics.named
-        found = find_places(options.paths, storage_options=options.storage_options, named=named)
+        options, stores = self._options, self._stores
+        stores.begin()
+        found = find_places(options.paths, named=options.topics.named, locate=stores.locate)
         places = chosen(found, options.topics, must_exist=must_exist)
         for place in self._logs.keys() - set(places):
-            self._logs.pop(place).close()
-        held = (self._held(place) for place in places if self._wants(place))
-        return [log for log in held if log is not None]
+            self._drop(place)
+        self._seen = {place: self._seen[place] for place in places if place in self._seen}
+        places = [place for place in places if self._wants(place)]
+        stores.list_logs(places)
+        held: dict[LogPlace, Held | None] = {}
+
+        def ask(place: LogPlace) -> None:
+            held[place] = self._held(place)
+
+        remote = [place for place in places if stores.listing(place) is not None]
+        stores.each(ask, remote)
+        for place in places:
+            if place not in held:
+                ask(place)
+        return [log for log in map(held.__getitem__, places) if log is not None]
 
     def _held(self, place: LogPlace) -> Held | None:
+        listing, seen = self._stores.listing(place), self._seen.get(place)
+        if seen is not None and seen.listing is listing:
+            return seen.held
+        held = self._held_now(place)
+        # Not what it is now, if it was listed again.
+        if held is not None and listing is not None and listing is self._stores.listing(place):
+            self._seen[place] = _Seen(listing, held)
+        else:
+            self._seen.pop(place, None)
+        return held
+
+    def _held_now(self, place: LogPlace) -> Held | None:
         try:
             return self._ask(place)
         except (LogNotFoundError, NotALogError, StorageError):
             # The open log may have been replaced: it is opened again, and then it must work.
             self._drop(place)
+            self._stores.ask_again(place)
         try:
             return self._ask(place)
         except (LogNotFoundError, NotALogError):
@@ -64,25 +93,38 @@ class Holdings:
 
     def _ask(self, place: LogPlace) -> Held:
         # Before the offsets: those of a topic that has just been created are never taken for the deleted one's.
-        topic_id = topic_id_at(open_remote(place.url, storage_options=self._options.storage_options))
+        topic_id = topic_id_at(self._stores.locate(place.url))
+        is_new = place not in self._logs
         log = self.log(place)
-        high_watermark = log.high_watermark
+        # What was just opened was just looked at.
+        high_watermark = reads_of(log).read_bound(committed=False).high_watermark if is_new else log.high_watermark
         end_offset = reads_of(log).read_bound(committed=self._committed).high_watermark
-        start_offset = log.start_offset
-        return Held(place, start_offset, max(min(end_offset, high_watermark), start_offset), high_watermark, topic_id)
+        start_offset = reads_of(log).start_offset
+        stop = max(min(end_offset, high_watermark), start_offset)
+        topic_file = self._stores.telling(place, PARTITION_METADATA) if topic_id else None
+        return Held(place, start_offset, stop, high_watermark, topic_id, topic_file)
 
     def log(self, place: LogPlace) -> Log:
-        """The log at ``place``, open until other logs are requested. Raises: as ``Log``."""
-        log = self._logs.pop(place, None) or open_place(place, self._options.storage_options)
-        self._logs[place] = log
-        while len(self._logs) > self._count_max:
-            self._logs.popitem(last=False)[1].close()
+        """The log at ``place``, open until it is gone. For each place one thread asks. Raises: as ``Log``."""
+        log = self._logs.get(place)
+        if log is None:
+            log = self._logs[place] = open_at(self._stores.locate(place.url))
         return log
 
     def _drop(self, place: LogPlace) -> None:
         log = self._logs.pop(place, None)
         if log is not None:
             log.close()
+
+    def sizes(self, place: LogPlace) -> dict[int, int]:
+        """The bytes of each segment by its base offset, as they were listed; nothing for a log on this machine's disks,
+        where the few that matter are looked up."""
+        found = {}
+        for name, stat in (self._stores.listing(place) or {}).items():
+            segment = parse_segment_name(name)
+            if segment is not None and segment.suffix == LOG_SUFFIX and not segment.state:
+                found[segment.base_offset] = stat.size
+        return found
 
     def offset_for_time(self, place: LogPlace, timestamp_ms: int) -> int | None:
         """The first offset at or after a time; None if there is none."""
@@ -104,8 +146,8 @@ class Holdings:
         return size
 
     def close(self) -> None:
-        while self._logs:
-            self._logs.popitem()[1].close()
+        for place in list(self._logs):
+            self._drop(place)
 
     def __enter__(self) -> Self:
         return self

@@ -63,6 +63,8 @@ BATCH_ROWS = 20_000
 BATCH_BYTES = 8 * MIB
 # A task costs 30 to 40 ms, so a partition is not small.
 MAX_PARTITION_BYTES = 128 * MIB
+# Requests to a store at once while a query is planned: object stores answer each in 10 to 100 ms.
+PLAN_REQUESTS, PLAN_REQUESTS_MAX = 32, 256
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 
 NoMatch = Literal["error", "latest"]
@@ -165,6 +167,7 @@ NAMES = (
     "batchRows",
     "batchBytes",
     "maxPartitionBytes",
+    "planRequests",
     "filterPushdown",
     "pruneWhere",
     "maxOffsetsPerTrigger",
@@ -209,6 +212,7 @@ class ReadOptions:
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
+    plan_requests: int = PLAN_REQUESTS
     filter_pushdown: bool = False
     prune_where: str = ""
     max_offsets_per_trigger: int | None = None
@@ -264,6 +268,7 @@ class ReadOptions:
             batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
             max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),
+            plan_requests=given.get("planRequests", partial(to_int, most=PLAN_REQUESTS_MAX), PLAN_REQUESTS),
             filter_pushdown=given.get("filterPushdown", to_bool, False),
             prune_where=given.text("pruneWhere") or "",
             max_trigger_delay_ms=given.get("maxTriggerDelay", to_duration_ms, MAX_TRIGGER_DELAY_MS),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import translate
+from functools import partial
 from typing import Any, NamedTuple
 
 from kstore.engine.directory import is_log
@@ -33,7 +34,7 @@ from kstore.log import Log
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 
-__all__ = ["NO_TOPIC_ID", "LogPlace", "find_places", "open_place", "topic_id_at"]
+__all__ = ["NO_TOPIC_ID", "LogPlace", "find_places", "open_at", "open_place", "topic_id_at"]
 
 # The directory names no topic id: neither kstore's Store nor a broker created it.
 NO_TOPIC_ID = ""
@@ -59,9 +60,13 @@ class LogPlace(NamedTuple):
 
 
 def find_places(
-    urls: Iterable[str], *, storage_options: Mapping[str, Any] | None = None, named: Collection[str] = ()
+    urls: Iterable[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    named: Collection[str] = (),
+    locate: Callable[[str], Location] | None = None,
 ) -> list[LogPlace]:
-    """The logs at ``urls``, by topic and partition.
+    """The logs at ``urls``, by topic and partition. ``locate`` opens a URL, in place of ``open_remote``.
 
     Deleted, stray and half-created partitions are left out, and internal topics unless they are ``named``, or their own
     directory is.
@@ -70,8 +75,10 @@ def find_places(
     UnsupportedFormatError, StorageError.
     """
     found: dict[tuple[str, int], LogPlace] = {}
+    if locate is None:
+        locate = partial(open_remote, storage_options=storage_options)
     for url in urls:
-        for place in _places(url, dict(storage_options or {}), named):
+        for place in _places(url, locate(url), named):
             other = found.setdefault((place.topic, place.partition), place)
             if other.url != place.url:
                 raise ConfigError(
@@ -83,8 +90,12 @@ def find_places(
 
 def open_place(place: LogPlace, storage_options: Mapping[str, Any] | None = None) -> Log:
     """The log, read-only: it takes no lock, so a writer may be at work. Raises: as ``Log``."""
-    location = open_remote(place.url, storage_options=storage_options)
-    return Log(location.path, read_only=True, fs=location.reading)
+    return open_at(open_remote(place.url, storage_options=storage_options))
+
+
+def open_at(location: Location, *, known_end: int | None = None) -> Log:
+    """As ``open_place``, for a log that has been located. ``known_end``: an end that it had, up to which it is read."""
+    return Log(location.path, read_only=True, fs=location.reading, _known_end=known_end)
 
 
 def topic_id_at(location: Location) -> str | None:
@@ -132,8 +143,7 @@ class _At(NamedTuple):
         return self.location.fs.list_stats(self.location.path)
 
 
-def _places(url: str, storage_options: dict[str, Any], named: Collection[str]) -> Iterator[LogPlace]:
-    location = open_remote(url, storage_options=storage_options)
+def _places(url: str, location: Location, named: Collection[str]) -> Iterator[LogPlace]:
     at = _At(url.rstrip("/") if is_remote(url) else str(location.path), location)
     names = at.names()
     if names is not None:

@@ -1,7 +1,8 @@
 """The division of a read: ``Split``s, one Spark partition each, made of pieces of logs.
 
-A large segment is cut where its index knows that a batch starts; small segments and small logs are combined. The byte
-size of a piece serves only for an even division; offsets alone decide what is read.
+A large segment is cut where its index knows that a batch starts; small segments and small logs are combined. In a store
+far away, where the indexes of a large log are many requests and gigabytes, it is cut into equal numbers of offsets. The
+byte size of a piece serves only for an even division; offsets alone decide what is read.
 """
 
 from __future__ import annotations
@@ -9,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappush, heapreplace
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from kstore.errors import StorageError
-from kstore.files.paths import LOG_SUFFIX, parse_segment_name
-from kstore.files.remote import open_remote
+from kstore.files.fs import FileStat
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.offset_index import OffsetIndex
 from kstore.log import Log, reads_of
 from kstore.spark.places import LogPlace
+from kstore.spark.ranges import Held
 from kstore.types import AbortedTransaction
 
-__all__ = ["Piece", "Split", "plan_splits", "segment_sizes"]
+__all__ = ["Piece", "Split", "plan_splits"]
 
 # The cost of opening one more log, in bytes that could be read meanwhile (Spark: openCostInBytes).
 OPEN_BYTES = 4 << 20
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
     """Offsets ``start`` to ``stop`` (exclusive) of one log, about ``size`` bytes of its files.
 
     ``aborted`` are the transactions whose records a committed read skips: known when the read is planned, so that no
-    task has to read a log to its end for them. ``topic_id`` is that of the topic, as ``topic_id_at`` returns it.
+    task has to read a log to its end for them. ``topic_id`` and ``topic_file`` are those of ``Held``.
     """
 
     place: LogPlace
@@ -42,6 +42,7 @@ class Piece(NamedTuple):
     size: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
     topic_id: str | None = None
+    topic_file: FileStat | None = None
 
     @property
     def offset_count(self) -> int:
@@ -64,19 +65,6 @@ class Split(InputPartition):
         return sum(piece.offset_count for piece in self.pieces)
 
 
-def segment_sizes(place: LogPlace, storage_options: Mapping[str, Any]) -> dict[int, int]:
-    """The bytes of each segment by its base offset, in one request if the store can. Raises: StorageError."""
-    location = open_remote(place.url, storage_options=storage_options)
-    if location.local is not None:
-        return {}  # on a disk only the few that matter are looked up
-    found = {}
-    for name, stat in location.fs.list_stats(location.path).items():
-        segment = parse_segment_name(name)
-        if segment is not None and segment.suffix == LOG_SUFFIX and not segment.state:
-            found[segment.base_offset] = stat.size
-    return found
-
-
 def plan_splits(
     ranges: Iterable[tuple[LogPlace, int, int]],
     log_of: Callable[[LogPlace], Log],
@@ -86,7 +74,7 @@ def plan_splits(
     max_records: int | None = None,
     committed: bool = True,
     sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
-    topic_ids: Mapping[LogPlace, str | None] = MappingProxyType({}),
+    held: Iterable[Held] = (),
 ) -> list[Split]:
     """The splits that read ``ranges``: for each place the offsets from the first number to below the second.
 
@@ -96,24 +84,32 @@ def plan_splits(
         min_partitions: the least number of splits, if the offsets suffice.
         max_records: the largest number of offsets in one.
         committed: aborted transactions are skipped; no range ends above its log's last stable offset.
-        sizes_of: the known sizes of a place's segments.
-        topic_ids: the topic of each place; tasks check that they find the same.
+        sizes_of: the sizes of a place's segments, if they were listed, as in a store far away.
+        held: names the topic of each place; tasks check that they find the same.
 
     Raises: StorageError.
     """
+    topics = {log.place: (log.topic_id, log.topic_file) for log in held}
     spans: list[Piece] = []
     for place, start, stop in ranges:
         if start < stop:
             log = log_of(place)
             aborted = _aborted(log, start, stop) if committed else ()
-            whole = Piece(place, start, stop, aborted=aborted, topic_id=topic_ids.get(place))
+            topic_id, topic_file = topics.get(place, (None, None))
+            whole = Piece(place, start, stop, aborted=aborted, topic_id=topic_id, topic_file=topic_file)
             spans += _segments(log, whole, sizes_of(place))
     size_max = max_partition_bytes
     if min_partitions is not None:
         size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
     pieces: list[Piece] = []
     for span in spans:
-        for part in [span] if span.size <= size_max else _cut(log_of(span.place), span, size_max):
+        if span.size <= size_max:
+            parts = [span]
+        elif sizes_of(span.place):
+            parts = _even(span, -(-span.size // size_max))
+        else:
+            parts = _cut(log_of(span.place), span, size_max)
+        for part in parts:
             pieces += _even(part, -(-part.offset_count // max_records) if max_records else 1)
     splits = _together(pieces, size_max, max_records)
     if min_partitions is not None and len(splits) < min_partitions:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from kstore.errors import ConfigError, DataLossError, TopicNotFoundError
+from kstore.files.fs import FileStat
 from kstore.files.paths import TopicPartition
 from kstore.setting_rules import shown
 from kstore.spark.option_values import shown_partitions
@@ -67,7 +68,7 @@ class Held(NamedTuple):
     """What a log holds: ``start_offset`` to ``end_offset`` (exclusive) can be read.
 
     For committed reads ``end_offset`` is the last stable offset, else the ``high_watermark``. ``topic_id`` is as
-    ``topic_id_at`` returns it.
+    ``topic_id_at`` returns it; as long as ``topic_file`` is the stat of its file, it is the same.
     """
 
     place: LogPlace
@@ -75,6 +76,7 @@ class Held(NamedTuple):
     end_offset: int
     high_watermark: int
     topic_id: str | None = None
+    topic_file: FileStat | None = None
 
     @property
     def owner(self) -> TopicPartition:

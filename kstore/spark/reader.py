@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,11 @@ from kstore.errors import (
     LogNotFoundError,
     NotALogError,
     OffsetOutOfRangeError,
+    StorageError,
 )
-from kstore.files.remote import open_remote
+from kstore.files.moment import Moment
+from kstore.files.paths import PARTITION_METADATA
+from kstore.files.remote import Location, RemoteFiles, open_remote
 from kstore.log import Log, reads_of
 from kstore.record.columns import HeaderKeys
 from kstore.spark.conditions import filters_of
@@ -30,8 +34,8 @@ from kstore.spark.filters import EVERYTHING, SoftPushdown, wanted_by
 from kstore.spark.holdings import Holdings
 from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import Earliest, Latest, ReadOptions
-from kstore.spark.places import LogPlace, topic_id_at
-from kstore.spark.plan import Piece, Split, plan_splits, segment_sizes
+from kstore.spark.places import LogPlace, open_at, topic_id_at
+from kstore.spark.plan import Piece, Split, plan_splits
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
@@ -87,8 +91,8 @@ class KStoreReader(DataSourceReader):
                 min_partitions=options.min_partitions,
                 max_records=options.max_records_per_partition,
                 committed=options.isolation_level == "read_committed",
-                sizes_of=lambda place: segment_sizes(place, options.storage_options),
-                topic_ids={log.place: log.topic_id for log in held},
+                sizes_of=logs.sizes,
+                held=held,
             )
         note_ignored(options.ignored)
         note_isolation(options, splits, _ending_at_the_end(ranges, held))
@@ -135,26 +139,40 @@ def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -
 def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     losses = _Losses(piece.place, options)
     columns = _Columns(schema, piece.place)
-    location = open_remote(piece.place.url, storage_options=options.storage_options)
-    now = topic_id_at(location)
+    # What a listing says now holds for the whole piece, as the segments that a reader on a disk has open.
+    location = open_remote(piece.place.url, storage_options=options.storage_options, moment=Moment())
+    with suppress(StorageError):
+        location.fs.list(location.path)
+    now = _topic_of(piece, location)
     if piece.topic_id and now is not None and now != piece.topic_id:
         losses.gone(piece.start, piece.stop, recreated(piece.topic_id, now))
         return
     try:
-        log = Log(location.path, read_only=True, fs=location.reading)
+        log = open_at(location, known_end=piece.stop if location.local is None else None)
     except (LogNotFoundError, NotALogError) as error:
         losses.gone(piece.start, piece.stop, f"the log is gone ({error})", error)
         return
     try:
         reads_of(log).plan(piece.aborted)
         yield from _read_log(log, piece, options, columns, losses)
-        now = topic_id_at(location)
+        if isinstance(location.fs, RemoteFiles):
+            location.fs.ask_again(location.path)
+        now = _topic_of(piece, location)
         if piece.topic_id and now and now != piece.topic_id:
             # In the meantime: some of these rows may have been the new topic's.
             losses.gone(piece.start, piece.stop, recreated(piece.topic_id, now))
     finally:
         log.close()
         losses.report()
+
+
+def _topic_of(piece: Piece, location: Location) -> str | None:
+    """As ``topic_id_at``; the file is not read if it is the one that was read for the plan."""
+    if piece.topic_file is not None:
+        with suppress(StorageError):
+            if location.fs.stat(location.path / PARTITION_METADATA) == piece.topic_file:
+                return piece.topic_id
+    return topic_id_at(location)
 
 
 def _read_log(
@@ -187,7 +205,9 @@ def _read_log(
             )
             for batch in batches:
                 yield columns.complete(timestamps.checked(batch, first_bad))
-            return
+            if log.high_watermark >= stop:
+                return
+            start = log.high_watermark  # it was cut in the meantime
         except OffsetOutOfRangeError as error:
             # Retention was faster: the rest starts further on.
             start = losses.below(error.offset, piece.stop, max(log.start_offset, error.offset + 1), error)

@@ -197,7 +197,8 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
             committed=options.isolation_level == "read_committed",
-            topic_ids={log.place: log.topic_id for log in held},
+            sizes_of=holdings.sizes,
+            held=held,
         )
         if not self._has_planned:
             note_ignored(options.ignored)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from kstore.errors import ClosedError
+from kstore.files.remote import open_remote
 from kstore.indexes.offset_index import OffsetIndex
 from kstore.log import Log
 from kstore.spark.holdings import Holdings
 from kstore.spark.options import ReadOptions
 from kstore.spark.places import LogPlace, find_places
-from kstore.spark.plan import OPEN_BYTES, Piece, Split, plan_splits, segment_sizes
+from kstore.spark.plan import OPEN_BYTES, Piece, Split, plan_splits
 from tests.evidence import Wrong
 from tests.log_cases import marker, transaction
 from tests.selection import tries
@@ -192,23 +193,26 @@ def test_a_range_below_the_log_stays_whole_so_that_its_reader_misses_it(tmp_path
     check_covers(splits, [(place, 0, 100)])
 
 
-def test_sizes_of_segments_in_a_store_come_in_one_request(tmp_path: Path) -> None:
-    filesystem = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem()
-    place = written(tmp_path / "a-0", 100, segment_bytes=2000)
-    try:
-        for file in (tmp_path / "a-0").iterdir():
-            filesystem.pipe_file(f"/logs/a-0/{file.name}", file.read_bytes())
-        (there,) = find_places(["memory://logs/a-0"])
-        sizes = segment_sizes(there, {})
-        assert sizes == {int(file.stem): file.stat().st_size for file in (tmp_path / "a-0").glob("*.log")}
-        assert segment_sizes(place, {}) == {}
-        ranges = [(there, 0, 100)]
-        splits = planned(tmp_path, ranges, sizes_of=lambda place: sizes, max_partition_bytes=4000)
-        check_covers(splits, ranges)
-        assert bounds(splits) == bounds(planned(tmp_path, [(place, 0, 100)], max_partition_bytes=4000))
-    finally:
-        filesystem.store.clear()
-        filesystem.pseudo_dirs[:] = [""]
+def test_a_segment_in_a_store_far_away_is_cut_without_its_index(tmp_path: Path, memory: str) -> None:
+    place = written(tmp_path / "a-0", 100, segment_bytes=3000)
+    fs = open_remote(memory).fs
+    for file in (tmp_path / "a-0").iterdir():
+        fs.put(Path(f"/dir/a-0/{file.name}"), [file.read_bytes()])
+    for index in (tmp_path / "a-0").glob("*.index"):
+        fs.put(Path(f"/dir/a-0/{index.name}"), [b"not an index, and nobody asks"])
+    with Holdings(ReadOptions(paths=(memory,))) as logs:
+        (held,) = logs.look()
+        assert logs.sizes(held.place) == {
+            int(file.stem): file.stat().st_size for file in (tmp_path / "a-0").glob("*.log")
+        }
+        ranges = [(held.place, 0, 100)]
+        splits = plan_splits(ranges, logs.log, sizes_of=logs.sizes, max_partition_bytes=1500)
+    check_covers(splits, ranges)
+    assert all(split.size <= 1500 for split in splits)
+    assert max(split.offset_count for split in splits) <= 15
+    with Holdings(ReadOptions(paths=(str(tmp_path),))) as logs:
+        logs.look()
+        assert logs.sizes(place) == {}, "on a disk they are looked up"
 
 
 @pytest.mark.long

@@ -592,6 +592,18 @@ def test_filters_on_offsets_bound_what_is_read(tmp_path: Path) -> None:
     assert offsets_of(reader, splits) == list(range(500, 510))
 
 
+def test_records_that_are_cut_while_a_task_reads_are_missed(tmp_path: Path) -> None:
+    log = filled(tmp_path / "orders-0", 400)
+    reader = make_reader(tmp_path, batchRows=50)
+    (split,) = splits_of(reader)
+    found = reader.read(split)
+    assert next(found).column("offset").to_pylist()[0] == 0
+    log.truncate_to(200)
+    with pytest.raises(DataLossError, match=r"the log ends at offset 200"):
+        list(found)
+    log.close()
+
+
 def test_filters_that_nothing_passes_open_no_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for partition in range(3):
         filled(tmp_path / f"orders-{partition}", 10).close()
@@ -601,7 +613,7 @@ def test_filters_that_nothing_passes_open_no_log(tmp_path: Path, monkeypatch: py
         reader = make_reader(tmp_path, filterPushdown=True)
         list(reader.pushFilters(filters))
         with monkeypatch.context() as patched:
-            patched.setattr("kstore.spark.holdings.open_place", None)
+            patched.setattr("kstore.spark.holdings.open_at", None)
             assert splits_of(reader) == []
     reader = make_reader(tmp_path, filterPushdown=True)
     list(reader.pushFilters([EqualTo(("partition",), 1)]))
