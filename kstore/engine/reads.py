@@ -152,4 +152,5 @@ def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
 def segment_count_and_size(source: LogSource) -> tuple[int, int]:
     """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
     source.refresh()
-    return looked_up(source, source.segments.count_and_size)
+    # Of the map at each look: to settle may replace it.
+    return looked_up(source, lambda: source.segments.count_and_size())

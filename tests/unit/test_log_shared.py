@@ -17,6 +17,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.ends import Ends
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
+from kstore.engine.reads import segment_count_and_size
 from kstore.errors import (
     ConfigError,
     KstoreError,
@@ -205,6 +206,21 @@ def test_retention_by_one_is_seen_by_the_other(tmp_path: Path) -> None:
         two.refresh()
         assert two.start_offset == one.start_offset
         assert [record.offset for record in two.read()] == list(range(one.start_offset, 80))
+
+
+def test_the_size_is_found_though_another_deletes_segments_while_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shared(tmp_path / "log", "os") as one:
+        for _ in range(3):
+            one.append(b"x" * 200)
+            one.roll()
+        with shared(tmp_path / "log", "os") as two:
+            one.delete_records(2)
+            # As if the deletion came right after it.
+            monkeypatch.setattr(writer_of(two), "refresh", lambda: None)
+            assert segment_count_and_size(writer_of(two)) == segment_count_and_size(writer_of(one))
+            assert len(writer_of(two).segments) == 2
 
 
 def test_flush_takes_in_what_others_wrote(tmp_path: Path) -> None:
