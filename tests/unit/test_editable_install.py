@@ -114,6 +114,42 @@ def test_links_that_another_build_left_are_put_right(wheel: Path, checkout: Path
     assert link.resolve() == checkout / "kstore"
 
 
+# A new Cython, as pip unpacks it for each build: its own declarations are newer than every C file.
+CYTHON = {
+    "__init__.py": "__version__ = {version!r}",
+    "Build.py": "def cythonize(modules, **_):\n    raise SystemExit(f'asked for {{sorted(each.name for each in modules)}}')",
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "edited", "said"),
+    [
+        ("", "", ""),
+        ("", "kstore/record/_codec_varint.pxi", "asked for ['kstore.aio._line', "),
+        ("0.1", "", "asked for ['kstore.aio._line', "),
+    ],
+    ids=["nothing-new", "an-edited-source", "another-cython"],
+)
+def test_another_build_translates_only_what_is_new(
+    checkout: Path, tmp_path: Path, version: str, edited: str, said: str
+) -> None:
+    Cython = pytest.importorskip("Cython")
+    for name, text in CYTHON.items():
+        path = tmp_path / "new" / "Cython" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(version=version or Cython.__version__), encoding="utf-8")
+    copy = tmp_path / "checkout"
+    shutil.copytree(checkout, copy, symlinks=True)
+    if edited:
+        (copy / edited).touch()
+    program = f"import sys; sys.path.insert(0, {str(tmp_path / 'new')!r}); from setuptools import build_meta; "
+    program += "build_meta.build_editable('.')"
+    done = run(sys.executable, "-c", program, cwd=copy)
+    assert ("asked for" in done) == bool(said), done
+    assert said in done
+    assert "building 'kstore" not in done
+
+
 # --- in an environment of its own -------------------------------------------------------------------------------------
 
 
