@@ -7,7 +7,7 @@ export PYTHONDONTWRITEBYTECODE :=
 COMPILED := $(wildcard kstore/*/*.pyx kstore/*/*.pxd kstore/*/*.pxi kstore/cli/dump/*.pyx)
 SOURCES := kstore pyspark_kstore tests tools examples setup.py
 
-.PHONY: test-all docs pictures crash-mutants simulate simulate-mutants help demo demo-spark test check format bench bench-broker soak fuzz interop clean
+.PHONY: test-all docs pictures crash-mutants simulate simulate-mutants release help demo demo-spark test check format bench bench-broker soak fuzz interop clean
 
 help:
 	@echo "Each command installs what it needs into $(VENV), once."
@@ -26,6 +26,7 @@ help:
 	@echo "make simulate-mutants  planted bugs, and how many simulated lives find each (half an hour)"
 	@echo "make crash-mutants  planted bugs, each of which the crash tests must catch"
 	@echo "make interop  the dump tool of Kafka 4.4, a broker of 4.3, and a real HDFS on kstore's files (needs Java and Maven)"
+	@echo "make release  source archive and wheels in dist/, each tried without a compiler (half an hour); DRAFT=1 before the version says so"
 	@echo "make format   formats the sources"
 	@echo "make clean    removes everything that these commands make, and the virtual environment"
 
@@ -98,6 +99,9 @@ crash-mutants: $(call with,test)
 
 interop: $(call with,interop)
 	$(RUN) -m pytest -q -m interop tests
+
+release: $(call with,release)
+	$(RUN) -m tools.release $(if $(DRAFT),--draft)
 
 clean:
 	rm -rf $(VENV) .editable build dist *.egg-info .demo .demo-spark target

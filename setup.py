@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import re
 import shutil
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
 
 # The slowest to compile comes first, so that none of them is left to one processor at the end.
 COMPILED = {
@@ -128,6 +132,37 @@ class EditableWheel(editable_wheel):
         super().finalize_options()
 
 
+class Sdist(sdist):
+    """Packs the same bytes every time if ``SOURCE_DATE_EPOCH`` is set: of wheels, setuptools does so itself."""
+
+    def make_archive(self, base_name: str, format: str, *rest: object, **options: object) -> str:
+        epoch = os.environ.get("SOURCE_DATE_EPOCH")
+        if epoch is None or format != "gztar":
+            return str(super().make_archive(base_name, format, *rest, **options))
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime = int(epoch)
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            return member
+
+        path = f"{base_name}.tar.gz"
+        with (
+            Path(path).open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=int(epoch)) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            archive.add(str(options["base_dir"]), filter=plain)
+        return path
+
+
+def description(readme: str) -> str:
+    """The README as a package index can show it: without pictures, and without links to the files of a checkout."""
+    without_pictures = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n+", "", readme, flags=re.MULTILINE)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", without_pictures)
+
+
 def make_links() -> None:
     LINKS.mkdir(exist_ok=True)
     for name in PACKAGES:
@@ -150,9 +185,11 @@ def is_by(version: str, translated: Path) -> bool:
 # Cython's worker processes may import this file.
 if __name__ == "__main__":
     setup(
+        long_description=description(Path("README.md").read_text(encoding="utf-8")),
+        long_description_content_type="text/markdown",
         ext_modules=[
             Extension(name, sources, extra_compile_args=FLAGS, depends=["setup.py"])
             for name, sources in COMPILED.items()
         ],
-        cmdclass={"build_ext": BuildExt, "editable_wheel": EditableWheel},
+        cmdclass={"build_ext": BuildExt, "editable_wheel": EditableWheel, "sdist": Sdist},
     )

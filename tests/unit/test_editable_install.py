@@ -117,7 +117,7 @@ def test_links_that_another_build_left_are_put_right(wheel: Path, checkout: Path
 # A new Cython, as pip unpacks it for each build: its own declarations are newer than every C file.
 CYTHON = {
     "__init__.py": "__version__ = {version!r}",
-    "Build.py": "def cythonize(modules, **_):\n    raise SystemExit(f'asked for {{sorted(each.name for each in modules)}}')",
+    "Build.py": "def cythonize(modules, **_): raise SystemExit(f'asked for {{sorted(each.name for each in modules)}}')",
 }
 
 
