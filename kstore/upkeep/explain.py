@@ -127,7 +127,7 @@ def _add_segment(explanation: Explanation, segment: LogSegment, limit: int, why:
     path = segment.log_file().path
     explanation.add(
         "segment",
-        f"{path}, {limit:,} bytes: {why}",
+        f"{path.rpartition('/')[2]}, {limit:,} bytes: {why}",
         path=str(path),
         base_offset=segment.base_offset,
         next_base_offset=end if end < OFFSET_MAX else None,
