@@ -17,7 +17,7 @@ help:
 	@echo "make test-all  all tests but those of make interop and make soak"
 	@echo "make check    format, lint, types, layers, and that no run left its files in the root"
 	@echo "make docs     the documentation as a site, build/site"
-	@echo "make pictures  the pictures in the documents (needs a headless Chromium)"
+	@echo "make pictures  the pictures in the documents, from BENCHMARKS.md and from what commands print (those of pages need a headless Chromium)"
 	@echo "make bench    speed, each line beside this machine's own limit"
 	@echo "make bench-broker  speed beside a live Kafka broker and its clients (needs Java and Maven)"
 	@echo "make soak     the tests with their long counts (hours), or TESTS=tests/crash/test_forks.py of them; updates docs/promises.md"

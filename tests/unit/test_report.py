@@ -27,7 +27,7 @@ from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log
 from tests.golden_data import copy_partition, golden_partitions, golden_root
-from tools.pictures import PICTURES, document, make_store
+from tools.pictures.reports import PICTURES, document, make_store
 
 GUIDE = Path(__file__).parents[2] / "docs" / "report.md"
 VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}

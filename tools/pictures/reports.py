@@ -1,7 +1,6 @@
-"""Draws the pictures of a report that the documents show: ``make pictures``.
+"""Draws parts of a report's page, about a small store made for this, in a headless browser: report-*.png.
 
-Writes docs/images/report-*.png: parts of the page about a small store made for this, in a headless browser. The store's
-times, keys and sizes do not depend on the day or the machine; the browser's fonts do.
+The store's times, keys and sizes do not depend on the day or the machine; the browser's fonts do.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from tests.fake_clock import ManualClock
 __all__ = ["BROWSERS", "PICTURES", "main", "make_store", "shoot"]
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH = 1180
 DAY_MS = 86_400_000
 BEGIN_MS = 1_767_225_600_000  # 2026-01-01
@@ -136,21 +134,16 @@ def shoot(browser: str, html: str, picture: Picture, target: Path) -> None:
         )
 
 
-def main() -> int:
+def main(images: Path) -> int:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         print(f"none of {', '.join(BROWSERS)} is installed", file=sys.stderr)
         return 1
-    IMAGES.mkdir(parents=True, exist_ok=True)
     # The page shows the path as it was given.
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         make_store(Path("data"))
         html = page(document(Path("data")))
     for picture in PICTURES:
-        shoot(browser, html, picture, IMAGES / f"{picture.name}.png")
-        print(IMAGES / f"{picture.name}.png")
+        shoot(browser, html, picture, images / f"{picture.name}.png")
+        print(images / f"{picture.name}.png")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
