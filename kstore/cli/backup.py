@@ -27,8 +27,8 @@ Examples:
   kstore backup --verify /mnt/backups                reads every byte of every backup
   kstore restore /mnt/backups restored
 
-No other process may have DIR open for writing, unless all of them share it, and this command too (--shared). A program
-that has it open alone calls store.backup(TARGET) itself.
+No other process may have DIRECTORY open for writing, unless all of them share it, and this command too (--shared). A
+program that has it open alone calls store.backup(TARGET) itself.
 
 \b
 Exit status:
@@ -39,7 +39,7 @@ Exit status:
 
 
 @click.command("backup", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store, or check its backups.")
-@click.argument("places", metavar="DIR TARGET | --verify TARGET", nargs=-1, required=True)
+@click.argument("places", metavar="DIRECTORY TARGET | --verify TARGET", nargs=-1, required=True)
 @click.option("--verify", is_flag=True, help="Check every byte of every backup in TARGET; change nothing.")
 @click.option("--rate", type=BYTE_RATE_MIB, metavar="SIZE", help="Copy at most this much a second, as 20MiB.")
 @SHARED_OPTION
@@ -48,12 +48,12 @@ Exit status:
 def command(
     places: tuple[str, ...], verify: bool, rate: int | None, shared: bool, storage_options: dict[str, str], form: str
 ) -> int:
-    """Back up the store in DIR to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, gs://, ...).
+    """Back up the store in DIRECTORY to TARGET: a directory, hdfs://..., or a URL that fsspec knows (s3://, ...).
 
     The backup is the whole store at one moment: records, topics, committed offsets, queues, transactions, producers.
     """
     if len(places) != (1 if verify else 2):
-        raise click.UsageError("expected TARGET with --verify, else DIR and TARGET")
+        raise click.UsageError("expected TARGET with --verify, else DIRECTORY and TARGET")
     if verify:
         return _verify(places[0], storage_options, form)
     with (

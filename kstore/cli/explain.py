@@ -13,7 +13,7 @@ from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, wrapped
-from kstore.cli.time_type import TimeType
+from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.errors import OffsetOutOfRangeError
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 
@@ -35,15 +35,15 @@ Exit status:
 
 
 @click.command("explain", cls=KstoreCommand, epilog=EXAMPLES, short_help="Show how an offset or a time is looked up.")
-@click.argument("directory", type=click.Path())
+@click.argument("directory", type=click.Path(), metavar="PATH")
 @click.option("--offset", type=click.IntRange(0), metavar="OFFSET", help="The record at this offset.")
-@click.option("--time", "time_ms", type=TimeType(), help="The first record at or after this time.")
+@click.option("--time", "time_ms", type=TimeType(), help=f"The first record at or after this time: {TIME_EXAMPLES}.")
 @format_option("text: a line a step. json: one object with the steps and the record.")
 def command(directory: str, offset: int | None, time_ms: int | None, form: str) -> int:
-    """Show the path of a lookup in the log in DIRECTORY: the segment, the part of the index and its entry, the bytes
+    """Show the path of a lookup in the log in PATH: the segment, the part of the index and its entry, the bytes
     scanned from there, the batch and the record.
 
-    DIRECTORY may also hold logs, each of which is examined, or be a single .log file, or a place of backups or of logs
+    PATH may also hold logs, each of which is examined, or be a single .log file, or a place of backups or of logs
     in an object store.
 
     Nothing is written to the log, and a writer may be at work on it.

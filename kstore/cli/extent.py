@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from kstore.cli.renamed import renamed_option
-from kstore.cli.time_type import TimeType
+from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.log import Log
 
 __all__ = ["Extent", "extent_options"]
@@ -79,7 +79,7 @@ def extent_options(
     options = (
         _option(old_start, "--start", **START),
         click.option("--stop", **STOP),
-        _option(old_since, "--since", "since_ms", **times, help=since),
+        _option(old_since, "--since", "since_ms", **times, help=f"{since} As {TIME_EXAMPLES}."),
         click.option("--until", "until_ms", **times, help=until),
     )
 

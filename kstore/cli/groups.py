@@ -15,7 +15,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.cli.table import table
-from kstore.cli.time_type import TimeType
+from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.engine.times import TimePoint
 from kstore.log import Log
 from kstore.store import Store
@@ -70,7 +70,7 @@ Exit status:
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="To the end, after the last record.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset.")
-@click.option("--to-datetime", type=TimeType(), help="To the first record at or after this time.")
+@click.option("--to-datetime", type=TimeType(), help=f"To the first record at or after this time: {TIME_EXAMPLES}.")
 @click.option(
     "--shift-by", type=int, metavar="N", help="Move the committed offset N forward, or back if N is negative."
 )

@@ -42,7 +42,7 @@ Exit status:
 
 
 @click.command("read", cls=KstoreCommand, epilog=EXAMPLES, short_help="Print the records of a log.")
-@click.argument("directory", type=click.Path())
+@click.argument("directory", type=click.Path(), metavar="PATH")
 @extent_options(
     "Start at the first record at or after this time.",
     "End before the first record at or after this time.",
@@ -66,9 +66,9 @@ def command(
     isolation_level: IsolationLevel,
     on_corrupt: str,
 ) -> int:
-    """Print the records of the log in DIRECTORY, kstore's or a Kafka broker's.
+    """Print the records of the log in PATH, kstore's or a Kafka broker's.
 
-    DIRECTORY may also hold logs, which are printed one after another (with "log" in JSON), or be a single .log file,
+    PATH may also hold logs, which are printed one after another (with "log" in JSON), or be a single .log file,
     which is read to its end, or a place of backups or of logs in an object store.
 
     Nothing is written to the log, and a writer may be at work on it. A null value prints as an empty line in text, and

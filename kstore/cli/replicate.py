@@ -26,21 +26,21 @@ Examples:
   kstore restore /mnt/replica recovered
   kstore backup --verify /mnt/replica
 
-No other process may have DIR open for writing, unless all of them share it, and this command too (--shared). A program
-that has it open alone calls store.replicator(TARGET) itself, because only it has a moment of the whole store. This
-command does the store's background work, such as retention, and replicates it. Ctrl-C runs a last round; a kill is
-safe.
+No other process may have DIRECTORY open for writing, unless all of them share it, and this command too (--shared). A
+program that has it open alone calls store.replicator(TARGET) itself, because only it has a moment of the whole store.
+This command does the store's background work, such as retention, and replicates it. Ctrl-C runs a last round; a kill
+is safe.
 
 \b
 Exit status:
   0  TARGET has everything
-  1  it failed, or another process writes to DIR
+  1  it failed, or another process writes to DIRECTORY
   2  bad usage
 """
 
 
 @click.command("replicate", cls=KstoreCommand, epilog=EXAMPLES, short_help="Back up a store continuously.")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="DIRECTORY")
 @click.argument("target", metavar="TARGET")
 @click.option("--every", type=DURATION_MS, default="1s", show_default=True, help="The interval, as 500ms, 10s.")
 @click.option(
@@ -64,7 +64,7 @@ def command(
     storage_options: dict[str, str],
     form: str,
 ) -> int:
-    """Back up the store in DIR continuously to TARGET: a directory, hdfs://..., or a URL that fsspec knows.
+    """Back up the store in DIRECTORY continuously to TARGET: a directory, hdfs://..., or a URL that fsspec knows.
 
     What it writes are backups: use restore, and backup --verify, on TARGET.
     """

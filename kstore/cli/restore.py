@@ -14,7 +14,7 @@ from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
-from kstore.cli.time_type import TimeType, timestamp_text
+from kstore.cli.time_type import TIME_EXAMPLES, TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
 
 __all__ = ["command"]
@@ -32,8 +32,8 @@ Examples:
 
 \b
 Exit status:
-  0  DIR is the store at the backup's moment
-  1  the backup is damaged, or could not be restored: nothing is left in DIR
+  0  DIRECTORY is the store at the backup's moment
+  1  the backup is damaged, or could not be restored: nothing is left in DIRECTORY
   2  bad usage
 """
 
@@ -54,8 +54,10 @@ def partition_offsets(ctx: click.Context, param: click.Parameter, values: tuple[
 
 @click.command("restore", cls=KstoreCommand, epilog=EXAMPLES, short_help="Make a new store from a backup.")
 @click.argument("target", metavar="TARGET")
-@click.argument("directory", metavar="DIR")
-@renamed_option("--at", "--time", "at_ms", type=TimeType(), help="Take the last backup at or before this time.")
+@click.argument("directory", metavar="DIRECTORY")
+@renamed_option(
+    "--at", "--time", "at_ms", type=TimeType(), help=f"Take the last backup at or before this time: {TIME_EXAMPLES}."
+)
 @renamed_option(
     "--at-offset",
     "--stop",
@@ -76,7 +78,7 @@ def command(
     storage_options: dict[str, str],
     form: str,
 ) -> int:
-    """Restore the last backup in TARGET to DIR, which must be missing or empty: the whole store, or nothing.
+    """Restore the last backup in TARGET to DIRECTORY, which must be missing or empty: the whole store, or nothing.
 
     Transactions that were not decided when the backup was made are aborted.
     """

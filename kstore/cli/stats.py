@@ -56,13 +56,13 @@ TIMES_WIDTH, SPARKS_MIN = 42, 20
 
 
 @click.command("stats", cls=KstoreCommand, epilog=EXAMPLES, short_help="Count what logs contain.")
-@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.argument("directories", nargs=-1, required=True, type=click.Path(), metavar="PATHS...")
 @click.option("--deep", is_flag=True, help="Check, decompress and count every record too: keys, tombstones, ratios.")
 @click.option("--segments", is_flag=True, help="Report each segment too.")
 @JOBS
 @format_option('text: tables. json: one object a line, of type "log", "segment", "finding" or "total".')
 def command(directories: tuple[str, ...], deep: bool, segments: bool, jobs: int | None, form: str) -> int:
-    """Count what the logs in DIRECTORIES, kstore's or a Kafka broker's, contain.
+    """Count what the logs in PATHS, kstore's or a Kafka broker's, contain.
 
     A path is one partition, or holds partitions, or is a single .log file, or a place of backups or of logs in an
     object store. Without --deep only batch headers are read: this is fast, but misses damaged records ("kstore verify"

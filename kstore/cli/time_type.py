@@ -10,7 +10,7 @@ import click
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["TimeType", "timestamp_text"]
+__all__ = ["TIME_EXAMPLES", "TimeType", "timestamp_text"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A bare number with fewer digits is a slip: seconds, for instance. As ms it would be in the first months of 1970.
@@ -28,6 +28,8 @@ UNITS = (
 UNITS_MS = {name: ms for ms, names in UNITS for name in names.split()}
 AMOUNT = r"(?P<amount>[0-9]{1,9}(?:\.[0-9]{1,9})?) ?(?P<unit>[a-z]+)"
 RELATIVE = (re.compile(rf"-{AMOUNT}", re.ASCII), re.compile(rf"{AMOUNT} ago", re.ASCII))
+# For help.
+TIME_EXAMPLES = "2026-01-31T09:00, '1h ago', yesterday"
 FORMS = "a time such as 2026-01-31T09:00, 1700000000000 (ms), '1h ago', -2h, yesterday or now"
 
 

@@ -24,7 +24,7 @@ EXAMPLES = """
 \b
 Examples:
   kstore transactions data/                                  of every log
-  kstore transactions --hanging 15m data/orders-0      whose producers are silent for 15 minutes
+  kstore transactions --hanging 15m data/orders-0            whose producers are silent for 15 minutes
   kstore transactions --abort 4711 data/orders-0             without confirmation; its records are never committed
 
 \b

@@ -46,13 +46,13 @@ COLUMNS = ("log", "segments", "batches", "records", "bytes", "start", "stable", 
 
 
 @click.command("verify", cls=KstoreCommand, epilog=EXAMPLES, short_help="Check every batch, index entry and snapshot.")
-@click.argument("directories", nargs=-1, required=True, type=click.Path())
+@click.argument("directories", nargs=-1, required=True, type=click.Path(), metavar="PATHS...")
 @format_option('text: what is damaged, then a table. json: one object a line, of type "log" or "finding".')
 @click.option("--notes", is_flag=True, help="Also show notes, which are no damage. Text only counts them otherwise.")
 @click.option("--quiet", "-q", is_flag=True, help="Report only damage, not mere notes.")
 @JOBS
 def command(directories: tuple[str, ...], form: str, notes: bool, quiet: bool, jobs: int | None) -> int:
-    """Read every file of the logs in DIRECTORIES, kstore's or a Kafka broker's, and compare them with each other.
+    """Read every file of the logs in PATHS, kstore's or a Kafka broker's, and compare them with each other.
 
     A path is one partition, or holds partitions, or is a single .log file, without indexes, or a place of backups or of
     logs in an object store. kstore checks every batch's CRC and records, the order of offsets within and across

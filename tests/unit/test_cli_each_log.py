@@ -58,6 +58,37 @@ def test_other_processes_look_and_the_results_are_in_order(root: Path) -> None:
     assert sum(steps) == 24
 
 
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many processes were asked for, each time; none is started."""
+    found: list[int] = []
+
+    def noted(work: object, tasks: list[str], count: int, **_: object) -> Iterator[tuple[str, None]]:
+        found.append(count)
+        yield from ((task, None) for task in tasks)
+
+    monkeypatch.setattr(module, "in_order", noted)
+    return found
+
+
+def test_as_many_processes_work_as_are_asked_for(root: Path, counts: list[int]) -> None:
+    places = log_places(str(root))
+    for jobs, sizes in ((None, [0, 0, 0]), (2, [0, 0, 0]), (8, [9, 9, 9]), (1, [9, 9, 9]), (None, [9, 9, 9])):
+        counts.clear()
+        names = [name for name, _ in each_log(seen, places, sizes, lambda _: None, jobs)]
+        assert names == ["orders-0", "orders-1", "orders-2"]
+        # Nothing to read: none without being asked. At most one a log, and by default one a core, of which there are 2.
+        assert counts == {(None, 0): [], (2, 0): [2], (8, 9): [3], (1, 9): [], (None, 9): [2]}[jobs, sizes[0]]
+
+
+@pytest.mark.parametrize("command", ["stats", "verify", "report --format json"])
+def test_the_number_of_processes_reaches_the_logs(
+    command: str, root: Path, counts: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--jobs", "3", str(root)]) == 0
+    assert counts == [3]
+
+
 @pytest.mark.long
 def test_an_error_is_that_of_its_log(root: Path) -> None:
     results = each_log(refused, log_places(str(root)), [1, 1, 1], lambda _: None)

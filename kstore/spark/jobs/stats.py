@@ -226,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = job_parser("stats", "Count what the logs at PATHS contain, over time.", EXAMPLES)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
-    add("--every", metavar="TIME", default="1h", help="The length of an interval: 15m, 1h, 1d.")
+    add("--every", metavar="DURATION", default="1h", help="The length of an interval: 15m, 1h, 1d.")
     add("--deep", action="store_true", help="Check, decompress and count every record too: keys, values, tombstones.")
     add(
         "--top-keys", type=int, default=0, metavar="N", help="Also list the N keys of each topic with the most records."
