@@ -23,11 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from kstore.errors import ConfigError, KstoreError, PathLike, ReadOnlyError, StorageError
+from kstore.files.ahead import PIECE_BYTES, PiecesAhead
 from kstore.files.fs import Advice, File, FileStat, FileSystem
 from kstore.files.fs import Mapping as FileMapping
 from kstore.files.local import SYSTEM_FS
 from kstore.files.moment import SMALL_BYTES_MAX, Moment, parent
-from kstore.files.remote_stores import DEFAULT_OPTIONS, FsspecStore, HdfsStore, Store, limited, without_password
+from kstore.files.remote_stores import (
+    DEFAULT_OPTIONS,
+    FsspecStore,
+    HdfsStore,
+    Store,
+    limited,
+    retried,
+    without_password,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,6 +47,7 @@ __all__ = [
     "RemoteFile",
     "RemoteFileSystem",
     "RemoteFiles",
+    "RemoteReading",
     "is_remote",
     "local_path",
     "new_file",
@@ -56,12 +66,28 @@ UPLOAD_SUFFIX = ".mirror"
 READ_AHEAD_MIN = 1 << 16
 READ_AHEAD_MAX = 8 << 20
 
+# Pieces of 8 MiB on their way to a reader of many bytes, beside the one that it uses.
+PIECES_AHEAD = 4
+
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://([^/]*)(/.*)?", re.DOTALL)
 # What Kafka's clients call bootstrap servers.
 BROKERS = re.compile(r"[\w.-]+:\d{1,5}(,[\w.-]+:\d{1,5})*")
 
 # Object stores: a file appears when its upload is complete, and directories are only parts of names.
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "r2"})
+
+
+class RemoteReading(NamedTuple):
+    """How a reader of many bytes, or of many files, asks a store that is not local.
+
+    ``moment`` belongs to that store: what was listed in it is not asked again. About ``expected_bytes`` of a file will
+    be read in order, by one thread: pieces of them are fetched ahead, several at a time. A request that the store
+    fails to serve is made again until ``retry_seconds`` have passed.
+    """
+
+    moment: Moment | None = None
+    expected_bytes: int = 0
+    retry_seconds: float = 0.0
 
 
 class Location(NamedTuple):
@@ -167,11 +193,9 @@ def open_remote(
     *,
     storage_options: Mapping[str, Any] | None = None,
     local: FileSystem = SYSTEM_FS,
-    moment: Moment | None = None,
+    reading: RemoteReading | None = None,
 ) -> Location:
     """The place of ``url``, or of a local path; nothing need exist there. ``storage_options`` are the library's.
-
-    With a ``moment``, which belongs to one store, a place that is not local answers from what was listed in it.
 
     Raises: ConfigError for a missing library, or options that it does not accept; StorageError.
     """
@@ -185,10 +209,10 @@ def open_remote(
     store: Store
     if scheme == "hdfs":
         store = HdfsStore(prefix, options)
-        files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False, moment=moment)
+        files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False, reading=reading)
     else:
         store = FsspecStore(prefix, options)
-        files = RemoteFiles(store, prefix, native=store.native, atomic=scheme in OBJECT_STORES, moment=moment)
+        files = RemoteFiles(store, prefix, native=store.native, atomic=scheme in OBJECT_STORES, reading=reading)
     return Location(files, Path(match[3] or "/"), None)
 
 
@@ -278,10 +302,11 @@ class RemoteFiles:
         *,
         native: Callable[[str], str],
         atomic: bool,
-        moment: Moment | None = None,
+        reading: RemoteReading | None = None,
     ) -> None:
-        """``atomic``: the store shows a file only when its upload is complete. ``moment``: see ``open_remote``."""
-        self._moment = moment
+        """``atomic``: the store shows a file only when its upload is complete."""
+        self.reading: RemoteReading = reading or RemoteReading()
+        self._moment = self.reading.moment
         self._store = store
         self._prefix = prefix
         self._native = native
@@ -300,7 +325,9 @@ class RemoteFiles:
         name = self._native(os.fspath(path))
         if writing:
             self.ask_again(parent(os.fspath(path)))
-        return limited(lambda: action(self._store, name), self.url_of(path), writing=writing, slow=slow)
+        retry_seconds = 0.0 if writing else self.reading.retry_seconds
+        with_limit = partial(limited, lambda: action(self._store, name), self.url_of(path), writing=writing, slow=slow)
+        return retried(with_limit, retry_seconds) if retry_seconds else with_limit()
 
     # --- read -------------------------------------------------------------------------------------------------------
 
@@ -437,6 +464,9 @@ class RemoteFile:
         # Position and bytes of the last fetch, replaced in one store: at worst threads fetch it twice.
         self._window = (0, b"")
         self._found = found
+        self._ahead: PiecesAhead | None = None
+        # Up to where pieces are fetched ahead; -1 before the first read.
+        self._ahead_stop = -1
 
     def __repr__(self) -> str:
         return f"RemoteFile({self._fs.url_of(self.path)!r})"
@@ -458,11 +488,33 @@ class RemoteFile:
             fetched_stop = min(max(stop, position + max(ahead, READ_AHEAD_MIN)), self._size)
             if fetched_stop <= SMALL_BYTES_MAX and fetched_stop == self._found.size:
                 start, data = 0, self._fs.read_small(self.path, self._found)
+            elif self._fs.reading.expected_bytes:
+                start, data = position, self._read_ahead(position, stop, kept)
             else:
                 start, data = position, kept + self._fs.read_range(self.path, position + len(kept), fetched_stop)
             # A large read is passed on, not kept.
             self._window = (start, data) if len(data) <= 2 * READ_AHEAD_MAX else (start + len(data), b"")
         return data[position - start : stop - start]
+
+    def _read_ahead(self, position: int, stop: int, kept: bytes) -> bytes:
+        """The bytes from ``position`` to at least ``stop``, of which ``kept`` are there; and the next pieces begin to
+        come."""
+        if self._ahead is None or self._ahead_stop <= position:
+            self._ahead = PiecesAhead(partial(self._fs.read_range, self.path), count=PIECES_AHEAD)
+            self._ahead_stop = min(position + max(self._fs.reading.expected_bytes, READ_AHEAD_MIN), self._size)
+        data, at = [kept], position + len(kept)
+        while at < stop:
+            piece = self._ahead.take(at)
+            if piece is None:
+                piece_stop = min(max(stop, min(at + PIECE_BYTES, self._ahead_stop)), self._size)
+                self._ahead.begin(piece_stop, self._ahead_stop)
+                piece = self._fs.read_range(self.path, at, piece_stop)
+            if not piece:
+                break  # the file is shorter now
+            data.append(piece)
+            at += len(piece)
+        self._ahead.begin(at, self._ahead_stop)
+        return b"".join(data)
 
     def size(self) -> int:
         self._size = self.stat().size

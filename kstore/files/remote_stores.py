@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -22,7 +24,7 @@ from kstore.files.threads import start_thread
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FsspecStore", "HdfsStore", "Store", "Upload", "limited", "without_password"]
+__all__ = ["FsspecStore", "HdfsStore", "Store", "Upload", "limited", "retried", "without_password"]
 
 Result = TypeVar("Result")
 
@@ -47,6 +49,22 @@ SAID_MAX = 500
 
 # Of an upload to S3, in memory until it is sent; s3fs would keep 50 MiB. A segment has at most 2 GiB, of 10,000 parts.
 S3_PART_BYTES = 16 << 20
+
+# What a store may serve a moment later: an error of its own, which libraries report as any OSError, or of the network.
+TRANSIENT_ERRNOS = frozenset(
+    {
+        errno.EIO,
+        errno.EBUSY,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ENETUNREACH,
+        errno.EHOSTUNREACH,
+    }
+)
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0
 
 # Options of the libraries: their own time limits, where they have some.
 DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
@@ -362,6 +380,29 @@ def limited(
     if isinstance(error, (KstoreError, *passing)) or not isinstance(error, Exception):
         raise error
     raise _typed(error, url, writing=writing) from error
+
+
+def retried(request: Callable[[], Result], seconds: float, *, sleep: Callable[[float], object] = time.sleep) -> Result:
+    """Makes a request that changes nothing, again and again as long as the store fails to serve it, for ``seconds``.
+
+    The pauses double, and are of random length, so that many readers do not come back together. A request that is
+    refused (what it names does not exist, or must not be read) is not made again. Raises: as ``request``.
+    """
+    end = time.monotonic() + seconds
+    pause = RETRY_SECONDS_MIN
+    while True:
+        try:
+            return request()
+        except StorageError as error:
+            if not _is_transient(error) or time.monotonic() + pause > end:
+                raise
+        sleep(pause * random.uniform(0.5, 1))
+        pause = min(2 * pause, RETRY_SECONDS_MAX)
+
+
+def _is_transient(error: StorageError) -> bool:
+    # Without credentials a library cannot even ask.
+    return error.errno in TRANSIENT_ERRNOS and "Credential" not in type(error.__cause__).__name__
 
 
 def _typed(error: Exception, url: str, *, writing: bool) -> StorageError:

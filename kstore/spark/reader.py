@@ -26,7 +26,7 @@ from kstore.errors import (
 )
 from kstore.files.moment import Moment
 from kstore.files.paths import PARTITION_METADATA
-from kstore.files.remote import Location, RemoteFiles, open_remote
+from kstore.files.remote import Location, RemoteFiles, RemoteReading, open_remote
 from kstore.log import Log, reads_of
 from kstore.record.columns import HeaderKeys
 from kstore.spark.conditions import filters_of
@@ -39,6 +39,7 @@ from kstore.spark.plan import Piece, Split, plan_splits
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
+from kstore.spark.stores import RETRY_SECONDS
 from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import CorruptRange, IsolationLevel
 
@@ -140,7 +141,9 @@ def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterat
     losses = _Losses(piece.place, options)
     columns = _Columns(schema, piece.place)
     # What a listing says now holds for the whole piece, as the segments that a reader on a disk has open.
-    location = open_remote(piece.place.url, storage_options=options.storage_options, moment=Moment())
+    # Records differ in size: the piece may be larger than its share of the segment.
+    reading = RemoteReading(Moment(), expected_bytes=piece.size + piece.size // 4 + 1, retry_seconds=RETRY_SECONDS)
+    location = open_remote(piece.place.url, storage_options=options.storage_options, reading=reading)
     with suppress(StorageError):
         location.fs.list(location.path)
     now = _topic_of(piece, location)

@@ -15,16 +15,26 @@ from typing import Any, TypeVar
 from kstore.errors import StorageError
 from kstore.files.fs import FileStat
 from kstore.files.moment import Moment
-from kstore.files.remote import Location, RemoteFiles, RemoteFileSystem, open_remote, path_in_store, store_of
+from kstore.files.remote import (
+    Location,
+    RemoteFiles,
+    RemoteFileSystem,
+    RemoteReading,
+    open_remote,
+    path_in_store,
+    store_of,
+)
 from kstore.files.threads import side_by_side
 from kstore.spark.places import LogPlace
 
-__all__ = ["Stores"]
+__all__ = ["RETRY_SECONDS", "Stores"]
 
 Item = TypeVar("Item")
 
 # A few directories take no longer than a tree, of which a store gives a thousand files at a time.
 TREE_LOGS_MIN = 8
+# How long a plan and a task put up with a store that fails to serve a request.
+RETRY_SECONDS = 20.0
 
 
 class Stores:
@@ -56,7 +66,9 @@ class Stores:
         known = self._stores.get(store)
         if known is None:
             moment = Moment()
-            location = open_remote(store, storage_options=self._storage_options, moment=moment)
+            location = open_remote(
+                store, storage_options=self._storage_options, reading=RemoteReading(moment, retry_seconds=RETRY_SECONDS)
+            )
             assert isinstance(location.fs, RemoteFiles)
             known = self._stores.setdefault(store, (location.fs, moment))
         return Location(known[0], path_in_store(url), None)

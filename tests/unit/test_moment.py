@@ -12,7 +12,7 @@ import pytest
 from kstore.errors import FileMissingError, OffsetOutOfRangeError
 from kstore.files.fs import FileStat
 from kstore.files.moment import Moment, is_telling
-from kstore.files.remote import RemoteFiles, open_remote
+from kstore.files.remote import RemoteFiles, RemoteReading, open_remote
 from kstore.log import Log
 from tests.fake_clock import ManualClock
 
@@ -122,7 +122,7 @@ def far(tmp_path: Path, memory: str) -> tuple[Path, RemoteFiles, RemoteFiles, Pa
             log.append_many([b"v" * 100] * 10)
     at = open_remote(memory) / "a-0"
     copied(source, at.fs, at.path)
-    moment = open_remote(memory, moment=Moment())
+    moment = open_remote(memory, reading=RemoteReading(Moment()))
     assert isinstance(moment.fs, RemoteFiles)
     assert isinstance(at.fs, RemoteFiles)
     moment.fs.list(at.path)
