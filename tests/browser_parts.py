@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["SCHEMES", "Opened", "opened"]
+__all__ = ["SCHEMES", "WIDTHS", "Opened", "audited", "empty_page", "opened"]
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 SCHEMES = ("light", "dark")
+# A telephone's and a desk's, in pixels.
+WIDTHS = (390, 1280)
 # axe-core's names for grave faults.
 GRAVE = ("serious", "critical")
 
@@ -40,25 +45,54 @@ def opened(address: str, tmp_path: Path, *, audited: bool = False) -> Opened:
 
     ``audited``: look for faults with axe-core, which is slow on a long page.
     """
-    api = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
     traffic = tmp_path / "traffic.json"
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program,
-            args=["--no-sandbox", "--disable-quic", f"--log-net-log={traffic}"],
-            env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
-        )
-        try:
-            seen = _seen(browser.new_page(), address, audited=audited)
-        finally:
-            browser.close()
+    with empty_page(f"--log-net-log={traffic}") as page:
+        seen = _seen(page, address, audited=audited)
     events = json.loads(traffic.read_text(encoding="utf-8"))["events"]
     asked = {event.get("params", {}).get("url", "") for event in events}
     seen.asked = sorted(url for url in asked if "127.0.0.1" in url or "leak" in url)
     return seen
+
+
+def audited(addresses: Iterable[str]) -> list[str]:
+    """Every fault that axe-core finds on the pages, grave or not, and pages that are wider than the screen: at each of
+    WIDTHS, in each of SCHEMES. Without a browser the test is skipped."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = []
+    with empty_page() as page:
+        for address in addresses:
+            page.goto(address, wait_until="load")
+            page.wait_for_selector("[data-pending]", state="detached")
+            for width, scheme in product(WIDTHS, SCHEMES):
+                page.set_viewport_size({"width": width, "height": 900})
+                page.emulate_media(color_scheme=scheme)
+                place = f"{address} at {width}, {scheme}"
+                wide = page.evaluate("document.scrollingElement.scrollWidth")
+                if wide > width:
+                    found.append(f"{place}: {wide} pixels wide")
+                for fault in axe.run(page).response["violations"]:
+                    node = fault["nodes"][0]
+                    found.append(f"{place}: {fault['id']}: {node['html']}: {node['failureSummary']}")
+    return found
+
+
+@contextmanager
+def empty_page(*arguments: str) -> Iterator[Any]:
+    """An empty page of a browser; without one the test is skipped."""
+    api = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-quic", *arguments],
+            env={name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+        )
+        try:
+            yield browser.new_page()
+        finally:
+            browser.close()
 
 
 def _seen(page: Any, address: str, *, audited: bool) -> Opened:

@@ -7,13 +7,21 @@ found, a segment in its directory's listing, a batch by a walk to its position, 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
 from kstore.errors import CorruptDataError, FileMissingError, KstoreError, OffsetOutOfRangeError
-from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.files.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
@@ -396,21 +404,52 @@ class Pages:
                 continue
             yield {"name": path.rpartition("/")[2], "bytes": size}
 
-    def _batch_at(self, place: Place, base: str, position: str) -> tuple[Segment, Window, tuple[int, Batch] | Damage]:
+    def _batch_at(
+        self, place: Place, base: str, position: str
+    ) -> tuple[Segment, Window, Entries, tuple[int, Batch] | Damage]:
         """The batch, or the damage, that starts exactly there."""
         at = _number(position, "position")
-        segment, window, _, _ = self._look(place, base, at, batches_max=1)
+        segment, window, entries, _ = self._look(place, base, at, batches_max=1)
         for damage in window.damages[:1]:
             if damage.position == at:
-                return segment, window, damage
+                return segment, window, entries, damage
         for batch in window.batches[:1]:
             if batch[0] == at:
-                return segment, window, batch
+                return segment, window, entries, batch
         raise NotHereError("No batch starts at this position.")
+
+    def _previous(self, place: Place, segment: Segment, entries: Entries, position: int) -> str | None:
+        """The page of the batch, or the damage, before ``position``, perhaps in the segment before; None if there is
+        none, or if no index leads there."""
+        if position:
+            before = segment.before(position, entries)
+            return None if before is None else f"{place.url}/{segment.base_offset}/{before}"
+        bases = settled_bases(self.survey.fs, place.path, is_live=False)
+        number = bisect_left(bases, segment.base_offset)
+        if not number:
+            return None
+        try:
+            earlier, _, entries, _ = self._look(place, str(bases[number - 1]), OFFSET_MAX, batches_max=1)
+        except NotHereError:
+            return None  # it was deleted meanwhile
+        before = earlier.before(earlier.size, entries)
+        return None if before is None else f"{place.url}/{earlier.base_offset}/{before}"
+
+    def _next(self, place: Place, segment: Segment, end: int) -> str | None:
+        """The page of what follows ``end``, perhaps in the next segment."""
+        if end < segment.size:
+            return f"{place.url}/{segment.base_offset}/{end}"
+        if segment.is_last:
+            return None
+        path = place.path / segment_name(segment.offset_stop, LOG_SUFFIX)
+        try:
+            return f"{place.url}/{segment.offset_stop}/0" if self.survey.fs.stat(path).size else None
+        except FileMissingError:
+            return None
 
     def batch(self, place: Place, base: str, position: str, first: str = "") -> Model:
         """A batch, or the damage in its place: the header with its bytes, and records from offset ``first`` on."""
-        segment, window, found = self._batch_at(place, base, position)
+        segment, window, entries, found = self._batch_at(place, base, position)
         url = f"{place.url}/{segment.base_offset}"
         at = found.position if isinstance(found, Damage) else found[0]
         end = found.stop if isinstance(found, Damage) else at + found[1].size
@@ -423,7 +462,8 @@ class Pages:
             "position": at,
             "bytes": end - at,
             "view": _view(segment, at, found.first_offset if isinstance(found, Damage) else found[1].base_offset),
-            "next_url": f"{url}/{end}" if end < segment.size else None,
+            "previous_url": self._previous(place, segment, entries, at),
+            "next_url": self._next(place, segment, end),
             "batch": None,
             "damage": None,
             "findings": [
@@ -452,7 +492,7 @@ class Pages:
 
     def record(self, place: Place, base: str, position: str, offset: str, form: str = "") -> Model:
         """A record, its key, value and headers as ``form``."""
-        segment, _, found = self._batch_at(place, base, position)
+        segment, _, _, found = self._batch_at(place, base, position)
         number = _number(offset, "offset")
         if isinstance(found, Damage):
             raise NotHereError("The batch is damaged.")

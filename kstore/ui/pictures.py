@@ -36,8 +36,10 @@ def _svg(height: float, label: str, css: str, body: Sequence[str], *, role: str 
     )
 
 
-def _linked(url: str, title: str, drawn: str) -> str:
-    return f'<a href="{_text(url)}"><title>{_text(title)}</title>{drawn}</a>'
+def _linked(url: str, title: str, drawn: str, *, is_listed: bool = False) -> str:
+    """``is_listed``: a list on the page has the link too, so the keyboard need not stop here."""
+    stop = ' tabindex="-1"' if is_listed else ""
+    return f'<a href="{_text(url)}"{stop}><title>{_text(title)}</title>{drawn}</a>'
 
 
 def _box(css: str, left: float, width: float, *, y: float = BAND_Y, height: float = BAND_HEIGHT) -> str:
@@ -85,18 +87,22 @@ def window_strip(page: dict[str, Any]) -> str:
             f"position {batch['position']}: offsets {batch['first']} to {batch['last']}, {size_text(batch['bytes'])}"
         )
         css = "control" if batch["control"] else "batch" + (" odd" if number % 2 else "")
-        body.append(_linked(batch["url"], title, _box(css, left, width)))
+        body.append(_linked(batch["url"], title, _box(css, left, width), is_listed=True))
     for damage in page["damages"]:
         left, width = (damage["position"] - start) / span * WIDTH, damage["bytes"] / span * WIDTH
         title = f"position {damage['position']} to {damage['stop']}: {damage['reason']}"
-        body.append(_linked(damage["url"], title, _box(damage["severity"], left, width)))
+        body.append(_linked(damage["url"], title, _box(damage["severity"], left, width), is_listed=True))
     # What a check of every byte has found within batches whose CRC holds.
     sizes = {batch["position"]: batch["bytes"] for batch in page["batches"]}
     for found in page["findings"]:
         if found["position"] in sizes:
             left, width = (found["position"] - start) / span * WIDTH, sizes[found["position"]] / span * WIDTH
             title = f"position {found['position']}: {found['reason']}"
-            body.append(_linked(f"{page['url']}/{found['position']}", title, _box(found["severity"], left, width)))
+            body.append(
+                _linked(
+                    f"{page['url']}/{found['position']}", title, _box(found["severity"], left, width), is_listed=True
+                )
+            )
     for entry in page["index"]:
         title = f"entry {entry['slot']} of the index: offset {entry['offset']} at position {entry['position']}"
         if entry["wrong"]:

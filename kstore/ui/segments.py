@@ -205,6 +205,25 @@ class Segment:
         # Without an index the way here is too long. A page's own links lead to where a batch starts, or should.
         return position, self.base_offset
 
+    def before(self, position: int, entries: Entries) -> int | None:
+        """Where the batch, or the damage, that ends at ``position`` begins; None if no index leads near it.
+
+        Raises: StorageError.
+        """
+        start, next_offset = self._start(position - 1, entries)
+        found = None
+        if start < position - 1 or start == 0:
+            for item in walk(
+                self.file,
+                start,
+                position,
+                next_offset=next_offset,
+                offset_stop=self.offset_stop,
+                known_end=self.known_end,
+            ):
+                found = item.position if isinstance(item, Damage) else item[0]
+        return found
+
     def batch_at(self, position: int) -> Batch | None:
         """The whole batch at ``position``, None if the bytes there are not one. Raises: StorageError."""
         try:

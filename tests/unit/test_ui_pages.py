@@ -404,6 +404,41 @@ def test_the_page_of_a_segment_names_what_its_indexes_get_wrong(damaged: Site, n
     assert said in damaged.page(f"/logs/0/{name}/0/0")
 
 
+def test_previous_and_next_lead_through_every_batch_and_damage_of_a_log(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "orders-0", segment_bytes=2000, index_interval_bytes=400) as log:
+        for number in range(40):
+            log.append(b"x" * 200, timestamp=TIME + number)
+    second = sorted((tmp_path / "orders-0").glob("*.log"))[1]
+    data = bytearray(second.read_bytes())
+    data[len(data) // 2] ^= 1
+    second.write_bytes(data)
+    with site([tmp_path]) as pages:
+        url: str | None = "/logs/0/orders/0/0/0"
+        forth: list[str] = []
+        while url is not None:
+            forth.append(url)
+            url = pages.json(f"{url}.json")["next_url"]
+        back: list[str] = []
+        url = forth[-1]
+        while url is not None:
+            back.append(url)
+            url = pages.json(f"{url}.json")["previous_url"]
+        assert back == forth[::-1]
+        assert len(forth) == 40
+        assert sum(pages.json(f"{each}.json")["damage"] is not None for each in forth) == 1
+        assert 'rel="prev"' not in pages.page(forth[0])
+        assert f'href="{forth[0]}" rel="prev"' in pages.page(forth[1])
+        assert f'href="{forth[2]}" rel="next"' in pages.page(forth[1])
+        assert 'rel="next"' not in pages.page(forth[-1])
+
+
+def test_the_path_at_the_top_names_its_parts(own: Site) -> None:
+    text = own.page("/logs/0/orders/0/0/0/0")
+    path = [" ".join(Seen(part).text.split()) for part in re.findall(r"<li>.*?</li>", text.partition("</nav>")[0])]
+    assert path == ["All logs", "topic orders", "partition 0", "segment 0", "batch at 0", "record 0"]
+    assert text.count('aria-current="page"') == 1
+
+
 def test_a_jump_into_damage_leads_to_its_place(damaged: Site) -> None:
     (damage,) = damaged.json("/logs/0/flipped-crc/0/0.json")["damages"]
     for offset in (damage["first"], damage["next_offset"] - 1):

@@ -5,12 +5,27 @@
 const REFRESH_MS_MAX = 8000;
 const ROWS_MAX = 500;
 
+// The same link or button has the focus afterwards, and what was unfolded is unfolded.
+function replaceMain(fresh) {
+  const old = document.querySelector("main");
+  const nameOf = (element) => `${element.tagName} ${element.getAttribute("href")} ${element.textContent}`;
+  const focused = old.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  const opened = new Set([...old.querySelectorAll("details[open] > summary")].map(nameOf));
+  old.replaceWith(fresh);
+  for (const summary of fresh.querySelectorAll("summary")) {
+    if (opened.has(nameOf(summary))) summary.parentElement.open = true;
+  }
+  if (focused === null) return;
+  const same = [...fresh.querySelectorAll("a, button, summary, [tabindex]")].find((each) => nameOf(each) === focused);
+  if (same) same.focus({ preventScroll: true });
+}
+
 async function refresh(delay) {
   const response = await fetch(location.href);
   if (!response.ok) return;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html").querySelector("main");
   const typing = document.activeElement && document.activeElement.tagName === "INPUT";
-  if (!typing) document.querySelector("main").replaceWith(fresh);
+  if (!typing) replaceMain(fresh);
   if (typing || "pending" in fresh.dataset) {
     setTimeout(() => refresh(Math.min(delay * 1.5, REFRESH_MS_MAX)), delay);
   }
