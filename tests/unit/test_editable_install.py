@@ -55,8 +55,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("tests", "tools", "examples"):
         (copy / name).mkdir()
         (copy / name / "__init__.py").touch()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / name, copy)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "tools/man.py"):
+        shutil.copy(ROOT / name, copy / name)
     for pattern in ("*.c", "*.so"):
         for path in sorted((copy / "kstore").rglob(pattern)):
             path.touch()
