@@ -17,11 +17,12 @@ from tools.release import readme
 from tools.release.__main__ import unready
 from tools.release.archives import source_problems, wheel_problems
 from tools.release.pythons import Python, one_of_each_minor
-from tools.release.trial import Trial, promised_sizes, size_problems
+from tools.release.trial import PAGES, Trial, promised_sizes, size_problems
 
 ROOT = Path(__file__).resolve().parents[2]
 INFO = "kstore-1.2.0.dist-info"
 WHEEL = {
+    "kstore/": "",
     "kstore/__init__.py": "",
     "kstore/py.typed": "",
     "kstore/record/_codec.pyx": "",
@@ -46,7 +47,7 @@ def test_a_wheel_with_what_it_needs_and_nothing_else_has_no_problems(tmp_path: P
     assert wheel_problems(packed(tmp_path / "it.whl", WHEEL), "1.2.0") == []
 
 
-@pytest.mark.parametrize("missing", [name for name in WHEEL if not name.endswith("__init__.py")])
+@pytest.mark.parametrize("missing", [name for name in WHEEL if not name.endswith(("/", "__init__.py"))])
 def test_a_wheel_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> None:
     # Without its source, that a module is compiled proves nothing.
     files = {name: text for name, text in WHEEL.items() if name != missing}
@@ -146,12 +147,13 @@ def test_the_oldest_python_of_each_minor_version_builds_its_wheel() -> None:
 @pytest.mark.parametrize(
     ("text", "status", "said"),
     [
-        ("```python\nprint(1 + 1)  # 2\n```\n", 0, "ran 1 examples, which printed 1 lines, and 0 commands"),
+        ("```python\nprint(1 + 1)  # 2\n```\n", 0, "README.md: 1 examples, which printed 1 lines, and 0 commands"),
+        ("```python\nprint(1 + 1)  # -> 2\n```\n", 0, "1 examples, which printed 1 lines, and 0 commands"),
         ("```python\nprint(1 + 1)  # 3\n```\n", 1, "print ['2'], expected ['3']"),
         ("no example", 1, "expected []"),
         ("```python\nprint(1)  # 1\n```\n`kstore verify data`", 1, "kstore verify data ends with status"),
     ],
-    ids=["true", "false", "none", "a-command-that-fails"],
+    ids=["true", "true-with-an-arrow", "false", "none", "a-command-that-fails"],
 )
 def test_the_readme_s_runner_finds_what_is_not_true(tmp_path: Path, text: str, status: int, said: str) -> None:
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
@@ -161,6 +163,11 @@ def test_the_readme_s_runner_finds_what_is_not_true(tmp_path: Path, text: str, s
     assert done.returncode == status
 
 
-def test_the_readme_has_commands_that_look_at_its_examples_data() -> None:
-    called = readme.commands((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert {words[1] for words in called} >= {"explain", "grep", "verify"}
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [("README.md", {"explain", "grep", "verify"}), ("docs/first_steps.md", {"read", "explain", "dump-log", "verify"})],
+)
+def test_the_first_pages_have_commands_that_look_at_their_examples_data(page: str, names: set[str]) -> None:
+    assert page in PAGES
+    called = readme.commands((ROOT / page).read_text(encoding="utf-8"))
+    assert {words[1] for words in called} >= names

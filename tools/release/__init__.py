@@ -2,7 +2,7 @@
 
 pythons    the Pythons of this machine that can build kstore
 archives   builds the archives, the same bytes every time, and says what is wrong with their contents
-readme     runs the README's examples; needs the standard library alone
-trial      installs a wheel where no compiler is, measures it, and runs the README there
+readme     runs the examples of a page; needs the standard library alone
+trial      installs a wheel where no compiler is, measures it, and runs the first pages there
 __main__   the command
 """

@@ -4,7 +4,8 @@ usage: python -m tools.release [--draft]
 
 It packs the last commit: a source archive, and a wheel for each minor version of Python of this machine that can
 build kstore. It builds the source archive and the first wheel twice, and they must be the same bytes; it looks at what
-the archives hold; and it installs the wheels on each Python, without a compiler, and runs the README there.
+the archives hold; and it installs the wheels on each Python, without a compiler, and runs README.md and
+docs/first_steps.md there.
 --draft does so before the version and the changelog say that this is a release.
 """
 
@@ -84,7 +85,7 @@ def release(pythons: list[Python]) -> None:
         promised = promised_sizes((work / "tree" / "docs" / "choosing.md").read_text(encoding="utf-8"))
         for python in pythons:
             wheel = wheels[python.version[:2]]
-            trial = try_wheel(python, wheel, work / "tree" / "README.md")
+            trial = try_wheel(python, wheel, work / "tree")
             sound(wheel, size_problems(trial, promised))
             sizes = f"{trial.own_mb:.0f} MB, {trial.all_mb:.0f} MB with its dependencies"
             print(f"Python {python.name}, without a compiler: {sizes}; {trial.said}", flush=True)

@@ -114,7 +114,8 @@ def source_problems(source: Path, tree: Path) -> list[str]:
 def wheel_problems(wheel: Path, version: str) -> list[str]:
     """What is wrong with the contents of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
+        # auditwheel adds directories.
+        names = {name for name in archive.namelist() if not name.endswith("/")}
         info = f"kstore-{version}.dist-info"
         metadata = archive.read(f"{info}/METADATA").decode() if f"{info}/METADATA" in names else ""
     problems = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ def found() -> list[Python]:
     """The Pythons that can build kstore, one for each full version, the oldest first."""
     usable: dict[tuple[int, int, int], Python] = {}
     for path in candidates():
-        if path.name.endswith("-config"):
+        # Beside them lie python3.11-config and python3.11-gdb.py.
+        if not re.fullmatch(r"python3(\.\d+)?", path.name):
             continue
         try:
             done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, timeout=60)

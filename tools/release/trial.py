@@ -1,4 +1,4 @@
-"""Installs a wheel into a new environment where no compiler is, measures it, and runs the README there."""
+"""Installs a wheel into a new environment where no compiler is, measures it, and runs the first pages there."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from tools.release.pythons import Python
 
 __all__ = ["Trial", "promised_sizes", "size_problems", "try_wheel"]
 
+PAGES = ("README.md", "docs/first_steps.md")
 README_RUNNER = Path(__file__).with_name("readme.py")
-# What is found after the installation, in megabytes: everything, and kstore alone. pip belongs to the environment.
+# In megabytes on disk: kstore alone, and with what it requires. What a new environment brings is left out.
 MEASURE = """
 import pathlib, sysconfig
 root = pathlib.Path(sysconfig.get_path("purelib"))
 size = {path.name: sum(each.lstat().st_blocks * 512 for each in path.rglob("*")) for path in root.iterdir()}
+brought = ("pip", "pkg_resources", "setuptools")
 own = sum(bytes for name, bytes in size.items() if "kstore" in name)
-print(own / 1e6, sum(bytes for name, bytes in size.items() if not name.startswith("pip")) / 1e6)
+print(own / 1e6, sum(bytes for name, bytes in size.items() if not name.startswith(brought)) / 1e6)
 """
 # The sizes differ between Pythons and file systems.
 SIZE_RATIO_MAX = 1.3
 
 
 class Trial(NamedTuple):
-    """What a trial found: sizes on disk in MB, and what the README's run said."""
+    """What a trial found: sizes on disk in MB, and what ran."""
 
     own_mb: float
     all_mb: float
     said: str
 
 
-def try_wheel(python: Python, wheel: Path, readme: Path) -> Trial:
-    """Raises ReleaseError if the wheel does not install, or if the README is not true there."""
+def try_wheel(python: Python, wheel: Path, tree: Path) -> Trial:
+    """Raises ReleaseError if the wheel does not install, or if a page of ``tree`` for newcomers is not true there."""
     with tempfile.TemporaryDirectory() as directory:
         here = Path(directory)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_REQ"))}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         # A compiler that is asked for fails, and none is found.
         environment |= {"CC": "/bin/false", "CXX": "/bin/false", "PATH": str(here / "environment" / "bin")}
         run(python.path, "-m", "venv", "environment", cwd=here)
@@ -47,8 +49,10 @@ def try_wheel(python: Python, wheel: Path, readme: Path) -> Trial:
         run(*pip, wheel, cwd=here, environment=environment)
         own_mb, all_mb = map(float, run(inside, "-c", MEASURE, cwd=here, environment=environment).split())
         run(*pip, f"{wheel}[cli]", cwd=here, environment=environment)
-        said = run(inside, "-I", README_RUNNER, readme, cwd=here, environment=environment, seconds=300)
-    return Trial(own_mb, all_mb, said.strip())
+        said = run(
+            inside, "-I", README_RUNNER, *map(tree.joinpath, PAGES), cwd=here, environment=environment, seconds=300
+        )
+    return Trial(own_mb, all_mb, "; ".join(said.splitlines()))
 
 
 def promised_sizes(text: str) -> tuple[float, float]:
