@@ -57,8 +57,9 @@ def take_renamed(command: click.Command, context: click.Context) -> None:
         if not isinstance(option, _OldOption):
             continue
         assert option.name is not None
-        value = context.params.pop(option.name)
-        if not _is_given(context, option.name):
+        value = context.params.pop(option.name, None)
+        # A shell that completes a command is told nothing.
+        if context.resilient_parsing or not _is_given(context, option.name):
             continue
         old, new = option.opts[0], option.new
         (name,) = (each.name for each in command.params if new in each.opts)
@@ -66,13 +67,12 @@ def take_renamed(command: click.Command, context: click.Context) -> None:
         if _is_given(context, name):
             raise click.UsageError(f"{old} and {new} are the same: give only {new}", context)
         context.params[name] = value
-        warn(context, f"{old} is now {new}; the next release knows only {new}")
+        warn(f"{old} is now {new}; the next release knows only {new}")
 
 
-def warn(context: click.Context | None, text: str) -> None:
-    """Prints a warning on standard error, except while a shell completes a command."""
-    if context is None or not context.resilient_parsing:
-        print(f"kstore: {text}", file=sys.stderr)
+def warn(text: str) -> None:
+    """Prints a warning on standard error."""
+    print(f"kstore: {text}", file=sys.stderr)
 
 
 def _is_given(context: click.Context, name: str) -> bool:

@@ -58,9 +58,9 @@ class UnitType(click.ParamType):  # type: ignore[type-arg]  # not generic in cli
         if not self._minimum <= found <= self._maximum:
             limit = f"at least {self._minimum}" if found < self._minimum else f"at most {self._maximum}"
             self.fail(f"{text!r}, expected {limit}, as {self._example}", param, ctx)
-        if is_bare and unit:
+        if is_bare and unit and (ctx is None or not ctx.resilient_parsing):
             option = "" if param is None else f"{param.opts[0]} "
-            warn(ctx, f"{option}{text} is taken as {text}{unit}: write the unit, which the next release wants")
+            warn(f"{option}{text} is taken as {text}{unit}: write the unit, which the next release wants")
         return found
 
     def _name_and_example(self) -> str:

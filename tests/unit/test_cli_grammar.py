@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from kstore.cli.main import cli
@@ -214,6 +215,15 @@ def test_an_old_spelling_keeps_its_unit(log: str) -> None:
     status, _, err = run("transactions", "--hanging", "900000", log)
     assert status == 2
     assert "900000 has no unit, expected a duration such as 15m" in err
+
+
+def test_a_shell_completes_after_an_old_spelling(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shell = ShellComplete(cli, {}, "kstore", "_KSTORE_COMPLETE")
+    for arguments in (["read", "--offset", "1", "--start", "2", log], ["backup", "--rate", "20"]):
+        found = [each.value for each in shell.get_completions(arguments, "--")]
+        assert "--format" in found
+        assert not {"--offset", "--time"} & set(found)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_value_that_looks_like_an_old_spelling_stays_a_value(log: str) -> None:
