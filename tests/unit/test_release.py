@@ -30,6 +30,7 @@ WHEEL = {
     "kstore/record/_codec.cpython-311-x86_64-linux-gnu.so": "",
     "pyspark_kstore/__init__.py": "",
     f"{INFO}/METADATA": "Name: kstore\n\n[a site](https://example.org), [below](#limits)",
+    "kstore-1.2.0.data/data/share/man/man1/kstore-verify.1": "",
     f"{INFO}/RECORD": "",
     f"{INFO}/entry_points.txt": "",
     f"{INFO}/licenses/LICENSE": "",

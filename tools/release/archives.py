@@ -14,6 +14,7 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
+from tools.man import MAN
 from tools.release.pythons import Python
 
 __all__ = [
@@ -119,7 +120,8 @@ def wheel_problems(wheel: Path, version: str) -> list[str]:
         info = f"kstore-{version}.dist-info"
         metadata = archive.read(f"{info}/METADATA").decode() if f"{info}/METADATA" in names else ""
     problems = []
-    own = {name for name in names if not name.startswith(f"{info}/")}
+    pages = {name for name in names if re.fullmatch(rf"kstore-{re.escape(version)}\.data/data/{MAN}/[\w-]+\.1", name)}
+    own = {name for name in names - pages if not name.startswith(f"{info}/")}
     for name in sorted(own):
         if not name.startswith(("kstore/", "pyspark_kstore/")) or name.rpartition(".")[2] not in PACKED:
             problems.append(f"it holds {name}")
@@ -133,6 +135,8 @@ def wheel_problems(wheel: Path, version: str) -> list[str]:
     problems += [
         f"it lacks {name}" for name in ("kstore/py.typed", *(f"{info}/{each}" for each in needed)) if name not in names
     ]
+    if not pages:
+        problems.append("it holds no man pages")
     if not compiled:
         problems.append("it holds no compiled module")
     # An index shows no file of a checkout.
