@@ -191,5 +191,4 @@ if __name__ == "__main__":
             Extension(name, sources, extra_compile_args=FLAGS, depends=["setup.py"])
             for name, sources in COMPILED.items()
         ],
-        cmdclass={"build_ext": BuildExt, "editable_wheel": EditableWheel, "sdist": Sdist},
     )

@@ -85,6 +85,16 @@ def test_no_compiled_module_carries_cythons_memoryviews_and_coroutines() -> None
     assert found == []
 
 
+def test_the_build_has_all_of_its_own_commands() -> None:
+    """A table of them in pyproject.toml replaces those that setup.py passes."""
+    own = {"build_ext": "BuildExt", "editable_wheel": "EditableWheel", "sdist": "Sdist"}
+    table = PROJECT["tool"]["setuptools"]["cmdclass"]
+    source = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"^class (\w+)\(", source, re.MULTILINE)) == set(own.values())
+    assert {name: f"setup.{each}" for name, each in own.items()}.items() <= table.items()
+    assert "cmdclass=" not in source
+
+
 # --- archives ---------------------------------------------------------------------------------------------------------
 
 
