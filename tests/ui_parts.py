@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
+
+import uvicorn
 
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -19,7 +23,7 @@ from kstore.ui.guard import Guard
 from kstore.ui.search_pages import LIMITS, Limits
 from kstore.ui.survey import Survey
 
-__all__ = ["HOST", "PORT", "Answer", "Site", "scope", "site"]
+__all__ = ["HOST", "PORT", "Answer", "LetIn", "Site", "scope", "served", "site"]
 
 PORT = 4711
 HOST = f"127.0.0.1:{PORT}"
@@ -131,3 +135,29 @@ def site(
     finally:
         checks.stop()
         survey.stop()
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address of a server in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(app, lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class LetIn:
+    """Adds the cookie to every request: a browser started for one page has none."""
+
+    def __init__(self, pages: Site) -> None:
+        self._pages = pages
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = [*scope["headers"], (b"cookie", self._pages.cookie.encode())]
+        await self._pages.app({**scope, "headers": headers}, receive, send)

@@ -5,52 +5,21 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
-import uvicorn
 
 import kstore
 from tests.browser_parts import audited, empty_page, opened
 from tests.golden_data import golden_root
 from tests.report_parts import Elements, hidden_characters, hostile_text
-from tests.ui_parts import Site, site
+from tests.ui_parts import LetIn, Site, served, site
 
 RECORDS_OF_A_BATCH = 100
 BATCHES = 6
 
 pytestmark = pytest.mark.long
-
-
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    """The address of a server in a thread."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, lifespan="off", ws="none", log_level="warning", timeout_graceful_shutdown=5)
-        server = uvicorn.Server(config)
-        thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-class LetIn:
-    """Adds the cookie to every request: a browser started for one page has none."""
-
-    def __init__(self, pages: Site) -> None:
-        self._pages = pages
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = [*scope["headers"], (b"cookie", self._pages.cookie.encode())]
-        await self._pages.app({**scope, "headers": headers}, receive, send)
 
 
 def test_the_printed_address_lets_a_browser_in(tmp_path: Path) -> None:

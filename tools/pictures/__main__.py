@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.pictures import reports, speed, terminal
+from tools.pictures import pages, reports, speed, terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -21,7 +21,7 @@ def main() -> int:
     for name, drawn in {"speed.svg": speed.drawn(page), "terminal.svg": terminal.drawn(session)}.items():
         (IMAGES / name).write_text(drawn, encoding="utf-8")
         print(IMAGES / name)
-    return reports.main(IMAGES)
+    return reports.main(IMAGES) or pages.main(IMAGES)
 
 
 if __name__ == "__main__":
