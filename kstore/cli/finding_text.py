@@ -13,7 +13,7 @@ from kstore.cli.time_type import timestamp_text
 from kstore.rules.losses import span_size
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification
-from kstore.upkeep.verify.consequences import consequence, is_loss, times_around
+from kstore.upkeep.verify.consequences import ADVICE, advice_group, consequence, is_loss, times_around
 from kstore.upkeep.verify.findings import NO_POSITION, repair_of
 
 __all__ = [
@@ -29,18 +29,6 @@ __all__ = [
 
 INDENTS = ("  ", "    ", "      ")
 MORE = " \\"
-GROUPS = {"lost": "batch"}
-# What the command of a group does. The groups are shown in this order.
-ADVICE = {
-    "batch": "Restore the log from a copy, or let reads continue without these records:",
-    "tail": "The next open for writing cuts what is incomplete, as does:",
-    "state": "To check the whole log, and store its state:",
-    "txnindex": "To rebuild transaction indexes:",
-    "timeindex": "To rebuild time indexes:",
-    "index": "To rebuild offset indexes:",
-    "snapshot": "To remove wrong snapshots:",
-    "epochs": "To rebuild the leader epochs:",
-}
 ORDER = list(ADVICE)
 
 
@@ -85,7 +73,7 @@ def damage_lines(findings: Sequence[Finding], directory: str, *, is_dense: bool 
                 yield from wrapped(f"{INDENTS[1]}{_where(one, directory)}: {one.reason}", INDENTS[2])
         command = repair_of(group)
         if command:
-            yield from wrapped(INDENTS[0] + ADVICE[_group(group[0])], INDENTS[1])
+            yield from wrapped(f"{INDENTS[0]}{ADVICE[advice_group(group[0].kind)]}:", INDENTS[1])
             yield from command_lines(command, INDENTS[1])
 
 
@@ -120,12 +108,8 @@ def _is_counted(finding: Finding, log: LogVerification) -> bool:
     return finding.last != NO_OFFSET or any(first <= finding.first <= last for first, last in log.unreadable)
 
 
-def _group(finding: Finding) -> str:
-    return GROUPS.get(finding.kind, finding.kind)
-
-
 def _rank(finding: Finding) -> tuple[bool, int, str]:
-    group = _group(finding)
+    group = advice_group(finding.kind)
     return not is_loss(finding), ORDER.index(group) if group in ORDER else len(ORDER), group
 
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kstore.cli.finding_text import ADVICE, INDENTS, command_lines, painted_lines, records
+from kstore.cli.finding_text import INDENTS, command_lines, painted_lines, records
 from kstore.cli.table import painted, wrapped
 from kstore.files.paths import LOG_SUFFIX
 from kstore.rules.losses import UNCONFIRMED, joined, span_size
 from kstore.types import RecoveryReport
-from kstore.upkeep.verify.consequences import records_of
+from kstore.upkeep.verify.consequences import ADVICE, records_of
 from kstore.upkeep.verify.findings import accept_command
 
 __all__ = ["as_plan", "recovery_lines"]
@@ -46,7 +46,7 @@ def recovery_lines(log: Path, report: RecoveryReport, *, is_plan: bool) -> Itera
         known = UNCONFIRMED if lost.is_unconfirmed else "acknowledged, as far as is known"
         yield from wrapped(INDENTS[1] + known, INDENTS[2])
     if report.corrupt:
-        yield from wrapped(INDENTS[0] + ADVICE["batch"], INDENTS[1])
+        yield from wrapped(f"{INDENTS[0]}{ADVICE['batch']}:", INDENTS[1])
         ranges = [(one.first, one.last) for one in report.corrupt]
         yield from command_lines(accept_command(ranges, str(log)), INDENTS[1])
     for cut in report.cut:

@@ -21,8 +21,10 @@ from kstore.reports.transactions import LONGEST_MAX, Transactions
 from kstore.types import NO_OFFSET, RecoveryReport
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
+from kstore.upkeep.verify.consequences import consequence
+from kstore.upkeep.verify.findings import Finding
 
-__all__ = ["Document", "document_of", "finding_fields", "view_fields"]
+__all__ = ["Document", "as_finding", "document_of", "finding_fields", "view_fields"]
 
 Document = dict[str, Any]
 
@@ -197,7 +199,10 @@ def _log(log: GatheredLog, names: Names, with_payload: bool) -> Document:
         "transactions": log.transactions.fields(),
         "producers": [producer._asdict() for producer in log.producers],
         "segment_list": [_segment(segment) for segment in log.stats.segments],
-        "findings": [_found(each, names, log.path) for each in log.found],
+        "findings": [
+            _found(each, names, log.path, is_dense=log.verification is not None and log.verification.is_dense)
+            for each in log.found
+        ],
     }
     if log.end_offset != NO_OFFSET:
         fields["end"] = fields["end_offset"] = log.end_offset
@@ -237,8 +242,10 @@ def _segment(segment: Stats) -> Document:
     }
 
 
-def _found(found: Found, names: Names, path: Path) -> Document:
+def _found(found: Found, names: Names, path: Path, *, is_dense: bool = False) -> Document:
     fields = names.finding(found.finding, path).fields()
+    if means := consequence(found.finding, is_dense=is_dense):
+        fields["consequence"] = means
     if found.view is not None:
         fields["view"] = view_fields(found.view)
     return fields
@@ -247,6 +254,11 @@ def _found(found: Found, names: Names, path: Path) -> Document:
 def finding_fields(found: Found, path: Path) -> Document:
     """A finding about the log in ``path``, with its names, and the bytes of its view."""
     return _found(found, Names(hashed=False), path)
+
+
+def as_finding(fields: Document) -> Finding:
+    """The finding that a document shows as ``fields``."""
+    return Finding(**{name: fields[name] for name in Finding._fields if name in fields})
 
 
 def view_fields(view: HexView) -> Document:

@@ -31,6 +31,8 @@ BLOCKS_MAX = 48
 STRIP_BLOCKS_MAX = 16
 # The treemap shows this many logs by themselves, the rest as one.
 TREEMAP_BOXES_MAX = 120
+# The list in its place this many.
+LISTED_MAX = 12
 WIDTH = 1000.0
 
 
@@ -212,24 +214,45 @@ LABEL_WIDTH_MIN, LABEL_HEIGHT_MIN, LETTER_WIDTH = 44.0, 20.0, 7.2
 
 
 def treemap(logs: Sequence[dict[str, Any]], links: dict[int, str]) -> str:
-    """A box for each log, as large as its bytes, in the colour of its topic; ``links`` by place in ``logs``."""
+    """A box for each log, as large as its bytes, and a list of the largest, which a narrow screen shows instead.
+
+    ``links``: where a log's box leads, by place in ``logs``.
+    """
     sized = sorted((number for number, log in enumerate(logs) if log["bytes"]), key=lambda n: -logs[n]["bytes"])
     shown, rest = sized[:TREEMAP_BOXES_MAX], sized[TREEMAP_BOXES_MAX:]
     sizes = [float(logs[number]["bytes"]) for number in shown]
     rest_size = sum(logs[number]["bytes"] for number in rest)
-    topics = {topic: place for place, topic in enumerate(dict.fromkeys(logs[number]["topic"] for number in shown))}
     body = []
     # All others together come last, whatever their size: the picture is of the largest.
     boxes = squarified([*sizes, float(rest_size)] if rest else sizes, Box(0, 0, WIDTH, TREEMAP_HEIGHT))
     for number, box in zip(shown, boxes, strict=False):
         log = logs[number]
-        css = f"topic{topics[log['topic']] % 8}" + (" damaged" if log["damage"] else "")
-        drawn = _box(box, log["name"], log["bytes"], css)
-        body.append(f'<a href="{_text(links[number])}">{drawn}</a>' if number in links else drawn)
+        body.append(
+            _linked(_box(box, log["name"], log["bytes"], "damaged" if log["damage"] else "sound"), number, links)
+        )
     if rest:
         body.append(_box(boxes[-1], f"{len(rest)} others", rest_size, "rest"))
     role = "group" if links else "img"
-    return _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap", role=role)
+    picture = _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap", role=role)
+    return picture + _sizes(logs, sized, links)
+
+
+def _linked(drawn: str, number: int, links: dict[int, str]) -> str:
+    return f'<a href="{_text(links[number])}">{drawn}</a>' if number in links else drawn
+
+
+def _sizes(logs: Sequence[dict[str, Any]], by_size: Sequence[int], links: dict[int, str]) -> str:
+    """The largest logs with their bytes, and the others as one entry."""
+    entries = []
+    for number in by_size[:LISTED_MAX]:
+        log = logs[number]
+        damage = ' <b class="number-damage">damaged</b>' if log["damage"] else ""
+        name = _linked(_text(log["name"]), number, links)
+        entries.append(f"<li><span>{name}{damage}</span> <span>{_text(size_text(log['bytes']))}</span></li>")
+    if others := by_size[LISTED_MAX:]:
+        size = sum(logs[number]["bytes"] for number in others)
+        entries.append(f"<li><span>{count_text(len(others))} others</span> <span>{_text(size_text(size))}</span></li>")
+    return f'<ul class="sizes">{"".join(entries)}</ul>' if entries else ""
 
 
 def _box(box: Box, name: str, size: int, css: str) -> str:

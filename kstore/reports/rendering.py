@@ -16,12 +16,14 @@ from kstore.reports import drawing
 from kstore.reports.names import visible
 from kstore.reports.numbers import count_text, duration_text, size_text, time_text
 from kstore.reports.timeline import Bucket
+from kstore.upkeep.verify.consequences import ADVICE, advice_group
 
 __all__ = ["parts", "templates"]
 
 # Of one log.
 PRODUCERS_MAX = 10
 HEX_ROW_BYTES = 16
+NO_ADVICE = "-"
 
 
 def templates() -> tuple[Any, Any]:
@@ -55,6 +57,7 @@ def _environment() -> Any:
         "count": count_text,
         "duration": duration_text,
         "file_name": lambda path: path.rpartition("/")[2],
+        "in_directory": lambda path: "/".join(path.split("/")[-2:]),
         "minute": partial(time_text, form="%Y-%m-%d %H:%M"),
         "percent": lambda share: f"{100 * share:.1f} %",
         "shortened": _shortened,
@@ -71,6 +74,9 @@ def parts(environment: Any) -> Any:
     markup = markupsafe.Markup
     return environment.get_template("parts.html.j2").make_module(
         {
+            "advice": lambda found: (
+                ADVICE.get(advice_group(found["kind"]), NO_ADVICE) if "repair" in found else NO_ADVICE
+            ),
             "hex_lines": lambda view: markup(_hex_lines(view)),
             "timeline": lambda fields, titled: markup(drawing.timeline(fields, titled=titled)),
             "ends": lambda fields: markup(drawing.transactions(fields)),

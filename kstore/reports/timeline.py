@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-__all__ = ["BUCKETS_MAX", "Bucket", "Timeline", "clusters_of"]
+__all__ = ["BUCKETS_MAX", "Bucket", "Timeline", "clusters_of", "usual_times"]
 
 BUCKETS_MAX = 128
 FIRST_WIDTH_MS = 1000
@@ -97,3 +97,20 @@ def clusters_of(buckets: list[Bucket], width_ms: int) -> list[list[Bucket]]:
         span -= gap
     borders = [0, *sorted(places), len(buckets)]
     return [buckets[start:stop] for start, stop in pairwise(borders) if start < stop]
+
+
+def usual_times(fields: dict[str, Any], share: float = 0.05) -> tuple[int, int] | None:
+    """The times between which the records are but for ``share`` at each end, as near as the buckets tell.
+
+    None if no record has a time. A few records with a time of years ago do not count.
+    """
+    buckets = [Bucket._make(each) for each in fields["buckets"]]
+    total = sum(bucket.record_count for bucket in buckets)
+    low, high, seen = None, None, 0
+    for bucket in buckets:
+        if low is None and seen + bucket.record_count > share * total:
+            low = bucket.start
+        if seen < (1 - share) * total:
+            high = bucket.start + fields["width"]
+        seen += bucket.record_count
+    return None if low is None or high is None else (low, high)

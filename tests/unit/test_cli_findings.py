@@ -104,7 +104,7 @@ def test_a_wrong_index_says_that_no_record_is_lost(here: Path, capsys: pytest.Ca
         (path / FIRST).with_suffix(suffix).write_bytes(b"\x55" * 13)
     lines = verified("orders-0", capsys=capsys)
     assert lines[0] == "orders-0: no record is lost; 15 records can be read"
-    at = lines.index("  To rebuild time indexes:")
+    at = lines.index("  Rebuild the time indexes:")
     assert lines[at + 1] == "    kstore recover --rebuild-indexes orders-0"
     assert [line for line in lines if line.startswith("  no record is lost; a ")] == [
         "  no record is lost; a search by time may miss records until the index is rebuilt",

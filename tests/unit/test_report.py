@@ -22,10 +22,11 @@ from kstore.reports import drawing
 from kstore.reports.document import Document
 from kstore.reports.numbers import size_text, time_text
 from kstore.reports.page import page
-from kstore.reports.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of
+from kstore.reports.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of, usual_times
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log
+from kstore.upkeep.verify.consequences import consequence
 from tests.golden_data import copy_partition, golden_partitions, golden_root
 from tools.pictures.reports import PICTURES, document, make_store
 
@@ -266,8 +267,10 @@ def test_each_damage_is_named_at_its_byte(name: str) -> None:
     [log] = document["partitions"]
     expected = verify_log(directory)
     assert log["damage"] == len(expected.damages)
-    assert [{**found, "view": None} for found in log["findings"]] == [
-        {**finding.fields(), "view": None} for finding in expected.findings
+    shown = [{name: found[name] for name in found if name not in ("view", "consequence")} for found in log["findings"]]
+    assert shown == [finding.fields() for finding in expected.findings]
+    assert [found.get("consequence", "") for found in log["findings"]] == [
+        consequence(finding, is_dense=expected.is_dense) for finding in expected.findings
     ]
     text = seen(document).text
     for found, finding in zip(log["findings"], expected.findings, strict=True):
@@ -280,9 +283,9 @@ def test_each_damage_is_named_at_its_byte(name: str) -> None:
             assert found["view"]["position"] == finding.position
         if "view" in found:
             view, data = found["view"], Path(finding.path).read_bytes()
-            shown = bytes.fromhex(view["bytes"])
-            assert data[view["position"] :].startswith(shown)
-            assert view["position"] + len(shown) + view["hidden"] == len(data)
+            held = bytes.fromhex(view["bytes"])
+            assert data[view["position"] :].startswith(held)
+            assert view["position"] + len(held) + view["hidden"] == len(data)
     assert log["damage"] == 0 or "recovery" in log
 
 
@@ -454,14 +457,74 @@ def many_partitions(count: int) -> Document:
     return document | {"partitions": logs, "topics": topics}
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, *(pytest.param(many, marks=pytest.mark.long) for many in (1000, 5000))])
 def test_the_page_stays_small(count: int) -> None:
     pytest.importorskip("jinja2")
     text = page(many_partitions(count))
     assert len(text.encode()) < 5_000_000
-    table = text.partition('<section id="partitions">')[2].partition("</section>")[0]
-    assert table.count('<tr><td class="left name">') == count
+    shown = text.partition('<section id="partitions">')[2].partition("</section>")[0]
+    assert shown.count('<details class="row') == min(count, 1000)
+    assert (f"<b>{count - 1000:,} more partitions</b>" in shown) == (count > 1000)
     Seen(text)
+
+
+# --- what matters comes first -----------------------------------------------------------------------------------------
+
+
+def test_a_page_about_damage_begins_with_the_damage() -> None:
+    shown = seen(report_on("damaged"))
+    ids = shown.values("id")
+    assert ids[:2] == ["content", "findings"]
+    assert ids[-1] == "notes"
+    opened = [tag for tag, attributes in shown.elements if tag == "details" and "open" in attributes]
+    assert opened == []
+    assert "findings" not in seen(report_on("clean")).values("id")
+
+
+def test_a_row_of_the_damage_says_what_cannot_be_read_where_and_what_to_do(tmp_path: Path) -> None:
+    log = log_with(tmp_path / "orders-0", b"v")
+    spoil(log, 2, 70, b"X")
+    text = page_if_possible(kstore.report(log, deep=True).document)
+    row = text.partition('<details class="finding">')[2].partition("</summary>")[0]
+    assert "<b>1 record, offset 2, cannot be read</b>" in row
+    assert re.search(r"<span>orders-0/0{20}\.log at \d+</span>", row)
+    assert "<span>Restore the log from a copy, or let reads continue without these records</span>" in row
+    assert "<b>1 of 1 partition is damaged</b>: up to 1 record cannot be read." in text
+
+
+def test_each_order_of_the_partitions_has_every_place_once(tmp_path: Path) -> None:
+    for number, count in enumerate((3, 9, 5)):
+        with kstore.Log(tmp_path / f"t-{number}", durability="os") as log:
+            log.append_many([b"v"] * count, timestamps=[1000 * (10 - count)] * count)
+    spoil(tmp_path / "t-2", 0, 70, b"X")
+    rows = re.findall(
+        r'class="row([^"]*)" style="([^"]*)"[^>]*><summary><b>([^<]*)',
+        page_if_possible(kstore.report(tmp_path, deep=True).document),
+    )
+    assert [name for _, _, name in rows] == ["t-2", "t-1", "t-0"]
+    places = {name: dict(each.split(":") for each in style.split(";")) for _, style, name in rows}
+    names = {order: sorted(places, key=lambda name: int(places[name][order])) for order in places["t-0"]}
+    assert names == {
+        "--d": ["t-2", "t-1", "t-0"],
+        "--s": ["t-1", "t-2", "t-0"],
+        "--t": ["t-0", "t-1", "t-2"],
+        "--n": ["t-0", "t-1", "t-2"],
+    }
+    assert [css for css, _, _ in rows] == [" in-d in-s in-t in-n damaged", *[" in-d in-s in-t in-n"] * 2]
+
+
+def test_one_old_record_does_not_make_the_usual_times_long(tmp_path: Path) -> None:
+    with kstore.Log(tmp_path / "t-0", durability="os") as log:
+        log.append(b"old", timestamp=0)
+        for number in range(100):
+            log.append(b"new", timestamp=1_700_000_000_000 + 60_000 * number)
+    document = kstore.report(tmp_path).document
+    shown = seen(document).text
+    assert "90 min" in shown
+    assert "19,675 days" not in shown
+    assert "all: 1970-01-01 00:00:00 to 2023-11-14 23:52:20 UTC" in shown
+    assert usual_times({"buckets": [], "width": 1000}) is None
+    assert usual_times({"buckets": [[7000, 1, 1, 1, 0]], "width": 1000}) == (7000, 8000)
 
 
 # --- what it does -----------------------------------------------------------------------------------------------------
@@ -561,7 +624,7 @@ def test_the_store_of_the_pictures_shows_every_section(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     make_store(tmp_path / "data")
     page_of_it = seen(document(tmp_path / "data"))
-    assert {"findings", "transactions", "savings", "keys", "records", "segments"} <= set(page_of_it.values("id"))
+    assert {"findings", "transactions", "savings", "keys", "records", "partitions"} <= set(page_of_it.values("id"))
     text = GUIDE.read_text(encoding="utf-8") + (GUIDE.parents[1] / "README.md").read_text(encoding="utf-8")
     for picture in PICTURES:
         assert f"images/{picture.name}.png" in text

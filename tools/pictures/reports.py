@@ -28,18 +28,19 @@ BEGIN_MS = 1_767_225_600_000  # 2026-01-01
 
 
 class Picture(NamedTuple):
-    """A file, the CSS selectors of the parts that it shows, and its height."""
+    """A file, the CSS selectors of the parts that it shows, its height, and that of a ``details`` that it opens."""
 
     name: str
     shown: tuple[str, ...]
     height: int
+    opened: str = ""
 
 
 PICTURES = (
-    Picture("report-overview", ("header", "main > .tiles", "#bytes", "#times"), 1165),
-    Picture("report-finding", ("#findings",), 620),
+    Picture("report-overview", ("header", "#findings", "main > .tiles", "#bytes", "#times"), 1330),
+    Picture("report-finding", ("#findings",), 640, "#findings .finding:first-of-type"),
     Picture("report-keys", ("#savings", "#keys"), 740),
-    Picture("report-partition", ("#segments",), 730),
+    Picture("report-partition", ("#partitions",), 1150, ".row.damaged"),
 )
 
 
@@ -112,7 +113,10 @@ def document(root: Path) -> Document:
 def shoot(browser: str, html: str, picture: Picture, target: Path) -> None:
     """Writes the parts of the page that ``picture`` names to ``target``."""
     rest = "".join(f":not({selector.rpartition('> ')[2]})" for selector in picture.shown)
-    style = f"<style>main > *{rest} {{ display: none }} main {{ padding-top: 16px }}</style></head>"
+    opened = (
+        f"{picture.opened}::details-content {{ content-visibility: visible; height: auto }}" if picture.opened else ""
+    )
+    style = f"<style>main > *{rest} {{ display: none }} main {{ padding-top: 16px }} {opened}</style></head>"
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "page.html")
         path.write_text(html.replace("</head>", style), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a finding of a verification means for the log's users: the sentence before the one that says why."""
+"""What a finding of a verification means for the log's users, and what they can do: the words around its reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 from kstore.upkeep.verify.findings import Finding
 
-__all__ = ["consequence", "is_loss", "records_of", "times_around"]
+__all__ = ["ADVICE", "advice_group", "consequence", "is_loss", "records_of", "times_around"]
 
 # Of damage to files that hold no records, by kind.
 NO_RECORD_IS_LOST = {
@@ -20,8 +20,24 @@ NO_RECORD_IS_LOST = {
     "checkpoint": "no record is lost; the store's next writer replaces the checkpoint",
     "name": "it cannot be read, and was not checked",
 }
+# What to do about damage, by group, in the order in which the groups are shown. A command follows.
+ADVICE = {
+    "batch": "Restore the log from a copy, or let reads continue without these records",
+    "tail": "Restore the log from a copy, or cut what is incomplete, as the next open for writing does",
+    "state": "Check the whole log, and store its state",
+    "txnindex": "Rebuild the transaction indexes",
+    "timeindex": "Rebuild the time indexes",
+    "index": "Rebuild the offset indexes",
+    "snapshot": "Remove the wrong snapshots",
+    "epochs": "Rebuild the leader epochs",
+}
 # What does not exist any more, in contrast to damaged bytes that are still there.
 MISSING = ("lost", "state", "checkpoint")
+
+
+def advice_group(kind: str) -> str:
+    """The group of findings of ``kind``, which one command repairs: a key of ``ADVICE`` if there is advice."""
+    return "batch" if kind == "lost" else kind
 
 
 def is_loss(finding: Finding) -> bool:
