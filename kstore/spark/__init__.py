@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from kstore.spark.frames import read
 from kstore.spark.java import java_home
+from kstore.spark.sentences import sentence
 from kstore.spark.session import register, session
 
 if TYPE_CHECKING:
     from kstore.spark.source import KStoreDataSource
 
-__all__ = ["KStoreDataSource", "java_home", "read", "register", "session"]
+__all__ = ["KStoreDataSource", "java_home", "read", "register", "sentence", "session"]
 
 
 def __getattr__(name: str) -> object:

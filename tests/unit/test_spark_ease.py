@@ -21,7 +21,7 @@ from kstore.errors import ConfigError, DataLossError, FileMissingError, LogNotFo
 from kstore.log import Log
 from kstore.spark import daemon
 from kstore.spark.options import ReadOptions
-from kstore.spark.sentences import without_causes
+from kstore.spark.sentences import sentence, without_causes
 from kstore.spark.session import missing_extra, register
 from kstore.spark.source import KStoreDataSource
 from tests.spark.reading import make_reader, splits_of, table_of
@@ -40,6 +40,31 @@ def test_an_error_leaves_without_its_causes() -> None:
     text = "".join(traceback.format_exception(caught.value))
     assert "kstore's sentence" in text
     assert "the disk's words" not in text
+
+
+def test_an_error_leaves_without_inner_frames_and_ends_with_its_sentence(tmp_path: Path) -> None:
+    with pytest.raises(LogNotFoundError) as caught:
+        make_reader(tmp_path / "nowhere").partitions()
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert [line for line in lines if "kstore/spark/" in line] == []
+    assert lines[-1] == f"kstore.errors.LogNotFoundError: {caught.value}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[PYTHON] failed\nTraceback:\nkstore.errors.DataLossError: it is gone\n SQLSTATE: 38000",
+        "org.apache.PythonException: Traceback\nkstore.errors.DataLossError: it is gone\n\n\tat x.y(z.scala)",
+        "[STREAM_FAILED] Job aborted: kstore.errors.DataLossError: it is gone\nTraceback",
+    ],
+)
+def test_the_sentence_is_taken_out_of_what_spark_writes(text: str) -> None:
+    assert sentence(RuntimeError(text)) == "it is gone"
+
+
+def test_an_error_of_another_program_has_no_sentence() -> None:
+    assert sentence(RuntimeError("java.io.IOException: no space\n  at kstore.spark.reader")) is None
+    assert sentence(DataLossError("it is\ngone")) == "it is gone"
 
 
 def test_other_errors_keep_their_causes() -> None:
