@@ -6,6 +6,8 @@ import inspect
 import re
 import runpy
 import struct
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -125,6 +127,41 @@ def test_a_block_that_begins_a_section_runs_alone(
     assert len(SECTIONS) == 6
     first = code_blocks(section((ROOT / name).read_text(encoding="utf-8"), heading), "python")[0]
     assert len(printed(first, tmp_path, monkeypatch, capsys)) >= first.count("print(")
+
+
+# In each of these every section begins with a program of its own.
+ALONE = [
+    (name, heading)
+    for name in ("asyncio.md", "backup.md", "columns.md", "consumer.md", "first_steps.md", "producer.md", "queue.md")
+    for heading in re.findall("^## (.*)$", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE)
+    if "```python" in section((ROOT / "docs" / name).read_text(encoding="utf-8"), heading)
+]
+
+
+@pytest.mark.parametrize(("name", "heading"), ALONE)
+def test_a_section_of_a_guide_begins_with_a_program_that_prints_what_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, heading: str
+) -> None:
+    assert len(ALONE) > 20
+    first = code_blocks(section((ROOT / "docs" / name).read_text(encoding="utf-8"), heading), "python")[0]
+    for other in ("persistqueue", "pyarrow"):
+        if f"import {other}" in first or (other == "pyarrow" and "arrow" in first):
+            pytest.importorskip(other)
+    if "shared=True" in first and sys.platform != "linux":
+        pytest.skip("stores are shared on Linux")
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    monkeypatch.chdir(tmp_path)
+    Path("example.py").write_text(first, encoding="utf-8")
+    names = runpy.run_path("example.py")
+    for close in at_exit:
+        close()
+    for left in ("producer", "store"):  # of a section whose next block goes on
+        if left in names:
+            names[left].close()
+    said = re.findall(r"# -> (.*)", first)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == said if said else len(lines) >= first.count("print(")
 
 
 @pytest.mark.parametrize("name", ["first_steps.md", "log.md", "store.md", "kafka_clients.md"])
