@@ -41,6 +41,11 @@ class KstoreCommand(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
+        for parameter in self.params:
+            given = ctx.params.get(parameter.name or "")
+            if isinstance(parameter.type, click.Path) and (given == "" or (isinstance(given, tuple) and "" in given)):
+                # A shell's variable that is not set; Python would take it for the current directory.
+                raise click.BadParameter("the path is empty; the current directory is .", ctx, parameter)
         try:
             status = super().invoke(ctx)
         except TopicNotFoundError as error:

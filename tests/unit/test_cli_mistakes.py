@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
+import kstore
 from kstore.cli.main import COMMANDS, main
 from kstore.log import Log
 
@@ -80,3 +82,76 @@ def test_an_error_names_files_as_the_user_named_their_directory(
     Path("log-0/kstore.state").mkdir()
     assert main(["append", "log-0"]) == 1
     assert capfd.readouterr().err == "kstore: log-0/kstore.state: Is a directory\n"
+
+
+OTHER = "neither a log nor a directory of logs"
+NO_SEGMENT = "neither a log nor a segment's .log"
+ONE_LOG = "log-0: one log, expected a directory of logs"
+NO_STORE = "foreign: there is no store"
+PATHS = [
+    ("a directory of other files read", "read foreign", OTHER),
+    ("a directory of other files verified", "verify foreign", OTHER),
+    ("a directory of other files recovered", "recover foreign", OTHER),
+    ("a directory of other files counted", "stats foreign", OTHER),
+    ("a directory of other files appended to", "append foreign", "foreign: not a log: it holds a.txt, and no segment"),
+    (
+        "a directory of other files as a queue",
+        "queue put foreign q",
+        "foreign: not a directory of logs: it holds a.txt",
+    ),
+    ("a directory of other files consumed", "consume foreign t", NO_STORE),
+    ("a directory of other files produced to", "produce foreign t", NO_STORE),
+    ("a directory of other files backed up", "backup foreign b", NO_STORE),
+    ("a directory of other files restored", "restore foreign new", "foreign: there is no backup"),
+    ("a text file read", "read notes.txt", NO_SEGMENT),
+    ("a text file appended to", "append notes.txt", "notes.txt: not a directory"),
+    ("a text file compacted", "compact notes.txt", "notes.txt: Not a directory"),
+    ("an index verified", "verify log-0/00000000000000000000.index", NO_SEGMENT),
+    ("a segment recovered", "recover log-0/00000000000000000000.log", "00000000000000000000.log: Not a directory"),
+    ("a log consumed", "consume log-0 t", ONE_LOG),
+    ("a log described", "describe log-0", ONE_LOG),
+    ("a log as groups", "groups log-0", ONE_LOG),
+    ("a log as a queue", "queue stats log-0 t", ONE_LOG),
+    ("a log backed up", "backup log-0 b", ONE_LOG),
+    ("a store appended to", "append store", "store: not a log: it holds "),
+    ("a partition as a topic", "consume store t-0", "did you mean topic t, partition 0?"),
+    ("a topic as a partition", "delete-records store t --stop 1", "expected <topic>-<partition>, as orders-0"),
+    ("a backup inside its store", "backup store store/b", "inside the store"),
+    ("a store that is no backup", "restore store new", "store: there is no backup"),
+    ("a broker's address", "append localhost:9092", "localhost:9092 is an address, and a log is a directory"),
+    ("a home that is not there", "append ~nobodyx/x", "nobodyx has no home here"),
+    ("a link to nothing", "read dangling", "dangling: No such file or directory"),
+    ("a file that is there", "export log-0 notes.csv", "notes.csv exists already: --force replaces it"),
+    ("a file of an unknown kind", "export log-0 out.xyz", "Name it .parquet, .csv or .jsonl, or give --format"),
+    ("a variable that is not set", "read ''", "the path is empty; the current directory is ."),
+    ("a variable among others", "verify log-0 ''", "the path is empty; the current directory is ."),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("place")
+    with kstore.open(path / "store", durability="os", background=False) as store:
+        store.create_topic("t", 2)
+        store.log("t").append(b"a")
+    with Log(path / "log-0", durability="os") as log:
+        log.append(b"x")
+    (path / "foreign").mkdir()
+    for name in ("foreign/a.txt", "notes.txt", "notes.csv"):
+        (path / name).write_text("x")
+    (path / "dangling").symlink_to("nowhere")
+    return path
+
+
+@pytest.mark.parametrize(("call", "words"), [case[1:] for case in PATHS], ids=[case[0] for case in PATHS])
+def test_a_wrong_path_gets_a_line_and_changes_nothing(
+    call: str, words: str, place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    assert main(shlex.split(call)) in (1, 2)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert words in " ".join(err.split())
+    assert "Traceback" not in err
+    assert sorted(place.rglob("*")) == before
