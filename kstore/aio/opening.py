@@ -22,11 +22,14 @@ def made_by(call: str) -> Callable[[Callable[Arguments, None]], Callable[Argumen
         @wraps(init)
         def checked(*given: Arguments.args, **named: Arguments.kwargs) -> None:
             try:
-                arguments.bind(*given, **named)
+                init(*given, **named)
             except TypeError:
-                kind = type(given[0]).__name__
-                raise TypeError(f"an aio.{kind} belongs to an open store: use {call}") from None
-            init(*given, **named)
+                try:
+                    arguments.bind(*given, **named)
+                except TypeError:
+                    kind = type(given[0]).__name__
+                    raise TypeError(f"an aio.{kind} belongs to an open store: use {call}") from None
+                raise
 
         return checked
 

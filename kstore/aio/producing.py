@@ -325,6 +325,7 @@ class Producer:
 class SentMany:
     """The records of one ``send_many``: awaiting it hands them over. A sequence of those handed over so far."""
 
+    @made_by("producer.send_many(topic, values)")
     def __init__(
         self,
         producer: Producer,

@@ -350,6 +350,7 @@ def _size_of(field: object) -> int:
 class Job:
     """An item that a task has leased. ``async with job:`` acks it, or nacks it after an exception or a cancel."""
 
+    @made_by("await queue.get()")
     def __init__(self, queue: Queue, job: SyncJob) -> None:
         self.sync = job
         self._queue = queue

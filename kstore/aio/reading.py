@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, Self, TypeVar
 
+from kstore.aio.opening import made_by
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
@@ -33,6 +34,7 @@ class Reader(Generic[Item]):
     A cancel while it waits loses nothing: the next iteration continues with the next record.
     """
 
+    @made_by("log.read()")
     def __init__(
         self,
         log: Log,
@@ -73,7 +75,8 @@ class Reader(Generic[Item]):
 
     def __del__(self) -> None:
         # Not here: the collector runs in any thread, even in one that holds a lock this needs.
-        self._position.waiter.close_soon()
+        if hasattr(self, "_position"):  # not if it was made by hand
+            self._position.waiter.close_soon()
 
     async def __anext__(self) -> Item:
         for item in self._items:

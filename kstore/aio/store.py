@@ -29,6 +29,9 @@ from kstore.store import open as open_store
 from kstore.types import Durability, RecoveryReport, RetentionResult
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kstore.engine.columns import ReadOptions
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, TopicSettings
     from kstore.store import StoreArguments
 
@@ -109,6 +112,10 @@ class Store:
         if known is None:
             known = self._logs[log] = Log(log, self._threads, self._waiters.add)
         return known
+
+    async def to_arrow(self, topic: str, **options: Unpack[ReadOptions]) -> pa.Table:
+        """All records of a topic as a ``pyarrow.Table``, made in one of the threads. See ``kstore.Store.to_arrow``."""
+        return await self.run(self.sync.to_arrow, topic, **options)
 
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer for all tasks; ``settings`` are those of ``kstore.Store.producer``. Raises: ConfigError."""

@@ -212,11 +212,12 @@ def _drain(directory: str, name: str, count: int | None, adopt: bool, shared: bo
 
 @_sub("retry-dead", "Put dead letters again.")
 @COUNT
+@ADOPT
 @SHARED_OPTION
-def _retry_dead(directory: str, name: str, count: int | None, shared: bool) -> int:
+def _retry_dead(directory: str, name: str, count: int | None, adopt: bool, shared: bool) -> int:
     """Put items that were delivered too many times into QUEUE again, as if they were new."""
     with Store(directory, create=False, background=False, shared=shared) as store:
         store.partitions(name)
-        moved = store.queue(name).retry_dead(count)
+        moved = _opened(store, name, adopt=adopt).retry_dead(count)
     print(f"put {counted(moved, 'dead letter')} of {name} again", file=sys.stderr)
     return OK

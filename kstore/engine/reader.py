@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Generic, TypeAlias, TypedDict, TypeVar
+from typing import Generic, NoReturn, TypeAlias, TypedDict, TypeVar
 
 from kstore.engine.ends import Ends
 from kstore.engine.lookup import batch_of
@@ -153,6 +153,10 @@ class LogReader(Generic[Item]):
 
     def __repr__(self) -> str:
         return f"LogReader({self._path!r})"
+
+    def __array__(self, *_: object, **options: object) -> NoReturn:
+        """Refuses: numpy, and ``pandas.DataFrame(log.read())``, would make one column of objects."""
+        raise TypeError("records are no array: use log.to_pandas(start, stop), log.to_polars or log.to_arrow")
 
     def __iter__(self) -> Iterator[Item]:
         # The chain itself, so that a for loop stays in compiled code from one record to the next.

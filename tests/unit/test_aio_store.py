@@ -100,6 +100,22 @@ def test_topics_are_made_altered_and_deleted(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_topic_is_read_as_a_table_in_a_thread(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+
+    async def main() -> None:
+        async with kstore.aio.open(tmp_path) as store:
+            await store.topic("orders", partitions=2)
+            for number in range(2):
+                await (await store.log("orders", number)).append(b"%d" % number)
+            table = await store.to_arrow("orders", columns=["value"])
+            assert table.to_pylist() == [
+                {"topic": "orders", "partition": number, "value": b"%d" % number} for number in range(2)
+            ]
+
+    run(main())
+
+
 def test_the_twin_comes_with_kstore_itself() -> None:
     assert kstore.__getattr__("aio") is kstore.aio
     with pytest.raises(AttributeError, match="nothing"):

@@ -48,6 +48,7 @@ OWN = {
     "produce": "--create-topic --key-separator --partitions --transactional-id",
     "queue drain": "--adopt",
     "queue put": "--adopt --delay",
+    "queue retry-dead": "--adopt",
     "read": "--follow --key-separator",
     "recover": "--accept-loss --index-interval-bytes --rebuild-indexes",
     "replicate": "--every --hold-retention --keep --once",

@@ -32,6 +32,18 @@ def test_lines_are_put_and_drained(tmp_path: Path) -> None:
     assert run("drain", tmp_path / "s", "jobs").stdout_bytes == b""
 
 
+def test_dead_letters_of_a_topic_that_was_no_queue_are_retried_with_a_line_that_names_the_option(
+    tmp_path: Path,
+) -> None:
+    with kstore.open(tmp_path / "s", durability="os") as store:
+        store.create_topic("orders", retention_ms=-1)
+        store.log("orders").append(b"x")
+    (said, done) = run("retry-dead", tmp_path / "s", "orders").stderr.splitlines()
+    assert said.startswith("warning: topic orders was no queue")
+    assert done == "put 0 dead letters of orders again"
+    assert "warning" not in run("retry-dead", "--adopt", tmp_path / "s", "orders").stderr
+
+
 @pytest.mark.parametrize("given", [(), ("--adopt",)])
 def test_a_topic_that_was_no_queue_is_drained_with_a_line_that_names_the_option(
     tmp_path: Path, given: tuple[str, ...]

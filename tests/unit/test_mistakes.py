@@ -394,6 +394,8 @@ def test_a_data_frame_of_a_log_names_what_works(place: Place) -> None:
     pandas = pytest.importorskip("pandas")
     with pytest.raises(TypeError, match=r"use log\.to_pandas\(\)"):
         pandas.DataFrame(place.log)
+    with pytest.raises(TypeError, match=r"records are no array: use log\.to_pandas\(start, stop\)"):
+        pandas.DataFrame(place.log.read())
     assert len(pandas.DataFrame({"logs": [place.log, place.log]})) == 2  # as objects they may stand in one
 
 
@@ -441,6 +443,9 @@ AIO_MISTAKES = [
     ("Consumer", "use store.consumer(topic, group=...)"),
     ("Producer", "use store.producer()"),
     ("Store", "use kstore.aio.open(path)"),
+    ("Job", "use await queue.get()"),
+    ("Reader", "use log.read()"),
+    ("SentMany", "use producer.send_many(topic, values)"),
 ]
 
 
