@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from kstore.spark.frames import read
 from kstore.spark.java import java_home
+from kstore.spark.lag import Behind, behind
 from kstore.spark.sentences import sentence
 from kstore.spark.session import register, session
 
 if TYPE_CHECKING:
     from kstore.spark.source import KStoreDataSource
 
-__all__ = ["KStoreDataSource", "java_home", "read", "register", "sentence", "session"]
+__all__ = ["Behind", "KStoreDataSource", "behind", "java_home", "read", "register", "sentence", "session"]
 
 
 def __getattr__(name: str) -> object:

@@ -167,6 +167,7 @@ NAMES = (
     "batchRows",
     "batchBytes",
     "maxPartitionBytes",
+    "taskPerPartition",
     "planRequests",
     "filterPushdown",
     "pruneWhere",
@@ -212,6 +213,7 @@ class ReadOptions:
     batch_rows: int = BATCH_ROWS
     batch_bytes: int = BATCH_BYTES
     max_partition_bytes: int = MAX_PARTITION_BYTES
+    task_per_partition: bool = False
     plan_requests: int = PLAN_REQUESTS
     filter_pushdown: bool = False
     prune_where: str = ""
@@ -268,6 +270,7 @@ class ReadOptions:
             batch_rows=given.get("batchRows", partial(to_int, most=INT32_MAX), BATCH_ROWS),
             batch_bytes=given.get("batchBytes", partial(to_size, most=INT32_MAX), BATCH_BYTES),
             max_partition_bytes=given.get("maxPartitionBytes", to_size, MAX_PARTITION_BYTES),
+            task_per_partition=given.get("taskPerPartition", to_bool, False),
             plan_requests=given.get("planRequests", partial(to_int, most=PLAN_REQUESTS_MAX), PLAN_REQUESTS),
             filter_pushdown=given.get("filterPushdown", to_bool, False),
             prune_where=given.text("pruneWhere") or "",

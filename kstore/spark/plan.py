@@ -27,6 +27,8 @@ __all__ = ["Piece", "Split", "plan_splits"]
 
 # The cost of opening one more log, in bytes that could be read meanwhile (Spark: openCostInBytes).
 OPEN_BYTES = 4 << 20
+# More than any log has.
+ALL_BYTES = 1 << 62
 
 
 class Piece(NamedTuple):
@@ -72,6 +74,7 @@ def plan_splits(
     max_partition_bytes: int,
     min_partitions: int | None = None,
     max_records: int | None = None,
+    task_per_partition: bool = False,
     committed: bool = True,
     sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
     held: Iterable[Held] = (),
@@ -83,6 +86,7 @@ def plan_splits(
         max_partition_bytes: the most that one reads, if the log can be cut there.
         min_partitions: the least number of splits, if the offsets suffice.
         max_records: the largest number of offsets in one.
+        task_per_partition: each place is one split, whatever its size, unless the two above divide it.
         committed: aborted transactions are skipped; no range ends above its log's last stable offset.
         sizes_of: the sizes of a place's segments, if they were listed, as in a store far away.
         held: names the topic of each place; tasks check that they find the same.
@@ -98,7 +102,7 @@ def plan_splits(
             topic_id, topic_file = topics.get(place, (None, None))
             whole = Piece(place, start, stop, aborted=aborted, topic_id=topic_id, topic_file=topic_file)
             spans += _segments(log, whole, sizes_of(place))
-    size_max = max_partition_bytes
+    size_max = ALL_BYTES if task_per_partition else max_partition_bytes
     if min_partitions is not None:
         size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
     pieces: list[Piece] = []
@@ -111,7 +115,7 @@ def plan_splits(
             parts = _cut(log_of(span.place), span, size_max)
         for part in parts:
             pieces += _even(part, -(-part.offset_count // max_records) if max_records else 1)
-    splits = _together(pieces, size_max, max_records)
+    splits = _together(pieces, size_max, max_records, across_places=not task_per_partition)
     if min_partitions is not None and len(splits) < min_partitions:
         splits = [Split([piece]) for piece in _at_least(pieces, min_partitions)]
     return splits
@@ -209,7 +213,7 @@ def _at_least(pieces: Sequence[Piece], count: int) -> list[Piece]:
 # --- putting together -------------------------------------------------------------------------------------------------
 
 
-def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None) -> list[Split]:
+def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None, *, across_places: bool) -> list[Split]:
     """Splits of neighbouring pieces, each filled as far as possible."""
     splits: list[list[Piece]] = []
     size = offset_count = 0
@@ -217,7 +221,7 @@ def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None) -
         is_next = bool(splits) and _follows(splits[-1][-1], piece)
         cost = piece.size + (0 if is_next else OPEN_BYTES)
         fits = size + cost <= size_max and (max_records is None or offset_count + piece.offset_count <= max_records)
-        if not splits or not fits:
+        if not splits or not fits or not (across_places or splits[-1][-1].place == piece.place):
             splits.append([piece])
             size, offset_count = piece.size, piece.offset_count
             continue

@@ -169,6 +169,8 @@ def _start(log: Held, bound: Bound, offset_for_time: OffsetForTime) -> _Begin:
 
 
 def _start_at(log: Held, timestamp_ms: int, no_match: NoMatch, offset_for_time: OffsetForTime) -> _Begin:
+    if timestamp_ms == LATEST_OFFSET:
+        return _Begin(log.end_offset, is_end=True)
     found = _offset_at(log, timestamp_ms, offset_for_time)
     if found is not None:
         return _Begin(found, is_given=True)
@@ -197,6 +199,9 @@ def _stop(log: Held, bound: Bound, offset_for_time: OffsetForTime) -> int:
 
 
 def _offset_at(log: Held, timestamp_ms: int, offset_for_time: OffsetForTime) -> int | None:
+    # As in place of an offset: Spark's Kafka source passes them to the broker, which knows them (ListOffsets).
+    if timestamp_ms in (LATEST_OFFSET, EARLIEST_OFFSET):
+        return log.start_offset if timestamp_ms == EARLIEST_OFFSET else None
     found = offset_for_time(log.place, timestamp_ms)
     return None if found is None or found >= log.end_offset else found
 

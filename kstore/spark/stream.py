@@ -196,6 +196,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_partition_bytes=options.max_partition_bytes,
             min_partitions=options.min_partitions,
             max_records=options.max_records_per_partition,
+            task_per_partition=options.task_per_partition,
             committed=options.isolation_level == "read_committed",
             sizes_of=holdings.sizes,
             held=held,

@@ -63,6 +63,7 @@ VALUES: list[tuple[str, str, object, str, object]] = [
     ("batchRows", "batch_rows", 20_000, "500", 500),
     ("batchBytes", "batch_bytes", 8 << 20, "16m", 16 << 20),
     ("maxPartitionBytes", "max_partition_bytes", 128 << 20, "1.5g", 3 << 29),
+    ("taskPerPartition", "task_per_partition", False, "TRUE", True),
     ("planRequests", "plan_requests", 32, "8", 8),
     ("filterPushdown", "filter_pushdown", False, "true", True),
 ]
@@ -273,6 +274,7 @@ ERRORS: list[tuple[dict[str, str], str]] = [
     ({"filterPushdown": "yes"}, "filterPushdown is 'yes', expected true or false"),
     ({"batchRows": "0"}, "batchRows must be positive"),
     ({"batchBytes": "3g"}, "batchBytes is '3g', expected at most 2147483647 bytes"),
+    ({"taskPerPartition": "1"}, "taskPerPartition is '1', expected true or false"),
     ({"planRequests": "257"}, "planRequests is '257', expected a whole number of at most 256"),
     ({"maxPartitionBytes": "64 monkeys"}, "maxPartitionBytes is '64 monkeys', expected bytes as a number, or like 64m"),
     ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be positive"),

@@ -114,6 +114,21 @@ def test_without_an_index_that_can_be_believed_a_segment_is_still_read_once(dama
     assert damage != "missing" or len(splits) == 1
 
 
+def test_each_partition_is_one_task_if_the_user_wants_it(tmp_path: Path) -> None:
+    places = [written(tmp_path / f"a-{number}", 10) for number in range(3)]
+    large = written(tmp_path / "b-0", 1000, segment_bytes=20_000)
+    ranges = [*((place, 0, 10) for place in places), (large, 100, 1000)]
+    assert len(planned(tmp_path, ranges, max_partition_bytes=11_000)) > 5
+    splits = planned(tmp_path, ranges, max_partition_bytes=11_000, task_per_partition=True)
+    assert bounds(splits) == [[(0, 10)]] * 3 + [[(100, 1000)]]
+    divided = planned(tmp_path, ranges, task_per_partition=True, max_records=300)
+    check_covers(divided, ranges)
+    assert all(split.offset_count <= 300 for split in divided)
+    least = planned(tmp_path, ranges, task_per_partition=True, min_partitions=9)
+    check_covers(least, ranges)
+    assert len(least) >= 9
+
+
 def test_small_logs_are_put_together_but_not_all_of_them(tmp_path: Path) -> None:
     places = [written(tmp_path / f"a-{number}", 10) for number in range(40)]
     ranges = [(place, 0, 10) for place in places]

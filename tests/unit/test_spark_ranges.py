@@ -89,6 +89,17 @@ def test_times_bound_partitions() -> None:
     assert ranges(*both, endingOffsetsByTimestamp=each) == [("a-0", 10, 40), ("a-1", 10, 30)]
 
 
+def test_the_latest_and_the_earliest_may_stand_in_place_of_a_time() -> None:
+    both = held(A0, 10, 100), held(A1, 10, 50)
+    assert ranges(*both, startingTimestamp="-1") == []
+    assert ranges(*both, startingTimestamp="-2", endingTimestamp="-1") == [("a-0", 10, 100), ("a-1", 10, 50)]
+    assert ranges(*both, startingOffsetsByTimestamp='{"a":{"0":-1,"1":400}}') == [("a-1", 40, 50)]
+    assert ranges(*both, endingOffsetsByTimestamp='{"a":{"0":-2,"1":-1}}') == [("a-1", 10, 50)]
+    start = resolve_start(options(True, startingTimestamp="-1"), both, times_ten)
+    assert start.offsets == {A0: 100, A1: 50}
+    assert start.at_end == {A0, A1}, "it moves with the log"
+
+
 @pytest.mark.parametrize("given", [{"startingTimestamp": "600"}, {"startingOffsetsByTimestamp": '{"a":{"0":600}}'}])
 def test_no_record_at_or_after_the_start_is_an_error_or_the_end(given: dict[str, str]) -> None:
     # The one after the last stable offset does not count.
