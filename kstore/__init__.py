@@ -204,7 +204,7 @@ __all__ = [
 ]
 
 # The one place of the version: pyproject.toml reads it from here.
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # The modules that are attributes without an import of their own.
 MODULES = frozenset(("aio", "config", "index", "log", "metrics", "segment", "store"))
