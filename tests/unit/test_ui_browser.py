@@ -49,7 +49,7 @@ def test_a_page_that_is_not_complete_is_filled_in(tmp_path: Path) -> None:
                     kept = [(name, value) for name, value in message["headers"] if name != b"content-length"]
                     await send({**message, "headers": kept})
                 else:
-                    await send({**message, "body": message["body"].replace(b"<main>", b"<main data-pending>")})
+                    await send({**message, "body": message["body"].replace(b"<main ", b"<main data-pending ")})
 
             is_changed = scope["path"] == "/" and bool(incomplete)
             if is_changed:
@@ -60,7 +60,8 @@ def test_a_page_that_is_not_complete_is_filled_in(tmp_path: Path) -> None:
             seen = opened(address, tmp_path)
     assert incomplete == []
     assert seen.logged == []
-    assert "<main>" in seen.dom
+    assert "<main " in seen.dom
+    assert "data-pending" not in seen.dom
 
 
 def test_hostile_records_and_names_run_nothing_and_ask_for_nothing(tmp_path: Path, seed: int) -> None:
