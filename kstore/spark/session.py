@@ -70,18 +70,22 @@ def start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkSe
 
 
 def register(spark: SparkSession) -> None:
-    """Registers ``format("kstore")`` with a session, whose settings stay unchanged.
+    """Registers ``format("kstore")`` with a session, whose settings stay unchanged; also through Spark Connect.
 
     Nothing changes if the session knows the format: Spark may have found it itself, and warns if it is replaced.
     """
+    from kstore.spark.connect import is_connect, sent_source
     from kstore.spark.source import KStoreDataSource
 
+    if is_connect(spark):
+        spark.dataSource.register(sent_source())
+        return
     if not _is_known(spark, KStoreDataSource.name()):
         spark.dataSource.register(KStoreDataSource)
 
 
 def _is_known(spark: SparkSession, name: str) -> bool:
-    """Whether a session knows a data source; False if it cannot be asked, as through Spark Connect."""
+    """Whether a session knows a data source; False if it cannot be asked."""
     try:
         # No public call answers this. Registering looks at the same list, so this costs nothing more.
         return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(name))
