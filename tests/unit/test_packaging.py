@@ -113,7 +113,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "tests" / "test_it.py").touch()
     for left in ("kstore/record/_codec.c", "kstore/record/_codec.cpython-311-darwin.so", "docs/page.html"):
         (copy / left).touch()
-    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "lib"]
+    command = [sys.executable, "-B", "setup.py", "-q", "build_py", "--build-lib", "lib"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return copy
