@@ -64,9 +64,14 @@ def export(root: Path, target: Path) -> str:
     return time
 
 
+def _environment(epoch: str) -> dict[str, str]:
+    """Of a build: its archives have one time, and its own byte code is not left in the tree that it packs."""
+    return {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def build_source(tree: Path, target: Path, epoch: str) -> Path:
     """Packs an exported tree."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
+    environment = _environment(epoch)
     run(sys.executable, "-m", "build", "--sdist", "--outdir", target, tree, cwd=tree, environment=environment)
     (source,) = target.glob("*.tar.gz")
     return source
@@ -78,7 +83,7 @@ def build_wheel(python: Python, source: Path, target: Path, epoch: str) -> Path:
     On Linux the wheel is for every distribution whose glibc is not older than the one that the modules need
     (manylinux), on macOS for this version of the system and later ones.
     """
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
+    environment = _environment(epoch)
     pip = (sys.executable, "-m", "pip", "--python", python.path)
     with tempfile.TemporaryDirectory() as directory:
         plain, repaired = Path(directory, "plain"), Path(directory, "repaired")
