@@ -84,9 +84,11 @@ def build_wheel(python: Python, source: Path, target: Path, epoch: str) -> Path:
     (manylinux), on macOS for this version of the system and later ones.
     """
     environment = _environment(epoch)
-    pip = (sys.executable, "-m", "pip", "--python", python.path)
     with tempfile.TemporaryDirectory() as directory:
         plain, repaired = Path(directory, "plain"), Path(directory, "repaired")
+        # The pip that came with that Python: another one's may be too old to run on it.
+        run(python.path, "-m", "venv", Path(directory, "venv"), cwd=Path(directory))
+        pip = (Path(directory, "venv", "bin", "python"), "-m", "pip")
         options = ("--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--wheel-dir", plain)
         run(*pip, "wheel", *options, source, cwd=Path(directory), environment=environment)
         (built,) = plain.glob("*.whl")
