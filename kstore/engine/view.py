@@ -156,9 +156,13 @@ class LogView:
             self._listing = self._listed()
 
     def _listed(self) -> object:
-        """What a remote file system still knows from its last listing; None if it lists again."""
+        """What a remote file system still knows from its last listing; None if it lists again.
+
+        None for a broker's log too: where that starts is in a file outside of its directory.
+        """
         fs = self.context.fs
-        return fs.listed(self.context.directory) if isinstance(fs, RemoteFiles) else None
+        listed = fs.listed(self.context.directory) if isinstance(fs, RemoteFiles) else None
+        return listed if listed is not None and KSTORE_STATE in listed else None
 
     def _ask_again(self) -> None:
         """The next look lists the directory, and takes no name for unchanged."""
@@ -344,7 +348,7 @@ class LogView:
         start = max(start_offset or 0, bases[0])
         last = self.segments.last
         if self._known_end is not None and self._known_end <= bases[-1]:
-            # A segment that follows proves what comes before it: the log was not cut since.
+            # A segment follows the end, so it was sealed there, and a reader up to it needs no other end.
             self._missing, self._mark, end = missing, None, max(start, bases[-1])
             self.ends = Ends(start, start, end, end, end, bases[-1], 0)
             return

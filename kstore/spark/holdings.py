@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.fs import FileStat
-from kstore.files.paths import LOG_SUFFIX, PARTITION_METADATA, parse_segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, parse_segment_name
 from kstore.log import Log, reads_of
 from kstore.spark.options import ReadOptions
 from kstore.spark.places import LogPlace, find_places, open_at, topic_id_at
@@ -73,7 +73,9 @@ class Holdings:
             return seen.held
         held = self._held_now(place)
         # Not what it is now, if it was listed again.
-        if held is not None and listing is not None and listing is self._stores.listing(place):
+        # A broker's log may start elsewhere while its directory stays the same: a file beside it says where.
+        is_own = listing is not None and KSTORE_STATE in listing
+        if held is not None and listing is not None and is_own and listing is self._stores.listing(place):
             self._seen[place] = _Seen(listing, held)
         else:
             self._seen.pop(place, None)

@@ -204,3 +204,20 @@ def test_logs_are_asked_at_the_same_time(
     splits = splits_of(make_reader(memory, planRequests=given, isolationLevel="read_uncommitted"))
     assert sum(split.offset_count for split in splits) == PARTITIONS * SEGMENTS * 5
     assert most == given
+
+
+def test_a_stream_sees_that_a_broker_has_moved_the_start_of_a_log(
+    store: tuple[kstore.Store, Requests], memory: str
+) -> None:
+    """The broker says so in a file beside the log's directory, which stays the same."""
+    _, requests = store
+    for name in [name for name in requests.files.store if name.endswith(("kstore.state", "kstore.topics"))]:
+        del requests.files.store[name]
+    reader = stream(memory, failOnDataLoss="false")
+    latest = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert {log.start_offset for log in reader._holdings.look()} == {0}
+    requests.put("log-start-offset-checkpoint", b"0\n1\norders 3 7\n")
+    found = {log.place.partition: log.start_offset for log in reader._holdings.look()}
+    assert found == {partition: 7 if partition == 3 else 0 for partition in range(PARTITIONS)}
+    assert reader.latestOffset(latest, ReadAllAvailable()) == latest
+    reader.stop()
