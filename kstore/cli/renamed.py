@@ -58,7 +58,7 @@ def take_renamed(command: click.Command, context: click.Context) -> None:
             continue
         assert option.name is not None
         value = context.params.pop(option.name, None)
-        # A shell that completes a command is told nothing.
+        # A shell that completes a command gets no warning.
         if context.resilient_parsing or not _is_given(context, option.name):
             continue
         old, new = option.opts[0], option.new

@@ -57,7 +57,7 @@ class FileStat(NamedTuple):
     """What the file system reports for a name: ``size`` in bytes; ``mtime_ns`` and ``ctime_ns`` since the epoch.
 
     ``ctime_ns`` is 0 if the file system does not keep it. ``tag`` is an object store's own mark of the content, which
-    every new content changes (an ETag); empty if there is none.
+    every new content changes (an ETag); empty where stores have none.
     """
 
     size: int

@@ -48,7 +48,7 @@ Finding = dict[str, Any]
 
 
 class Progress(NamedTuple):
-    """``state``: "" if nobody has asked, "waiting", "running", "cancelled", "failed" or "done". Sizes are bytes."""
+    """``state``: "" before a user asks, "waiting", "running", "cancelled", "failed" or "done". Sizes are bytes."""
 
     state: str = ""
     read: int = 0

@@ -306,7 +306,7 @@ MISTAKES = [
     ("a rate of nothing", "backup --rate 0 {store} out", "'0', expected at least 1, as 20MiB"),
     ("a negative rate", "backup --rate -5MiB {store} out", "'-5MiB', expected a rate such as 20MiB"),
     ("a rate of bytes for records", "produce --rate 20MiB {store} t", "'20MiB' is not a valid number"),
-    ("a unit that is none", "compact --rate 20Mb {log}", "'20Mb', expected a rate such as 20MiB"),
+    ("an unknown unit", "compact --rate 20Mb {log}", "'20Mb', expected a rate such as 20MiB"),
     ("a duration without its unit", "transactions --hanging 15 {log}", "15 has no unit, expected a duration such as"),
     ("a duration in words", "compact --delete-retention soon {log}", "'soon', expected a duration such as"),
     ("a negative duration", "queue put --delay -5s {store} q", "'-5s', expected a duration such as"),

@@ -214,7 +214,7 @@ def test_a_segment_in_a_store_far_away_is_cut_without_its_index(tmp_path: Path, 
     for file in (tmp_path / "a-0").iterdir():
         fs.put(Path(f"/dir/a-0/{file.name}"), [file.read_bytes()])
     for index in (tmp_path / "a-0").glob("*.index"):
-        fs.put(Path(f"/dir/a-0/{index.name}"), [b"not an index, and nobody asks"])
+        fs.put(Path(f"/dir/a-0/{index.name}"), [b"not an index, and never read"])
     with Holdings(ReadOptions(paths=(memory,))) as logs:
         (held,) = logs.look()
         assert logs.sizes(held.place) == {
