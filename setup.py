@@ -30,6 +30,7 @@ COMPILED = {
     "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],
     "kstore.files._direct": ["kstore/files/_direct.pyx"],
     "kstore.engine._ends": ["kstore/engine/_ends.pyx"],
+    "kstore.engine._fields": ["kstore/engine/_fields.pyx"],
     "kstore.engine._group": ["kstore/engine/_group.pyx"],
     "kstore.engine._synced": ["kstore/engine/_synced.pyx"],
     "kstore.engine._placed": ["kstore/engine/_placed.pyx"],

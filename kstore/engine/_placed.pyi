@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from kstore.engine._single import LogFields
+from kstore.engine._fields import LogFields
 from kstore.engine.append import Appends
 from kstore.engine.durability import DurabilityStrategy
 from kstore.engine.growth import Growth

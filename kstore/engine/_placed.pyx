@@ -17,8 +17,9 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 cimport cython
 
 from kstore.engine._ends cimport EndsMaker
+from kstore.engine._fields cimport LogFields, publish
 from kstore.engine._group cimport PendingBatches
-from kstore.engine._single cimport LogAppends, LogFields
+from kstore.engine._single cimport LogAppends
 from kstore.files._direct cimport descriptor_of, write_synced, write_whole
 from kstore.record._codec cimport named_tuple
 from kstore.segments._numbers cimport TailNumbers
@@ -142,7 +143,8 @@ cdef class PlacedAppends(LogAppends):
                 else:
                     numbers.count(position, batch_size, offset - 1, max_timestamp)
                 position += batch_size
-            files.ends, is_published = ends, True
+            is_published = True
+            publish(files, ends)
             self.count(1, PyList_GET_SIZE(batches), record_count, size)
             if self.is_sync:
                 files.state_file.publish_durable_end(end)

@@ -3,10 +3,7 @@
 from cpython cimport array
 from libc.stdint cimport int64_t
 
-
-cdef class LogFields:
-    cdef public object tail, ends, epochs, producers, closed, poisoned
-    cdef public int64_t last_append_ms, flush_messages
+from kstore.engine._fields cimport LogFields
 
 
 cdef class LogAppends:

@@ -19,7 +19,8 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 cimport cython
 
 from kstore.engine._ends cimport EndsMaker
-from kstore.files._direct cimport descriptor_of, has_failed_sync, write_whole
+from kstore.engine._fields cimport LogFields, publish
+from kstore.files._direct cimport descriptor_of, write_whole
 from kstore.record._codec cimport put_single, single_size
 from kstore.segments._numbers cimport TailNumbers
 
@@ -28,10 +29,9 @@ from functools import wraps
 
 from kstore.clock import SystemClock
 from kstore.engine.ends import ENDS_MAKER, Ends
-from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.metrics import APPENDED
 
-__all__ = ["SINGLE_BYTES_MAX", "LogFields", "SingleAppends", "WrittenAppends", "single_first", "wake_followers"]
+__all__ = ["SINGLE_BYTES_MAX", "SingleAppends", "WrittenAppends", "single_first", "wake_followers"]
 
 cdef enum:
     # A larger batch of one record is copied less often by the general path.
@@ -60,33 +60,6 @@ def _count_fork():
 
 
 os.register_at_fork(after_in_child=_count_fork)
-
-
-cdef class LogFields:
-    """The fields of ``LogFiles``, which describes them, that each append needs."""
-
-    def poison(self, error not None):
-        """No more writes, no second sync, and reads up to the durable end only.
-
-        The first step comes before any signal is served, because this is compiled.
-        """
-        if self.poisoned is None:
-            self.poisoned = error
-            if not isinstance(error, Exception):
-                self.poisoned = StorageError(f"interrupted: {error!r}")
-        self.end_reads()
-
-    def note_failure(self, error not None):
-        """Poisons the log if a failed append leaves unknown what is on disk. Its first step: see ``poison``.
-
-        An interrupt, or a lack of memory, may have replaced the error of a sync; the file and the tail say so.
-        """
-        tail = self.tail
-        if (
-            isinstance(error, (SyncFailedError, PoisonedError))
-            or (tail is not None and (tail.is_doubtful or has_failed_sync(tail.open_file)))
-        ):
-            self.poison(error)
 
 
 def wake_followers(growth not None):
@@ -250,7 +223,7 @@ cdef class WrittenAppends(SingleAppends):
         try:
             if needs_entry:
                 tail.note(position, size, first, now_ms)
-            files.ends = ends
+            publish(files, ends)
             if self.is_prompt or offset + 1 - <int64_t><object>PyTuple_GET_ITEM(ends, RECOVERY_POINT) >= files.flush_messages:
                 self.durability.flush_as_due(ends)
             if files.producers._state is not None:

@@ -1,5 +1,6 @@
+from kstore.engine._fields import LogFields
 from kstore.engine._group import GroupCommit, Pending
-from kstore.engine._single import LogFields, SingleAppends
+from kstore.engine._single import SingleAppends
 from kstore.engine.durability import SyncInWrite
 from kstore.engine.growth import Growth
 from kstore.engine.pending import PendingAppend

@@ -18,8 +18,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 cimport cython
 
 from kstore.engine._ends cimport EndsMaker
+from kstore.engine._fields cimport LogFields, publish
 from kstore.engine._group cimport GroupCommit, Pending
-from kstore.engine._single cimport LogFields, SingleAppends
+from kstore.engine._single cimport SingleAppends
 from kstore.files._direct cimport descriptor_of, write_synced
 from kstore.record._codec cimport BatchBuffer, put_single, single_size
 from kstore.segments._numbers cimport TailNumbers
@@ -185,7 +186,7 @@ cdef class SyncedAppends(SingleAppends):
                 else:
                     numbers.count(position, size, offset + at, now_ms)
                 position += size
-            files.ends = ends
+            publish(files, ends)
             for at in range(count):
                 single = <PendingSingle>PyList_GET_ITEM(group, at)
                 single.result, single.timestamp = offsets[at], now_ms

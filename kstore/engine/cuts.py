@@ -49,8 +49,6 @@ class Cuts:
         if last.position < position:
             # The log then ends with damage: its offsets extend as far as they can, and count as before.
             end_in_file = offset if found is None else min(found.base_offset, offset)
-        files.truncation_count += 1
-        files.cut_count += 1
         self._lower_dirt(offset)
         # The known end is lowered first: a crash in between leaves more than requested, never less.
         # Lost offsets at the end of the remaining log are not assigned again.
@@ -58,7 +56,7 @@ class Cuts:
         lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)
         files.store(lowered)
         try:
-            files.ends = lowered
+            files.publish(lowered, cuts=True)
             files.producers.truncate_to(end_in_file)
             files.epochs.truncate_from_end(offset)
             dropped = [segment for segment in files.segments.range(keep.base_offset, OFFSET_MAX) if segment is not keep]
@@ -77,12 +75,9 @@ class Cuts:
                     self._remove_emptied(keep)
         except BaseException as error:
             files.poison(error)
-            files.truncation_count += 1
+            files.publish(files.ends, cuts=True)
             raise
-        if files.is_sync:
-            files.ends = files.ends._replace(durable_end=offset)
-        files.truncation_count += 1
-        files.cut_count += 1
+        files.publish(files.ends._replace(durable_end=offset) if files.is_sync else files.ends, cuts=True)
         files.counters.truncations += 1
 
     def _remove_emptied(self, segment: LogSegment) -> None:
@@ -95,7 +90,7 @@ class Cuts:
         if files.segments.first is segment:
             # Nothing is left below, and a log starts at its first segment at the latest.
             end_offset = files.ends.end_offset
-            files.ends = files.ends._replace(start_offset=end_offset, high_watermark=end_offset)
+            files.publish(files.ends._replace(start_offset=end_offset, high_watermark=end_offset))
         self._flush.flush_in_turn()
         files.drop([segment])
         files.producers.delete_before(files.segments.first.base_offset)
@@ -105,13 +100,11 @@ class Cuts:
         """Removes all records; the next one gets ``offset``."""
         files = self._files
         files.announce_change(cuts=True)
-        files.truncation_count += 1
-        files.cut_count += 1
         self._lower_dirt(offset)
         lowered = Ends(offset, offset, offset, offset, offset, base_offset=offset, position=0)
         files.store(lowered)
         try:
-            files.ends = lowered
+            files.publish(lowered, cuts=True)
             dropped = list(files.segments)
             files.producers.index_sizes.drop(files.segments.bases)
             segment = LogSegment(files.context, offset, size=0)
@@ -131,8 +124,7 @@ class Cuts:
             files.poison(error)
             raise
         files.seal_before_append = False
-        files.truncation_count += 1
-        files.cut_count += 1
+        files.publish(files.ends, cuts=True)
         files.counters.truncations += 1
         files.counters.segments_deleted += len(dropped)
 
@@ -188,7 +180,7 @@ class Cuts:
         bases = [segment.base_offset for segment in replaced]
         base_offset = bases[0]
         # Tells a reader that meets the half-finished swap that it is not damage.
-        files.truncation_count += 1
+        files.count_swap()
         self.remember_dirt(first_dirty, bases)
         try:
             begin_swap(fs, directory, base_offset)

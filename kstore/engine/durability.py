@@ -77,8 +77,9 @@ class SyncInWrite:
         start_offset, recovery_point, _, _, _, base_offset, _ = files.ends
         if tail.base_offset != base_offset:
             recovery_point = tail.base_offset  # a roll has synced what is below it
-        files.ends = make_ends(
-            start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, tail.numbers.position
+        position = tail.numbers.position
+        files.publish(
+            make_ends(start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, position)
         )
         files.state_file.publish_durable_end(end_offset)
 
@@ -107,7 +108,8 @@ class WriteBehind:
 
     def publish(self, end_offset: int, tail: SegmentTail) -> None:
         files = self._files
-        files.ends = ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
+        ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
+        files.publish(ends)
         self.flush_as_due(ends)
 
     def flush_as_due(self, ends: Ends) -> None:
@@ -140,7 +142,7 @@ class WriteBehind:
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         files = self._files
         if was_flushed:
-            files.ends = files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset))
+            files.publish(files.ends._replace(recovery_point=min(base_offset, files.ends.end_offset)))
         if sealed is not None:
             self._flush.sealed_soon(sealed)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kstore.config import LogConfig
-from kstore.engine._single import LogFields
+from kstore.engine._fields import LogFields
 from kstore.engine.ends import Ends, ends_of
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
@@ -133,11 +133,6 @@ class LogFiles(LogFields):
         self.others = others
         self.syncs: Syncs = Syncs()
         self._take(loaded)
-        # Incremented before a cut begins, and again after it ends: it reveals a cut to a reader that met half of it,
-        # even if the reader started during the cut.
-        self.truncation_count: int = 0
-        # Counts actual cuts: segments may then differ from before, even if they are the same objects.
-        self.cut_count: int = 0
         # The end of the active segment, open for appends.
         self.tail: SegmentTail | None = None
         # When the log was last appended to, by this process or another one.
@@ -159,7 +154,7 @@ class LogFiles(LogFields):
         self.producers: LogProducers = loaded.producers
         self.epochs: LeaderEpochCache = loaded.epochs
         self.state_file: StateFile = loaded.state_file
-        self.ends: Ends = loaded.ends
+        self.publish(loaded.ends)
         self.losses: LossRanges = loaded.losses
         # The next batch must go into a new segment: the last one ends with fenced damage or missing offsets.
         self.seal_before_append: bool = loaded.seal
@@ -167,14 +162,13 @@ class LogFiles(LogFields):
     def adopt(self, loaded: Loaded, *, cuts: bool) -> None:
         """Continues with the contents of the directory, which other processes have changed."""
         # Before and after the change: it reveals the change to a reader that met half of it.
-        self.truncation_count += cuts
+        self.publish(self.ends, cuts=cuts)
         self.drop_tail()
         self.context.handles.clear()
         self.state_file.close()
         self._take(loaded)
         self.unflushed.clear()
-        self.truncation_count += cuts
-        self.cut_count += cuts
+        self.publish(self.ends, cuts=cuts)
 
     @property
     def leader_epoch(self) -> int:
@@ -206,7 +200,7 @@ class LogFiles(LogFields):
     def end_reads(self) -> None:
         """The rest of ``poison``: reads end at the durable end. A second call does nothing."""
         if not self._has_ended_reads:
-            self.ends = self.ends.poisoned()
+            self.publish(self.ends.poisoned())
             self._has_ended_reads = True
             end = self.ends.high_watermark
             logger.error("%s: poisoned: %s; reads end at offset %d", self.context.directory, self.poisoned, end)
@@ -250,7 +244,7 @@ class LogFiles(LogFields):
         """
         self.store(ends, losses=losses)
         # In this order: an interrupt between the two must not hide a loss above the start.
-        self.ends = ends
+        self.publish(ends)
         if losses is not None:
             self.losses = losses
 

@@ -222,8 +222,8 @@ def flushed(files: LogFiles, target: int, sealed: Sequence[SegmentTail], indexes
     # During an append the segments extend past the published end.
     target = min(target, ends.end_offset)
     # True even if it cannot be stored: an older record only makes recovery check more.
-    files.ends = ends._replace(
-        recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target)
+    files.publish(
+        ends._replace(recovery_point=max(ends.recovery_point, target), durable_end=max(ends.durable_end, target))
     )
     files.store(files.ends)
 
@@ -249,7 +249,7 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     last.seal(sync=True)
     files.unflushed.clear()
     end = files.ends.end_offset
-    files.ends = files.ends._replace(recovery_point=end, durable_end=end)
+    files.publish(files.ends._replace(recovery_point=end, durable_end=end))
     if files.seal_before_append:
         return  # the log ends with fenced damage: only recovery knows that nothing may be appended after it
     stat = files.context.fs.stat(last.files.path_text(LOG_SUFFIX))

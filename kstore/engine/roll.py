@@ -93,7 +93,9 @@ class Rolls:
         ends = files.ends
         # With synced appends, a roll has synced everything below the new segment, including its indexes.
         recovery_point = max(ends.recovery_point, tail.base_offset) if files.is_sync else ends.recovery_point
-        files.ends = ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
+        files.publish(
+            ends._replace(recovery_point=recovery_point, base_offset=tail.base_offset, position=tail.position)
+        )
         return tail.base_offset
 
     def roll(self, base_offset: int, *, follows_gap: bool = False) -> SegmentTail:

@@ -122,14 +122,16 @@ class CatchUp:
 
     def _show(self, seen: SharedState) -> None:
         files = self._files
-        files.ends = ends_of(
-            start_offset=files.ends.start_offset,
-            recovery_point=files.ends.recovery_point,
-            durable_end=seen.durable_end,
-            end_offset=seen.end_offset,
-            base_offset=seen.base_offset,
-            position=seen.position,
-            is_sync=files.is_sync,
+        files.publish(
+            ends_of(
+                start_offset=files.ends.start_offset,
+                recovery_point=files.ends.recovery_point,
+                durable_end=seen.durable_end,
+                end_offset=seen.end_offset,
+                base_offset=seen.base_offset,
+                position=seen.position,
+                is_sync=files.is_sync,
+            )
         )
 
     def _reload_state(self) -> None:
@@ -138,7 +140,7 @@ class CatchUp:
         state = files.state_file.current
         if state is None:
             raise StorageError(None, "its record cannot be read any more", str(files.state_file.path))
-        files.ends = files.ends._replace(start_offset=state.log_start_offset, recovery_point=state.recovery_point)
+        files.publish(files.ends._replace(start_offset=state.log_start_offset, recovery_point=state.recovery_point))
         files.losses = losses_of(state)
 
     def _attach(self, seen: SharedState) -> None:

@@ -67,7 +67,7 @@ class NameFlush:
         """Syncs everything published: a truncation assumes that it is durable."""
         self.sync_all()
         files = self._files
-        files.ends = files.ends._replace(durable_end=files.ends.end_offset)
+        files.publish(files.ends._replace(durable_end=files.ends.end_offset))
 
     def sync_to_close(self) -> None:
         """Syncs everything, including what ended processes have written."""
@@ -142,8 +142,9 @@ class SyncAfterTurn:
         if tail.base_offset != base_offset:
             recovery_point = tail.base_offset  # a roll has synced what is below it
         # Readers wait for the sync.
-        files.ends = make_ends(
-            start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, tail.position
+        position = tail.position
+        files.publish(
+            make_ends(start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, position)
         )
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
@@ -191,5 +192,5 @@ class SyncAfterTurn:
 
 def show_durable(files: LogFiles, durable_end: int) -> None:
     """Tells readers, also in other processes, that everything below ``durable_end`` is on disk."""
-    files.ends = files.ends._replace(durable_end=durable_end, high_watermark=durable_end)
+    files.publish(files.ends._replace(durable_end=durable_end, high_watermark=durable_end))
     files.state_file.publish_durable_end(durable_end)

@@ -47,7 +47,8 @@ def tell(files: LogFiles, others: Others) -> None:
             return
     if tail is not None and tail.base_offset != ends.base_offset and files.poisoned is None:
         # An interrupt came between a roll and its publication.
-        files.ends = ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
+        ends = ends._replace(base_offset=tail.base_offset, position=tail.position)
+        files.publish(ends)
     state, epoch = files.state_file.current, files.epochs.latest_epoch
     flags = (POISONED if files.poisoned is not None else 0) | (SEALED if files.seal_before_append else 0)
     if tail is not None:

@@ -74,7 +74,7 @@ MUTANTS = (
         "kstore/engine/cuts.py",
         "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
         "            files.losses.within(before, ends.end_offset),\n        )\n",
-        "        files.ends = ends._replace(start_offset=before, recovery_point=recovery_point)\n",
+        "        files.publish(ends._replace(start_offset=before, recovery_point=recovery_point))\n",
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",

@@ -161,9 +161,9 @@ def test_a_roll_that_is_not_published_is_left_to_a_decision(tmp_path: Path) -> N
         log.append(b"a")
         files = writer_of(log).files
         ends = files.ends
-        files.ends = ends._replace(base_offset=1)
+        files.publish(ends._replace(base_offset=1))
         assert single(log, b"b") is None
-        files.ends = ends
+        files.publish(ends)
         assert single(log, b"b") == (1, NOW_MS)
 
 

@@ -50,3 +50,14 @@ def test_the_engine_s_map_names_each_of_its_files() -> None:
     text = re.sub(r"\([^)]*\)", "", (engine / "__init__.py").read_text(encoding="utf-8"))
     named = re.findall(r"\w+", " ".join(re.findall(r"^\w+(?: \w+)*  +(.*)$", text, re.MULTILINE)))
     assert sorted([*named, "writer"]) == sorted(path.stem for path in engine.glob("[!_]*.py"))
+
+
+def test_one_place_in_each_language_shows_the_readers_of_an_open_log_its_ends() -> None:
+    # ``ends`` is read-only for Python: what is compiled could still set it, past those who wait for a new one.
+    setters = {
+        path.name
+        for folder in ("engine", "shared")
+        for path in (ROOT / "kstore" / folder).rglob("*.p[yx][xdi]")
+        if re.search(r"\bfiles\.(ends|truncation_count|cut_count)\b[^=\n]*(?<![=!<>])=(?!=)", path.read_text("utf-8"))
+    }
+    assert setters == {"_fields.pxd"}
