@@ -62,20 +62,28 @@ class Reader:
     """A position in untrusted bytes: whatever does not fit is a MessageError.
 
     ``text_errors`` decides about a string that is not UTF-8: "strict" raises, "replace" shows it as Java does.
+    ``elements_max`` limits the elements of all arrays, and the tagged fields, together: each costs memory and time.
     """
 
-    def __init__(self, data: bytes, *, text_errors: Literal["strict", "replace"] = "strict") -> None:
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        *,
+        text_errors: Literal["strict", "replace"] = "strict",
+        elements_max: int | None = None,
+    ) -> None:
         self._data = data
         self._position = 0
         self._text_errors = text_errors
+        self._elements_left = elements_max
 
     @property
     def remaining(self) -> int:
         """The number of remaining bytes."""
         return len(self._data) - self._position
 
-    def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+    def take(self, size: int) -> bytes | memoryview:
+        """The next ``size`` bytes, as a slice of what the reader was given."""
         start = self._position
         if not 0 <= size <= len(self._data) - start:
             raise MessageError(f"a length of {size}, expected at most the {self.remaining} bytes that remain")
@@ -83,8 +91,19 @@ class Reader:
         return self._data[start : self._position]
 
     def section(self, size: int) -> Reader:
-        """A reader of the next ``size`` bytes."""
-        return Reader(self.take(size), text_errors=self._text_errors)
+        """A reader of the next ``size`` bytes. ``joined`` takes over what it has counted."""
+        return Reader(self.take(size), text_errors=self._text_errors, elements_max=self._elements_left)
+
+    def joined(self, section: Reader) -> None:
+        """Counts the elements of ``section`` here too."""
+        self._elements_left = section._elements_left
+
+    def count_elements(self, count: int) -> None:
+        """Raises: MessageError if that is more than are left."""
+        if self._elements_left is not None:
+            if count > self._elements_left:
+                raise MessageError(f"{count} elements, expected at most {self._elements_left} more in this message")
+            self._elements_left -= max(count, 0)
 
     def number(self, form: struct.Struct) -> int | float:
         """The next number of a one-field ``form``."""
@@ -123,11 +142,16 @@ class Reader:
         if size < 0:
             return None
         try:
-            return self.take(size).decode("utf-8", self._text_errors)
+            return str(self.take(size), "utf-8", self._text_errors)
         except UnicodeDecodeError as error:
             raise MessageError("a string that is not UTF-8") from error
 
     def binary(self, *, is_flexible: bool) -> bytes | None:
+        size = self.length(is_flexible=is_flexible, form=INT32)
+        return None if size < 0 else bytes(self.take(size))
+
+    def records(self, *, is_flexible: bool) -> bytes | memoryview | None:
+        """Like ``binary``, without a copy if the reader was given a memoryview."""
         size = self.length(is_flexible=is_flexible, form=INT32)
         return None if size < 0 else self.take(size)
 
@@ -173,7 +197,7 @@ class Writer:
         if data is None:
             self.length(-1, is_flexible=is_flexible, form=INT32)
             return
-        if not isinstance(data, bytes):
+        if not isinstance(data, bytes | memoryview):
             raise ValueError(f"{data!r:.80}, expected bytes")
         self.length(len(data), is_flexible=is_flexible, form=INT32)
         self.data += data

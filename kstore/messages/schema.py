@@ -9,8 +9,12 @@ A schema file holds messages with their fields below them; a structure's fields 
         topicId uuid versions=4+ tag=0
 
 ``versions`` lists the versions that have the field (default all), ``nullable`` those in which it may be null, ``tag``
-its number among the tagged fields of a flexible version (KIP-482), ``default`` the value of an absent tagged field. A
-type may start with ``[]``; ``struct`` has its fields below it.
+its number among the tagged fields of a flexible version (KIP-482), ``default`` the value of an absent field. A type may
+start with ``[]``; ``struct`` has its fields below it; ``records`` are bytes that are not copied when they are read.
+
+A ``message`` is stored: to write it, all fields of its version must be there. A ``request`` or a ``response`` goes over
+a connection, in whatever version the other side speaks, so one dict serves all versions: every field is there when it
+is read, and one that is missing when it is written takes its default.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageE
 
 __all__ = ["Field", "Message", "Uuid", "Value", "load_messages"]
 
-Value: TypeAlias = "bool | int | float | str | bytes | Uuid | list[Value] | dict[str, Value] | None"
+Value: TypeAlias = "bool | int | float | str | bytes | memoryview | Uuid | list[Value] | dict[str, Value] | None"
 Read: TypeAlias = Callable[[Reader], Value]
 Write: TypeAlias = Callable[[Writer, object], None]
 
@@ -66,21 +70,43 @@ class Field(NamedTuple):
     fields: tuple[Field, ...]
 
 
-class Message:
-    """The schema of one message; ``key`` is Kafka's number for it, -1 if it has none. Thread-safe."""
+class Form(NamedTuple):
+    """How structures are read and written: in which version, and whether absent fields take their defaults."""
 
-    def __init__(self, name: str, key: int, versions: Versions, flexible: Versions, fields: tuple[Field, ...]) -> None:
+    version: int
+    is_flexible: bool
+    fills_in: bool
+
+
+class Message:
+    """The schema of one message; ``key`` is Kafka's number for it, -1 if it has none. Thread-safe.
+
+    ``fills_in``: it is a request or a response.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: int,
+        versions: Versions,
+        flexible: Versions,
+        fields: tuple[Field, ...],
+        *,
+        fills_in: bool = False,
+    ) -> None:
         self.name = name
         self.key = key
         self.versions = versions
         self.flexible = flexible
         self.fields = fields
+        self.fills_in = fills_in
         # By version, each created on first use.
         self._readers: dict[int, Read] = {}
         self._writers: dict[int, Write] = {}
 
     def read(self, reader: Reader, version: int) -> dict[str, Value]:
-        """The fields of ``version``, in the schema's order, without tagged ones that have their default.
+        """The fields of ``version``, in the schema's order, without tagged ones that have their default; of a request
+        or a response, all fields of all versions.
 
         Raises MessageError.
         """
@@ -89,23 +115,27 @@ class Message:
             if version not in self.versions:
                 lowest, highest = self.versions
                 raise MessageError(f"{self.name} version {version}, expected {lowest} to {highest}")
-            read = self._readers[version] = _struct_reader(self.fields, version, is_flexible=version in self.flexible)
+            read = self._readers[version] = _struct_reader(self.fields, self._form(version))
         values = read(reader)
         assert isinstance(values, dict)
         return values
 
     def write(self, values: Mapping[str, object], version: int) -> bytes:
-        """The bytes of a message of ``version`` with these fields; a tagged one may be omitted, for its default.
+        """The bytes of a message of ``version`` with these fields; a tagged one may be omitted, for its default, and
+        any one of a request or a response.
 
         Raises ValueError, or struct.error, for a value that its field cannot hold.
         """
         write = self._writers.get(version)
         if write is None:
             assert version in self.versions, f"{self.name} version {version}"
-            write = self._writers[version] = _struct_writer(self.fields, version, is_flexible=version in self.flexible)
+            write = self._writers[version] = _struct_writer(self.fields, self._form(version))
         writer = Writer()
         write(writer, values)
         return bytes(writer.data)
+
+    def _form(self, version: int) -> Form:
+        return Form(version, is_flexible=version in self.flexible, fills_in=self.fills_in)
 
 
 @cache
@@ -116,27 +146,51 @@ def load_messages(name: str) -> dict[str, Message]:
     messages = {}
     at = 0
     while at < len(lines):
-        _, message_name, *words = lines[at].split()
+        kind, message_name, *words = lines[at].split()
         options = dict(word.split("=") for word in words)
-        fields, at = _parse_fields(lines, at + 1, INDENT)
+        fills_in = kind != "message"
+        fields, at = _parse_fields(lines, at + 1, INDENT, fills_in=fills_in)
         messages[message_name] = Message(
             message_name,
             int(options.get("key", "-1")),
             _parse_versions(options["versions"]),
             _parse_versions(options["flexible"]) if "flexible" in options else NONE,
             fields,
+            fills_in=fills_in,
         )
     return messages
 
 
-def _struct_reader(fields: Sequence[Field], version: int, *, is_flexible: bool) -> Read:
+def _struct_reader(fields: Sequence[Field], form: Form) -> Read:
+    read = _present_reader(fields, form)
+    if not form.fills_in:
+        return read
+    absent = [field for field in fields if form.version not in field.versions or field.tag is not None]
+
+    def read_all(reader: Reader) -> Value:
+        values = read(reader)
+        assert isinstance(values, dict)
+        for field in absent:
+            if field.name not in values:
+                values[field.name] = _copied(field.default)
+        return values
+
+    return read_all if absent else read
+
+
+def _copied(default: Value) -> Value:
+    """A default that the caller may change."""
+    if isinstance(default, dict):
+        return {name: _copied(value) for name, value in default.items()}
+    return [] if default == [] else default
+
+
+def _present_reader(fields: Sequence[Field], form: Form) -> Read:
+    """Reads the fields that the bytes have, without tagged ones that have their default."""
+    version, is_flexible, _ = form
     there = [field for field in fields if version in field.versions]
-    plain = [
-        (field.name, _field_reader(field, version, is_flexible=is_flexible)) for field in there if field.tag is None
-    ]
-    tagged = {
-        field.tag: (field, _field_reader(field, version, is_flexible=True)) for field in there if field.tag is not None
-    }
+    plain = [(field.name, _field_reader(field, form)) for field in there if field.tag is None]
+    tagged = {field.tag: (field, _field_reader(field, form)) for field in there if field.tag is not None}
     names = [field.name for field in there]
 
     def read(reader: Reader) -> Value:
@@ -144,6 +198,7 @@ def _struct_reader(fields: Sequence[Field], version: int, *, is_flexible: bool) 
         if not is_flexible:
             return values
         section_count = reader.uvarint()
+        reader.count_elements(section_count)
         for _ in range(section_count):
             tag = reader.uvarint()
             section = reader.section(reader.uvarint())
@@ -151,6 +206,7 @@ def _struct_reader(fields: Sequence[Field], version: int, *, is_flexible: bool) 
                 continue
             field, read_field = tagged[tag]
             value = read_field(section)
+            reader.joined(section)
             if section.remaining:
                 raise MessageError(f"{field.name}: {section.remaining} bytes more than the field takes")
             if value != field.default:
@@ -160,8 +216,9 @@ def _struct_reader(fields: Sequence[Field], version: int, *, is_flexible: bool) 
     return read
 
 
-def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
-    read_value = _value_reader(field, version, is_flexible=is_flexible)
+def _field_reader(field: Field, form: Form) -> Read:
+    read_value = _value_reader(field, form)
+    version, is_flexible, _ = form
     is_nullable = version in field.nullable
     read: Read = read_value
     if field.is_array:
@@ -173,6 +230,7 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
                 raise MessageError(
                     f"{field.name}: {count} elements, expected at most the {reader.remaining} bytes that remain"
                 )
+            reader.count_elements(count)
             return None if count < 0 else [read_value(reader) for _ in range(count)]
 
         read = read_array
@@ -187,7 +245,7 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
             return read_value(reader) if 0 < reader.uvarint() < 1 << 31 else None
 
         return read_struct if field.tag is None else read_tagged_struct
-    if is_nullable or (not field.is_array and field.type not in ("string", "bytes")):
+    if is_nullable or (not field.is_array and field.type not in TEXTS):
         return read
 
     def read_not_null(reader: Reader) -> Value:
@@ -199,8 +257,9 @@ def _field_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
     return read_not_null
 
 
-def _value_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
+def _value_reader(field: Field, form: Form) -> Read:
     """Reads one value of the field's type, which is the whole field or one element of it."""
+    is_flexible = form.is_flexible
     if field.type in NUMBERS:
         return partial(Reader.number, form=NUMBERS[field.type])
     match field.type:
@@ -208,46 +267,61 @@ def _value_reader(field: Field, version: int, *, is_flexible: bool) -> Read:
             return partial(Reader.string, is_flexible=is_flexible)
         case "bytes":
             return partial(Reader.binary, is_flexible=is_flexible)
+        case "records":
+            return partial(Reader.records, is_flexible=is_flexible)
         case "bool":
             return lambda reader: reader.take(1) != b"\0"
         case "uuid":
             return lambda reader: Uuid(reader.take(UUID_SIZE))
         case _:
-            return _struct_reader(field.fields, version, is_flexible=is_flexible)
+            return _struct_reader(field.fields, form)
 
 
-def _struct_writer(fields: Sequence[Field], version: int, *, is_flexible: bool) -> Write:
+def _struct_writer(fields: Sequence[Field], form: Form) -> Write:
+    version, is_flexible, fills_in = form
     there = [field for field in fields if version in field.versions]
-    plain = [
-        (field.name, _field_writer(field, version, is_flexible=is_flexible)) for field in there if field.tag is None
-    ]
+    plain = [(field.name, field.default, _field_writer(field, form)) for field in there if field.tag is None]
     tagged = sorted(
-        (field.tag, field.name, field.default, _field_writer(field, version, is_flexible=True))
-        for field in there
-        if field.tag is not None
+        (field.tag, field.name, field.default, _field_writer(field, form)) for field in there if field.tag is not None
     )
 
     def write(writer: Writer, values: object) -> None:
         if not isinstance(values, Mapping):
             raise ValueError(f"{values!r:.80}, expected a structure")
-        for name, write_field in plain:
-            write_field(writer, values[name])
+        if fills_in:
+            for name, default, write_field in plain:
+                write_field(writer, values.get(name, default))
+        else:
+            for name, _, write_field in plain:
+                write_field(writer, values[name])
         if not is_flexible:
             return
-        sections = [section for section in tagged if values.get(section[1], section[2]) != section[2]]
+        sections = []
+        for tag, name, default, write_field in tagged:
+            value = values.get(name, default)
+            if value != default:
+                content = _written(write_field, value)
+                # A structure may leave out fields with their defaults.
+                if not isinstance(value, Mapping) or content != _written(write_field, default):
+                    sections.append((tag, content))
         writer.uvarint(len(sections))
-        for tag, name, _, write_field in sections:
-            content = Writer()
-            write_field(content, values[name])
+        for tag, content in sections:
             writer.uvarint(tag)
-            writer.uvarint(len(content.data))
-            writer.data += content.data
+            writer.uvarint(len(content))
+            writer.data += content
 
     return write
 
 
-def _field_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
-    write_value = _value_writer(field, version, is_flexible=is_flexible)
+def _written(write: Write, value: object) -> bytearray:
+    writer = Writer()
+    write(writer, value)
+    return writer.data
+
+
+def _field_writer(field: Field, form: Form) -> Write:
+    write_value = _value_writer(field, form)
+    version, is_flexible, _ = form
     is_nullable = version in field.nullable
     if field.is_array:
 
@@ -273,7 +347,7 @@ def _field_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
                 write_value(writer, value)
 
         return write_struct
-    if is_nullable or field.type not in ("string", "bytes"):
+    if is_nullable or field.type not in TEXTS:
         return write_value
 
     def write_not_null(writer: Writer, value: object) -> None:
@@ -284,34 +358,37 @@ def _field_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
     return write_not_null
 
 
-def _value_writer(field: Field, version: int, *, is_flexible: bool) -> Write:
+def _value_writer(field: Field, form: Form) -> Write:
     """Writes one value of the field's type, which is the whole field or one element of it."""
+    is_flexible = form.is_flexible
     if field.type in NUMBERS:
-        form = NUMBERS[field.type]
-        return lambda writer, value: writer.number(form, value)
+        number = NUMBERS[field.type]
+        return lambda writer, value: writer.number(number, value)
     match field.type:
         case "string":
             return partial(Writer.string, is_flexible=is_flexible)
-        case "bytes":
+        case "bytes" | "records":
             return partial(Writer.binary, is_flexible=is_flexible)
         case "bool":
             return Writer.boolean
         case "uuid":
             return Writer.uuid
         case _:
-            return _struct_writer(field.fields, version, is_flexible=is_flexible)
+            return _struct_writer(field.fields, form)
 
 
-# The value of an absent tagged field whose schema names no default.
-DEFAULTS: dict[str, Value] = {"bool": False, "uuid": Uuid(UUID_SIZE), "string": "", "bytes": b""}
+# The value of an absent field whose schema names no default.
+DEFAULTS: dict[str, Value] = {"bool": False, "uuid": Uuid(UUID_SIZE), "string": "", "bytes": b"", "records": b""}
+# Those that may be null where the schema says so, and have a length.
+TEXTS = ("string", "bytes", "records")
 
 
-def _parse_fields(lines: Sequence[str], at: int, indent: int) -> tuple[tuple[Field, ...], int]:
+def _parse_fields(lines: Sequence[str], at: int, indent: int, *, fills_in: bool) -> tuple[tuple[Field, ...], int]:
     fields = []
     while at < len(lines) and lines[at].startswith(" " * indent):
         name, kind, *words = lines[at].split()
         options = dict(word.split("=") for word in words)
-        inner, at = _parse_fields(lines, at + 1, indent + INDENT)
+        inner, at = _parse_fields(lines, at + 1, indent + INDENT, fills_in=fills_in)
         is_array = kind.startswith("[]")
         kind = kind.removeprefix("[]")
         fields.append(
@@ -322,23 +399,31 @@ def _parse_fields(lines: Sequence[str], at: int, indent: int) -> tuple[tuple[Fie
                 _parse_versions(options.get("versions", "0+")),
                 _parse_versions(options["nullable"]) if "nullable" in options else NONE,
                 int(options["tag"]) if "tag" in options else None,
-                _parse_default(kind, is_array, options.get("default"), inner),
+                _parse_default(kind, is_array, options.get("default"), inner, fills_in=fills_in),
                 inner,
             )
         )
     return tuple(fields), at
 
 
-def _parse_default(kind: str, is_array: bool, text: str | None, fields: Sequence[Field]) -> Value:
+def _parse_default(kind: str, is_array: bool, text: str | None, fields: Sequence[Field], *, fills_in: bool) -> Value:
     if text == "null":
         return None
     if is_array:
         return []
     if kind == "struct":
-        return {field.name: field.default for field in fields if field.tag is None}
-    if text is not None:
-        return int(text)
-    return DEFAULTS.get(kind, 0)
+        return {field.name: field.default for field in fields if fills_in or field.tag is None}
+    if text is None:
+        return DEFAULTS.get(kind, 0)
+    match kind:
+        case "bool":
+            return text == "true"
+        case "string":
+            return text
+        case "float64":
+            return float(text)
+        case _:
+            return int(text, 0)
 
 
 def _parse_versions(text: str) -> Versions:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
 from kstore.messages.primitives import STRING_BYTES_MAX, MessageError, Reader, Writer
-from kstore.messages.schema import Message, load_messages
+from kstore.messages.schema import Message, Uuid, load_messages
 from tests.interop.decoder_logs import encode_random
 
-SCHEMAS = ("consumer", "control", "group", "metadata", "remote", "share", "transaction")
+SCHEMAS = ("consumer", "control", "group", "metadata", "remote", "share", "transaction", "wire")
 VERSIONS = [
     pytest.param(message, version, id=f"{message.name}-{version}")
     for schema in SCHEMAS
@@ -99,3 +100,82 @@ def test_an_unsigned_varint_is_read_as_it_was_written(value: int) -> None:
 def test_a_varint_that_does_not_end_is_damage(data: bytes) -> None:
     with pytest.raises(MessageError, match=r"the 0 bytes that remain|more than 5 bytes"):
         Reader(data).uvarint()
+
+
+def test_a_response_takes_the_defaults_of_missing_fields_in_every_version() -> None:
+    message = load_messages("wire")["ProduceResponse"]
+    partition = {"index": 3, "errorCode": 6}
+    response = {"responses": [{"name": "orders", "partitionResponses": [partition]}]}
+    for version in range(3, 12):
+        read = message.read(Reader(message.write(response, version)), version)
+        [topic] = cast(list[Any], read["responses"])
+        [found] = topic["partitionResponses"]
+        assert (found["index"], found["errorCode"], found["baseOffset"]) == (3, 6, 0)
+        assert (found["logAppendTimeMs"], found["logStartOffset"]) == (-1, -1)
+        assert (found["currentLeader"], read["throttleTimeMs"]) == ({"leaderId": -1, "leaderEpoch": -1}, 0)
+
+
+def test_a_request_has_the_fields_of_all_versions_with_their_own_defaults() -> None:
+    message = load_messages("wire")["FetchRequest"]
+    data = message.write({"maxWaitMs": 7, "topics": [{"topic": "t", "partitions": [{"partition": 1}]}]}, 4)
+    first, second = (message.read(Reader(data), 4) for _ in range(2))
+    assert (first["sessionEpoch"], first["rackId"], first["clusterId"]) == (-1, "", None)
+    assert first["replicaState"] == {"replicaId": -1, "replicaEpoch": -1}
+    [topic] = cast(list[Any], first["topics"])
+    assert topic["partitions"][0]["currentLeaderEpoch"] == -1
+    # No default is shared between messages.
+    cast(list[Any], first["forgottenTopicsData"]).append("changed")
+    cast(dict[str, Any], first["replicaState"])["replicaId"] = 5
+    assert second["forgottenTopicsData"] == []
+    assert second["replicaState"] == {"replicaId": -1, "replicaEpoch": -1}
+
+
+def test_a_tagged_structure_that_equals_its_default_is_omitted_however_it_is_given() -> None:
+    message = load_messages("wire")["ProduceResponse"]
+
+    def written(leader: dict[str, int] | None) -> bytes:
+        partition: dict[str, object] = {"index": 0, "errorCode": 0}
+        if leader is not None:
+            partition["currentLeader"] = leader
+        return message.write({"responses": [{"name": "t", "partitionResponses": [partition]}]}, 10)
+
+    assert written({"leaderId": -1}) == written({"leaderId": -1, "leaderEpoch": -1}) == written(None)
+    assert len(written({"leaderId": 0})) > len(written(None))
+
+
+def test_records_are_a_view_of_what_was_read() -> None:
+    message = load_messages("wire")["ProduceRequest"]
+    partition = {"index": 0, "records": memoryview(b"batch")}
+    for version in (3, 9):
+        data = message.write({"topicData": [{"name": "t", "partitionData": [partition]}]}, version)
+        view = memoryview(data)
+        [topic] = cast(list[Any], message.read(Reader(view), version)["topicData"])
+        records = topic["partitionData"][0]["records"]
+        assert isinstance(records, memoryview)
+        assert records.obj is data
+        assert bytes(records) == b"batch"
+        assert type(topic["name"]) is str
+
+
+def test_elements_are_counted_over_all_arrays_and_tagged_fields_of_a_message() -> None:
+    message = load_messages("wire")["ListOffsetsRequest"]
+    topics = [{"name": f"t{number}", "partitions": [{"partitionIndex": 0}] * 4} for number in range(5)]
+    for version in (1, 8):
+        data = message.write({"topics": topics}, version)
+        message.read(Reader(data, elements_max=25), version)
+        with pytest.raises(MessageError, match="4 elements, expected at most 3 more in this message"):
+            message.read(Reader(data, elements_max=24), version)
+    # Unknown tagged fields, of two bytes each.
+    data = message.write({}, 8)[:-1] + b"\x64" + b"\x7f\x00" * 100
+    message.read(Reader(data, elements_max=100), 8)
+    with pytest.raises(MessageError, match="100 elements, expected at most 99"):
+        message.read(Reader(data, elements_max=99), 8)
+
+
+def test_elements_within_a_tagged_field_are_counted_too() -> None:
+    message = load_messages("wire")["FetchResponse"]
+    nodes = [{"nodeId": number, "host": "h", "port": 1} for number in range(10)]
+    data = message.write({"nodeEndpoints": nodes, "responses": [{"topicId": Uuid(16)}]}, 16)
+    message.read(Reader(data, elements_max=12), 16)
+    with pytest.raises(MessageError, match="elements"):
+        message.read(Reader(data, elements_max=11), 16)

@@ -2,7 +2,7 @@
 
     python -m tools.interop.schemas
 
-Keeps only what the bytes need: names, types, versions, tags.
+Keeps only what the bytes need: names, types, versions, tags, defaults.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ from tools.interop import java
 TARGET = Path(__file__).resolve().parents[2] / "kstore" / "messages" / "schemas"
 
 GENERATED = "# Written by tools/interop/schemas.py from Kafka's definitions; the form: kstore/messages/schema.py.\n"
+
+# The APIs of a door (kstore.door.apis).
+WIRE_APIS = (
+    *("Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "FindCoordinator"),
+    *("JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups", "ListGroups"),
+    *("SaslHandshake", "ApiVersions", "CreateTopics", "DeleteTopics", "DeleteRecords", "InitProducerId"),
+    *("OffsetForLeaderEpoch", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit"),
+    *("DescribeConfigs", "DescribeLogDirs", "SaslAuthenticate", "CreatePartitions", "DeleteGroups"),
+    *("IncrementalAlterConfigs", "OffsetDelete", "DescribeCluster"),
+    *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+)
 
 # By schema file: the jar, and the names of its messages (None for all).
 SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
@@ -40,19 +51,28 @@ SOURCES: dict[str, tuple[str, tuple[str, ...] | None]] = {
             "RemotePartitionDeleteMetadataRecord",
         ),
     ),
+    "wire": ("kafka-clients", tuple(f"{api}{kind}" for api in WIRE_APIS for kind in ("Request", "Response"))),
 }
 
 
 def main() -> None:
     jars = java.fetch_jars(kafka_release=java.NEWEST_KAFKA)
-    for name, (jar, wanted) in SOURCES.items():
-        messages = [
-            m for m in _definitions(jars / f"{jar}-{java.NEWEST_KAFKA}.jar") if wanted is None or m["name"] in wanted
-        ]
-        messages.sort(key=lambda message: (message.get("apiKey", 0), message["name"]))
-        text = GENERATED + "".join("\n" + "\n".join(_message(message)) + "\n" for message in messages)
+    for name in SOURCES:
+        text = schema_text(name, jars)
         (TARGET / f"{name}.schema").write_text(text)
-        print(f"{name}.schema: {len(messages)} messages")
+        print(f"{name}.schema written")
+
+
+def schema_text(name: str, jars: Path) -> str:
+    """The schema file ``name``, from the jars in a folder."""
+    jar, wanted = SOURCES[name]
+    messages = [
+        message
+        for message in _definitions(jars / f"{jar}-{java.NEWEST_KAFKA}.jar")
+        if (wanted is None or message["name"] in wanted) and message["validVersions"] != "none"
+    ]
+    messages.sort(key=lambda message: (message.get("apiKey", 0), message["name"]))
+    return GENERATED + "".join("\n" + "\n".join(_message(message)) + "\n" for message in messages)
 
 
 def _definitions(jar: Path) -> Iterator[dict[str, Any]]:
@@ -64,7 +84,8 @@ def _definitions(jar: Path) -> Iterator[dict[str, Any]]:
 
 
 def _message(message: dict[str, Any]) -> Iterator[str]:
-    words = [f"message {message['name']}"]
+    kind = message["type"] if message["type"] in ("request", "response") else "message"
+    words = [f"{kind} {message['name']}"]
     if "apiKey" in message:
         words.append(f"key={message['apiKey']}")
     words.append(f"versions={message['validVersions']}")
@@ -92,9 +113,10 @@ def _fields(fields: Iterable[dict[str, Any]], structs: dict[str, Any], indent: s
             words.append(f"tag={field['tag']}")
             if field["taggedVersions"] != versions:
                 words.append(f"tagged={field['taggedVersions']}")
-            # JSON's null means no default; the text "null" is a default.
-            if field.get("default") is not None:
-                words.append(f"default={field['default']}")
+        # JSON's null means no default; the text "null" is a default.
+        if field.get("default") is not None:
+            text = str(field["default"])
+            words.append(f"default={text.lower() if kind == 'bool' else text}")
         yield indent + " ".join(words)
         if inner:
             yield from _fields(inner, structs, indent + "    ")
