@@ -52,7 +52,7 @@ def json_text(value: Value) -> str:
             return _quoted(value)
         case Uuid():
             return _quoted(str(value))
-        case bytes():
+        case bytes() | memoryview():
             return _quoted(b64encode(value).decode())
         case list():
             return f"[{','.join([json_text(element) for element in value])}]"

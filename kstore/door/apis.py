@@ -1,0 +1,79 @@
+"""The closed list: a row for each API that a door serves, with its versions and its handler. No I/O here.
+
+``served`` is what a door answers, and ApiVersions lists nothing else. What has no handler yet has no row.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from kstore.door import errors
+from kstore.door.call import Call, Handler, Message
+from kstore.door.frames import API_VERSIONS, Wire, wire_of
+from kstore.door.served import Served
+
+__all__ = ["APIS", "Api", "fallback_versions", "find", "served"]
+
+
+class Api(NamedTuple):
+    """One API. ``highest`` and ``lowest`` are the served versions, both inclusive.
+
+    ``in_read_only``: a door of a read-only store serves it too. ``is_admin``: a door without administration does not.
+    ``is_large``: its requests hold records, and may be larger than others.
+    """
+
+    key: int
+    name: str
+    lowest: int
+    highest: int
+    handle: Handler
+    in_read_only: bool = False
+    is_admin: bool = False
+    is_large: bool = False
+    # Listed from this version on, though the earlier ones are not served.
+    listed_from: int | None = None
+
+    @property
+    def wire(self) -> Wire:
+        return wire_of(self.name)
+
+
+# The names and versions of clients' software, for ApiVersions (KIP-511).
+SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
+
+
+def api_versions(call: Call) -> Message:
+    body = call.body
+    if call.version >= 3 and not (
+        SOFTWARE.fullmatch(body["clientSoftwareName"]) and SOFTWARE.fullmatch(body["clientSoftwareVersion"])
+    ):
+        return {"errorCode": errors.INVALID_REQUEST}
+    return {"apiKeys": [_listed(api) for api in served(call.door)]}
+
+
+def fallback_versions(version: int) -> Message | None:
+    """The answer, in version 0, to an ApiVersions of a version above the highest; None for a served version."""
+    [api] = [api for api in APIS if api.key == API_VERSIONS]
+    if api.lowest <= version <= api.highest:
+        return None
+    return {"errorCode": errors.UNSUPPORTED_VERSION, "apiKeys": [_listed(api)]}
+
+
+def _listed(api: Api) -> Message:
+    lowest = api.lowest if api.listed_from is None else api.listed_from
+    return {"apiKey": api.key, "minVersion": lowest, "maxVersion": api.highest}
+
+
+# By key. The versions: what clients of all kinds need (docs/door.md), and no topic ids.
+APIS: tuple[Api, ...] = (Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),)
+
+
+def served(door: Served) -> list[Api]:
+    """What this door serves."""
+    return [api for api in APIS if (door.admin or not api.is_admin) and (api.in_read_only or not door.read_only)]
+
+
+def find(door: Served, key: int) -> Api | None:
+    """The row of a key, None if this door does not serve it."""
+    return next((api for api in served(door) if api.key == key), None)

@@ -1,0 +1,69 @@
+"""``Call``: one request, as a handler gets it, and what a handler returns. No I/O here.
+
+A handler is a plain function. It returns a message, for the codec to write in the request's version; or a ``Reply``,
+which sends its own bytes; or None for no answer at all. ``ConnectionEnded`` closes the connection; what else a handler
+raises is a bug, which closes it too and is logged with its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from kstore.door.served import Served
+    from kstore.door.waiting import Waiter
+    from kstore.engine.fetch import FetchSlice
+
+__all__ = ["Call", "ConnectionEnded", "Handler", "Message", "Reply", "Sender"]
+
+# A request or a response: Kafka's names of fields in camelCase, see ``kstore.messages.schema``.
+Message: TypeAlias = dict[str, Any]
+
+
+class ConnectionEnded(Exception):
+    """The connection must be closed without an answer; the text says why, for the log."""
+
+
+class Sender(Protocol):
+    """Where a ``Reply`` writes. Both raise OSError, and TimeoutError for a peer that takes nothing."""
+
+    def write(self, data: bytes | memoryview, *, more: bool = False) -> None:
+        """``more``: other bytes follow at once, so that the system need not send a packet now."""
+
+    def send_slice(self, part: FetchSlice, count: int) -> None:
+        """The first ``count`` bytes of a slice, without a copy where the connection allows it.
+
+        Raises: TruncatedFileError; the connection is then closed, because its answer stays incomplete.
+        """
+
+
+class Reply(Protocol):
+    """A response body that sends itself."""
+
+    @property
+    def length(self) -> int:
+        """The bytes after the response header."""
+
+    def send(self, sender: Sender) -> None:
+        """Sends exactly ``length`` bytes, or raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. ``records`` in ``body`` are views of the connection's buffer: they end with the call."""
+
+    api: int
+    version: int
+    body: Message
+    client_id: str
+    client_host: str
+    # The authenticated user; None on a connection without authentication.
+    user: str | None
+    door: Served
+    # For a handler that waits: woken when the peer leaves, or when the door closes.
+    waiter: Callable[[], Waiter]
+
+
+Handler: TypeAlias = Callable[[Call], "Message | Reply | None"]

@@ -1,0 +1,106 @@
+"""Frames: sizes and headers of requests and responses. Pure: bytes in, requests out. No I/O here.
+
+frame       int32 size of what follows, then header and body
+request     int16 api, int16 version, int32 correlation id, nullable string client id (int16 length);
+            in flexible versions tagged fields; then the body
+response    int32 correlation id; in flexible versions tagged fields, but never for ApiVersions; then the body
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import NamedTuple
+
+from kstore.door.call import Message
+from kstore.messages import schema
+from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.schema import load_messages
+
+__all__ = [
+    "API_VERSIONS",
+    "HEAD",
+    "SIZE",
+    "Head",
+    "Request",
+    "Wire",
+    "read_head",
+    "read_request",
+    "response_bytes",
+    "response_header",
+    "wire_of",
+]
+
+SIZE = struct.Struct(">i")
+HEAD = struct.Struct(">hhi")
+API_VERSIONS = 18
+
+
+class Head(NamedTuple):
+    """The first bytes of a request, which decide what else is read."""
+
+    api: int
+    version: int
+    correlation_id: int
+
+
+class Request(NamedTuple):
+    """One request; ``body`` has the fields of all versions."""
+
+    head: Head
+    client_id: str
+    body: Message
+
+
+class Wire(NamedTuple):
+    """The two messages of an API."""
+
+    request: schema.Message
+    response: schema.Message
+
+
+@cache
+def wire_of(name: str) -> Wire:
+    messages = load_messages("wire")
+    return Wire(messages[f"{name}Request"], messages[f"{name}Response"])
+
+
+def read_head(data: bytes | memoryview) -> Head:
+    return Head(*HEAD.unpack_from(data))
+
+
+def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> Request:
+    """The request of a whole frame, without its size. Views in its body are of ``data``.
+
+    Raises: MessageError for bytes that are not exactly one request; also for more than ``elements_max`` elements.
+    """
+    head = read_head(data)
+    reader = Reader(data, elements_max=elements_max, text_errors="replace")
+    reader.take(HEAD.size)
+    client_id = reader.string(is_flexible=False)
+    if head.version in wire.request.flexible:
+        _skip_tagged(reader)
+    body: Message = wire.request.read(reader, head.version)
+    if reader.remaining:
+        raise MessageError(f"{wire.request.name} has {reader.remaining} bytes more than its fields take")
+    return Request(head, client_id or "", body)
+
+
+def response_header(wire: Wire, head: Head, body_size: int) -> bytes:
+    """Size and header of the response to ``head``, with ``body_size`` bytes after them."""
+    tagged = b"\0" if head.version in wire.response.flexible and head.api != API_VERSIONS else b""
+    return b"".join((SIZE.pack(4 + len(tagged) + body_size), SIZE.pack(head.correlation_id), tagged))
+
+
+def response_bytes(wire: Wire, head: Head, message: Message) -> bytes:
+    """The whole frame of a response. Raises: ValueError, struct.error for a message that it cannot hold."""
+    body = wire.response.write(message, head.version)
+    return response_header(wire, head, len(body)) + body
+
+
+def _skip_tagged(reader: Reader) -> None:
+    count = reader.uvarint()
+    reader.count_elements(count)
+    for _ in range(count):
+        reader.uvarint()
+        reader.take(reader.uvarint())
