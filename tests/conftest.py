@@ -20,7 +20,7 @@ from kstore.segments import tail
 from tests import again, selection
 from tests.catalogue import ROOT, Listed, all_tests, listed
 from tests.evidence import KINDS, Evidence, Tried, verdict_of
-from tests.promises import PROMISES, commit, marked, page, rows_of, tried_rows
+from tests.promises import PROMISES, commit, commit_times, marked, page, rows_of, tried_rows
 from tests.scheduling import compile_share, scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is not a failure.
@@ -202,7 +202,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         file = Path(target)
         rows = rows_of(file.read_text(encoding="utf-8")) if file.exists() else {}
         rows |= tried_rows(config.stash[EVIDENCE], commit())
-        file.write_text(page(rows, marked(all_tests())), encoding="utf-8")
+        file.write_text(page(rows, marked(all_tests()), commit_times(rows)), encoding="utf-8")
 
 
 @pytest.fixture

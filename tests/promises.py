@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from tests.catalogue import ROOT, Listed, all_tests
 from tests.evidence import KINDS, Evidence
 
-__all__ = ["PROMISES", "Row", "commit", "marked", "page", "rows_of", "tried_rows"]
+__all__ = ["PROMISES", "Row", "commit", "commit_times", "marked", "page", "rows_of", "tried_rows"]
 
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
@@ -44,7 +44,10 @@ PROMISES = {
     "bytes": "bytes in, bytes out: every record that is decoded was checked by CRC and by the order of offsets",
 }
 
-_ROW = re.compile(r"\| `(?P<test>[^`]+)` \| (?P<said>[^|]+) \| (?P<commit>\S+) \| (?P<verdict>holds|\*\*FAILS\*\*) \|$")
+_ROW = re.compile(
+    r"\| `(?P<test>[^`]+)` \| (?P<promises>[^|]+) \| (?P<said>[^|]+) \| (?P<commit>\S+) "
+    r"\| (?P<verdict>holds|\*\*FAILS\*\*) \|$"
+)
 
 
 def marked(tests: Iterable[Listed]) -> set[tuple[str, str]]:
@@ -62,8 +65,8 @@ class Row:
     holds: bool
     commit: str
 
-    def line(self, test: str) -> str:
-        return f"| `{test}` | {_said(self.counts)} | {self.commit} | {'holds' if self.holds else '**FAILS**'} |"
+    def line(self, test: str, promises: str) -> str:
+        return f"| `{test}` | {promises} | {_said(self.counts)} | {self.commit} | {_verdict(self.holds)} |"
 
 
 def tried_rows(evidence: Evidence, commit: str) -> dict[str, Row]:
@@ -90,32 +93,66 @@ def rows_of(page: str) -> dict[str, Row]:
     return rows
 
 
-def page(rows: dict[str, Row], marked_tests: Set[tuple[str, str]]) -> str:
-    """docs/promises.md as Markdown: a row for each of ``marked_tests``, which says *not run* if ``rows`` lacks it.
+def page(rows: dict[str, Row], marked_tests: Set[tuple[str, str]], ages: Mapping[str, int]) -> str:
+    """docs/promises.md as Markdown: a table of the promises, and below it each of ``marked_tests``, which says
+    *not run* if ``rows`` lacks it.
+
+    ``ages``: the time of each commit, in seconds since 1970, as ``commit_times`` gives it; one that is not there counts
+    as the oldest.
 
     Raises: AssertionError for a promise without a test.
     """
-    tests = {test for _, test in marked_tests}
-    on_page = [row for test, row in sorted(rows.items()) if test in tests]
-    totals = {kind: sum(row.counts.get(kind, 0) for row in on_page) for kind in KINDS}
+    by_promise = {name: sorted(test for promise, test in marked_tests if promise == name) for name in PROMISES}
+    tests = sorted({test for _, test in marked_tests})
+    on_page = [rows[test] for test in tests if test in rows]
+    totals = _sums(on_page)
     fail = sum(not row.holds for row in on_page)
     lines = [
         "# Promises, and the tests that prove them",
         "",
-        "Made by the tests: each promise of the README, the tests that prove it, how much each tried when it last",
-        "ran, and the commit that was tried. `make soak` updates the page, with its long counts. A test marked",
-        "*not run* has not run since it was written.",
+        "Made by the tests: each promise of the README, how many tests prove it, how much they tried when they last",
+        "ran, and the oldest commit among those that were tried. `make soak` updates the page, with its long counts.",
         "",
         f"Together they tried {_said(totals) or 'nothing'}. Of {len(tests)} tests, {len(on_page) - fail} hold, "
         f"{fail} fail, {len(tests) - len(on_page)} were not run.",
+        "",
+        "| promise | | tests | tried | oldest | |",
+        "|---|---|---|---|---|---|",
     ]
     for name, text in PROMISES.items():
-        lines += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
-        lines += ["| test | tried | commit | |", "|---|---|---|---|"]
-        marked_here = sorted(test for promise, test in marked_tests if promise == name)
-        assert marked_here, f"no test is evidence for {name!r}"
-        lines += [rows[test].line(test) if test in rows else f"| `{test}` | | | *not run* |" for test in marked_here]
+        here = [rows[test] for test in by_promise[name] if test in rows]
+        assert by_promise[name], f"no test is evidence for {name!r}"
+        oldest = min((row.commit for row in here), key=lambda commit: ages.get(commit.rstrip("+"), 0), default="")
+        count, held = len(by_promise[name]), sum(row.holds for row in here)
+        said = ", ".join(
+            f"{number} {what}"
+            for number, what in [(held, "hold"), (len(here) - held, "**FAIL**"), (count - len(here), "not run")]
+            if number
+        )
+        lines.append(f"| {name} | {text} | {count} | {_said(_sums(here))} | {oldest} | {said} |")
+    lines += [
+        "",
+        "## The tests",
+        "",
+        "Each test with the promises that it proves. One marked *not run* has not run since it was written.",
+        "",
+        "| test | promises | tried | commit | |",
+        "|---|---|---|---|---|",
+    ]
+    for test in tests:
+        promises = "; ".join(name for name in PROMISES if test in by_promise[name])
+        lines.append(rows[test].line(test, promises) if test in rows else f"| `{test}` | {promises} | | | *not run* |")
     return "\n".join(lines) + "\n"
+
+
+def commit_times(rows: dict[str, Row]) -> dict[str, int]:
+    """When each commit of the rows was made, in seconds since 1970, as far as the checkout has it."""
+    times = {}
+    for commit in {row.commit.rstrip("+") for row in rows.values()}:
+        words = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%ct", commit, "--"]
+        if (found := subprocess.run(words, capture_output=True, text=True, check=False)).returncode == 0:
+            times[commit] = int(found.stdout)
+    return times
 
 
 def commit() -> str:
@@ -128,9 +165,22 @@ def _said(counts: dict[str, int]) -> str:
     return ", ".join(f"{counts[kind]:,} {kind}" for kind in ("cases", *KINDS) if counts.get(kind))
 
 
+def _sums(rows: Iterable[Row]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for row in rows:
+        for kind in KINDS:
+            sums[kind] = sums.get(kind, 0) + row.counts.get(kind, 0)
+    return sums
+
+
+def _verdict(holds: bool) -> str:
+    return "holds" if holds else "**FAILS**"
+
+
 def main() -> None:
     file = ROOT / "docs" / "promises.md"
-    file.write_text(page(rows_of(file.read_text(encoding="utf-8")), marked(all_tests())), encoding="utf-8")
+    rows = rows_of(file.read_text(encoding="utf-8"))
+    file.write_text(page(rows, marked(all_tests()), commit_times(rows)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,14 +15,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "promises.md"
 
 def listed(page: str) -> set[tuple[str, str]]:
     """Each promise with each test that the page names for it."""
-    found = set()
-    name = ""
-    for line in page.splitlines():
-        if line.startswith("## "):
-            name = line.removeprefix("## ")
-        elif line.startswith("| `"):
-            found.add((name, line.split("`")[1]))
-    return found
+    lines = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    return {(name, test.strip(" `")) for _, test, promises, *_ in lines for name in promises.strip().split("; ")}
 
 
 def test_the_page_names_every_test_that_is_marked_and_no_other(
@@ -55,24 +49,37 @@ def test_a_run_replaces_the_rows_of_its_tests_and_leaves_the_others() -> None:
         Tried("a.py::again[two]", False, {"kills": 500}, ("fork",)),
         Tried("a.py::unmarked", True, {"kills": 1}, ()),
     ]
-    second = page(rows_of(page(first, tests)) | tried_rows(evidence, "def5678+"), tests)
-    fork = second[second.index("## fork") :].split("\n## ")[0].splitlines()
-    assert fork[-3:] == [
-        "| `a.py::again` | 2 cases, 1,500 kills | def5678+ | **FAILS** |",
-        "| `a.py::kept` | 2 cases, 1,234 fuzz inputs | abc1234 | holds |",
-        "| `a.py::new` | | | *not run* |",
+    ages = {"def5678": 1_700_000_001, "abc1234": 1_700_000_000}
+    second = page(rows_of(page(first, tests, ages)) | tried_rows(evidence, "def5678+"), tests, ages)
+    everything = "; ".join(PROMISES)
+    assert second.splitlines()[-3:] == [
+        "| `a.py::again` | fork | 2 cases, 1,500 kills | def5678+ | **FAILS** |",
+        f"| `a.py::kept` | {everything} | 2 cases, 1,234 fuzz inputs | abc1234 | holds |",
+        "| `a.py::new` | fork | | | *not run* |",
     ]
+    (fork,) = [line for line in second.splitlines() if line.startswith("| fork |")]
+    assert fork.endswith("| 3 | 1,234 fuzz inputs, 1,500 kills | abc1234 | 1 hold, 1 **FAIL**, 1 not run |")
+    (clock,) = [line for line in second.splitlines() if line.startswith("| clock |")]
+    assert clock.endswith("| 1 | 1,234 fuzz inputs | abc1234 | 1 hold |")
     assert "1,234 fuzz inputs, 1,500 kills. Of 3 tests, 1 hold, 1 fail, 1 were not run." in second
-    assert page(rows_of(second), tests) == second
+    assert page(rows_of(second), tests, ages) == second
+
+
+def test_an_unknown_commit_counts_as_the_oldest() -> None:
+    tests = {(name, f"a.py::{test}") for name in PROMISES for test in ("known", "unknown")}
+    rows = {"a.py::known": Row({}, True, "abc1234"), "a.py::unknown": Row({}, True, "0ddba11")}
+    assert "| 0ddba11 | 2 hold |" in page(rows, tests, {"abc1234": 1})
 
 
 def test_a_test_that_is_gone_loses_its_row() -> None:
     tests = {(name, "a.py::kept") for name in PROMISES}
     rows = {"a.py::kept": Row({"cases": 1}, True, "abc1234"), "a.py::gone": Row({"kills": 7}, True, "abc1234")}
-    assert "gone" not in page(rows, tests)
-    assert "kills" not in page(rows, tests)
+    assert "gone" not in page(rows, tests, {})
+    assert "kills" not in page(rows, tests, {})
 
 
-def test_a_row_belongs_to_the_promise_above_it() -> None:
-    page = "# Promises\n\n## fork\n\n| test | tried | |\n|---|---|---|\n| `a.py::b` | 1 cases | holds |\n\n## clock\n"
-    assert listed(page) == {("fork", "a.py::b")}
+def test_a_row_names_each_promise_that_its_test_proves() -> None:
+    assert listed("| `a.py::b` | fork; one writer | 1 cases | abc1234 | holds |\n") == {
+        ("fork", "a.py::b"),
+        ("one writer", "a.py::b"),
+    }
