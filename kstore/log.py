@@ -342,18 +342,24 @@ class Log:
         return last_records(self._reads, count, isolation_level)
 
     def fetch(
-        self, offset: int, max_bytes: int = FETCH_BYTES, *, isolation_level: IsolationLevel = "read_uncommitted"
+        self,
+        offset: int,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        checked: bool = False,
     ) -> FetchSlice:
         """A slice of one segment that begins with the batch of ``offset``, named but not read.
 
-        At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark.
+        At most ``max_bytes`` bytes, but always the whole first batch; empty at the high watermark. ``checked``: it ends
+        before the first damaged batch. Its batches are read and checked, once by this process, so that it can be sent
+        to a receiver that checks nothing.
 
         Raises: OffsetOutOfRangeError, CorruptBatchError if the batch of ``offset`` is damaged, or lost, and that is not
         accepted; StorageError.
         """
-        return fetch(
-            self._reads, offset_number("offset", offset), offset_number("max_bytes", max_bytes), isolation_level
-        )
+        offset, max_bytes = offset_number("offset", offset), offset_number("max_bytes", max_bytes)
+        return fetch(self._reads, offset, max_bytes, isolation_level, checked=checked)
 
     def offset_for_time(self, when: TimePoint) -> int | None:
         """The first offset whose record is at or after ``when``; None if there is none.

@@ -35,6 +35,7 @@ from kstore.segments.files import SUFFIXES, SegmentFiles
 from kstore.segments.pin import UNPINNED, FilePin, replaced
 from kstore.segments.places import START, BatchPosition, Located, TimeEntry
 from kstore.segments.small import largest_of_plain
+from kstore.segments.spans import NO_SPANS, CheckedSpans
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 
@@ -90,6 +91,7 @@ class LogSegment:
         "_size",
         "base_offset",
         "change_count",
+        "checked",
         "contents",
         "is_examined",
         "known_largest",
@@ -107,6 +109,8 @@ class LogSegment:
         # Stands for its files in caches: another object once they may be other ones. Its base offset does not, since
         # the segment that replaces it has the same one.
         self.contents: object = object()
+        # What need not be checked again before it is sent; holds for the ``contents`` it names.
+        self.checked: CheckedSpans = NO_SPANS
         self.lacks_index: bool = lacks_index
         # Whether its indexes were checked against its batches, which is done once. Guarded by the repairs.
         self.is_examined: bool = False

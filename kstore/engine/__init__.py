@@ -5,7 +5,7 @@ opening          directory, opening (believe), recovery (or check), segment_end,
 appending        append (compiled: _*), foreign (batches from elsewhere), pending (one append), roll
 durability       durability (when), flush (how: at once, in the background, at the close)
 whose turn       turn, others (processes that share the log), growth (waiting for appends)
-reading          reads, reader (a range), lookup (one record), onward (news), fetch, columns (Arrow)
+reading          reads, reader (a range), lookup (one record), onward (news), fetch, checking (of it), columns (Arrow)
 without writing  view (a read-only log), known_names (what spares it a listing)
 by time          times, segment_times (in memory)
 producers        producers (their state), transactions, transaction_rebuild

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kstore.engine.checking import checked_size
 from kstore.engine.ends import Ends
 from kstore.engine.reads import LogReads, looked_up
 from kstore.engine.source import LogSource
@@ -103,7 +104,7 @@ class FetchSlice(NamedTuple):
 
         A blocking socket, with or without a timeout, gets all ``count`` bytes (default: the rest of the slice). A
         non-blocking one gets what it accepts at once: the result is the number of bytes; 0 if it accepts none now.
-        Nothing is checked: the receiver must do that (``kstore.parse_batches``).
+        Nothing is checked here: the receiver must do that (``kstore.parse_batches``), unless the slice is ``checked``.
 
         Raises: TruncatedFileError if the file has become shorter; TimeoutError; OSError of the socket.
         """
@@ -139,21 +140,28 @@ def _shrunk(file: File, expected: int, found: int) -> TruncatedFileError:
 # --- find the slice ---------------------------------------------------------------------------------------------------
 
 
-def fetch(log: LogReads, offset: int, max_bytes: int, isolation_level: IsolationLevel) -> FetchSlice:
+def fetch(
+    log: LogReads, offset: int, max_bytes: int, isolation_level: IsolationLevel, *, checked: bool = False
+) -> FetchSlice:
     """See ``Log.fetch``."""
     source = log.source
     one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
     source.notice()
     ends = source.ends
-    if not ends.start_offset <= offset < ends.high_watermark:
+    # What was checked is worth nothing after a cut by another process, of which only a refresh tells.
+    if checked or not ends.start_offset <= offset < ends.high_watermark:
         source.refresh()
     committed = isolation_level == "read_committed"
-    found = looked_up(source, lambda: _settled_slice(log, source, offset, max_bytes, committed=committed))
+    found = looked_up(
+        source, lambda: _settled_slice(log, source, offset, max_bytes, committed=committed, checked=checked)
+    )
     source.context.counters.fetched(found.size)
     return found
 
 
-def _settled_slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
+def _settled_slice(
+    log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool, checked: bool
+) -> FetchSlice:
     """A slice that begins with the batch of ``offset``; empty at the end of the readable part.
 
     Raises: OffsetOutOfRangeError; CorruptBatchError if that batch is damaged; LogNotFoundError without a segment;
@@ -162,7 +170,7 @@ def _settled_slice(log: LogReads, source: LogSource, offset: int, max_bytes: int
     while True:
         known = source.truncation_count, source.losses
         try:
-            return _slice(log, source, offset, max_bytes, committed=committed)
+            return _slice(log, source, offset, max_bytes, committed=committed, checked=checked)
         except CorruptBatchError:
             source.settle()
             if (source.truncation_count, source.losses) == known:
@@ -170,7 +178,9 @@ def _settled_slice(log: LogReads, source: LogSource, offset: int, max_bytes: int
             # It was cut, and perhaps written again, while it was looked up; or its loss was just accepted.
 
 
-def _slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool) -> FetchSlice:
+def _slice(
+    log: LogReads, source: LogSource, offset: int, max_bytes: int, *, committed: bool, checked: bool
+) -> FetchSlice:
     bound = log.read_bound(committed=committed)
     ends = source.ends
     if not ends.start_offset <= offset <= ends.high_watermark:
@@ -196,6 +206,8 @@ def _slice(log: LogReads, source: LogSource, offset: int, max_bytes: int, *, com
             size = min(max(max_bytes, batch.size), position_stop - batch.position)
             if losses.missing(batch.base_offset, stop):
                 size = _size_before_loss(segment, batch, size, losses)
+            if checked:
+                size = checked_size(segment, batch, size, limit, batch_stop)
             aborted = None
             if committed:
                 aborted = log.aborted_transactions(offset, stop)
