@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore.backup.restore import RestoreResult, restore
     from kstore.backup.take import BackupResult
     from kstore.consumer.consumer import Consumer
+    from kstore.door.door import Door
     from kstore.engine.fetch import FetchSlice
     from kstore.files.paths import TopicPartition
     from kstore.log import Log, TimePoint
@@ -123,6 +124,7 @@ __all__ = [
     "DeliveryTimeoutError",
     "DiskFullError",
     "DivergedError",
+    "Door",
     "DuplicateSequenceError",
     "Empty",
     "FetchSlice",
@@ -217,6 +219,7 @@ LAZY = {
     "ConsumerRecord": "kstore.record._codec",
     "Deliveries": "kstore.producer._accumulate",
     "Delivery": "kstore.producer._accumulate",
+    "Door": "kstore.door.door",
     "FetchSlice": "kstore.engine.fetch",
     "Job": "kstore.queue.job",
     "LeasedItem": "kstore.queue.look",

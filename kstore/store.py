@@ -9,6 +9,7 @@ groups      consumer/of_store
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import re
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, Unpack
 
 from kstore.archive.places import store_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
@@ -27,7 +28,7 @@ from kstore.consumer.consumer import Consumer, abandon
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
-from kstore.errors import ConfigError, KstoreError, LockedError, not_picklable
+from kstore.errors import ClosedError, ConfigError, KstoreError, LockedError, not_picklable
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import is_held_here
@@ -104,6 +105,15 @@ class StoreParts(NamedTuple):
     consumers: LiveClients[Consumer]
 
 
+class Attached(Protocol):
+    """What serves a store to others, and ends before it (a door)."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class Store:
     """An open store. Thread-safe. ``with kstore.open(path) as store:`` closes it."""
 
@@ -171,6 +181,7 @@ class Store:
             self._producers: LiveClients[Producer] = LiveClients()
             self._consumers: LiveClients[Consumer] = LiveClients()
             self._replicators: list[Replicator] = []
+            self._attached: list[Attached] = []
             if not read_only:
                 self._begin()
         except BaseException:
@@ -548,6 +559,8 @@ class Store:
             except BaseException as error:
                 failures.append(error)
 
+        for one in self._attached:
+            attempt(one.close)
         if not topics.life.closed:
             attempt(lambda: deliver_all(topics, "when their store was closed"))
         is_first, topics.life.closed = not topics.life.closed, True
@@ -653,6 +666,17 @@ def parts_of(store: Store) -> StoreParts:
     return StoreParts(
         store._topics, store._coordinator, store._groups, store._queues, store._producers, store._consumers
     )
+
+
+def attach(store: Store, served: Attached) -> None:
+    """``close`` of the store closes this first. Raises: ClosedError; LockedError if something else is attached."""
+    with store._topics.changing():
+        store._topics.life.check()
+        if any(not one.closed for one in store._attached):
+            raise LockedError(errno.EAGAIN, "the store has a door already", str(store.path))
+        store._attached = [served]
+        if store._is_closing:  # it may not have seen this one
+            raise ClosedError(f"the store {store.path} is being closed")
 
 
 def open(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kstore.door import errors
+from kstore.door import cluster, errors
 from kstore.door.call import Call, Handler, Message
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
 from kstore.door.served import Served
@@ -66,7 +66,11 @@ def _listed(api: Api) -> Message:
 
 
 # By key. The versions: what clients of all kinds need (docs/door.md), and no topic ids.
-APIS: tuple[Api, ...] = (Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),)
+APIS: tuple[Api, ...] = (
+    Api(3, "Metadata", 0, 12, cluster.metadata, in_read_only=True),
+    Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),
+    Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster, in_read_only=True),
+)
 
 
 def served(door: Served) -> list[Api]:

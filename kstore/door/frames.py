@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kstore.door.call import Message
 from kstore.messages import schema
-from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.primitives import Reader
 from kstore.messages.schema import load_messages
 
 __all__ = [
@@ -45,11 +45,12 @@ class Head(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request; ``body`` has the fields of all versions."""
+    """One request; ``body`` has the fields of all versions, and ``element_count`` elements in its arrays."""
 
     head: Head
     client_id: str
     body: Message
+    element_count: int
 
 
 class Wire(NamedTuple):
@@ -72,7 +73,9 @@ def read_head(data: bytes | memoryview) -> Head:
 def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> Request:
     """The request of a whole frame, without its size. Views in its body are of ``data``.
 
-    Raises: MessageError for bytes that are not exactly one request; also for more than ``elements_max`` elements.
+    Bytes after the request are left alone, as a broker does: librdkafka's Metadata of version 12 has some.
+
+    Raises: MessageError for bytes that are not a request; also for more than ``elements_max`` elements.
     """
     head = read_head(data)
     reader = Reader(data, elements_max=elements_max, text_errors="replace")
@@ -81,9 +84,7 @@ def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> 
     if head.version in wire.request.flexible:
         _skip_tagged(reader)
     body: Message = wire.request.read(reader, head.version)
-    if reader.remaining:
-        raise MessageError(f"{wire.request.name} has {reader.remaining} bytes more than its fields take")
-    return Request(head, client_id or "", body)
+    return Request(head, client_id or "", body, elements_max - (reader.elements_left or 0))
 
 
 def response_header(wire: Wire, head: Head, body_size: int) -> bytes:

@@ -6,29 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kstore.door.config import DoorConfig
+from kstore.door.counters import Counters, Refusals
+
 if TYPE_CHECKING:
     from kstore.store import Store
 
-__all__ = ["Served", "Settings"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The arguments of a door that handlers and connections use; sizes in bytes."""
-
-    auto_create_partitions: int = 1
-    same_user: bool = True
-    connections_max: int = 512
-    request_bytes_max: int = 100 << 20
-    other_request_bytes_max: int = 1 << 20
-    memory_max: int = 256 << 20
-    idle_ms: int = 600_000
-    rebalance_delay_ms: int = 0
+__all__ = ["Served"]
 
 
 @dataclass(slots=True)
 class Served:
-    """One door. Thread-safe: only ``closing`` changes."""
+    """One door. Thread-safe: of its own fields only ``closing`` changes."""
 
     store: Store
     cluster_id: str
@@ -36,12 +25,21 @@ class Served:
     # Where clients connect to, as told in Metadata and FindCoordinator.
     host: str
     port: int
-    admin: bool
-    settings: Settings
+    admin: bool = True
+    # Whether only processes of this process's own user may connect.
+    same_user: bool = True
+    settings: DoorConfig = field(default_factory=DoorConfig)
+    counters: Counters = field(default_factory=Counters)
+    refusals: Refusals = field(default_factory=Refusals)
     closing: bool = False
-    # Called about twice a second in the door's own thread, with ``time.monotonic()``; they must not block or raise.
+    # Called about twice a second in the door's own thread, with ``time.monotonic()``; they must not block.
     ticks: list[Callable[[float], object]] = field(default_factory=list)
 
     @property
     def read_only(self) -> bool:
         return self.store.read_only
+
+    @property
+    def auto_create_partitions(self) -> int:
+        """How many partitions a topic gets that a client creates by its name; 0 if none is created."""
+        return 0 if self.read_only else self.settings.auto_create_partitions

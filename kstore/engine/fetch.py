@@ -119,7 +119,10 @@ class FetchSlice(NamedTuple):
             except BlockingIOError:
                 if timeout == 0:
                     return sent
-                if not select.select([], [target], [], timeout)[1]:
+                # Not ``select.select``, which fails for a descriptor of 1,024 or more.
+                poll = select.poll()
+                poll.register(target, select.POLLOUT)
+                if not poll.poll(None if timeout is None else timeout * 1000):
                     raise TimeoutError(f"the socket took {sent} of {rest} bytes within {timeout} s") from None
                 continue
             if done == 0:

@@ -82,6 +82,11 @@ class Reader:
         """The number of remaining bytes."""
         return len(self._data) - self._position
 
+    @property
+    def elements_left(self) -> int | None:
+        """How many elements the rest may have; None without a limit."""
+        return self._elements_left
+
     def take(self, size: int) -> bytes | memoryview:
         """The next ``size`` bytes, as a slice of what the reader was given."""
         start = self._position

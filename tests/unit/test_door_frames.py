@@ -42,9 +42,15 @@ def test_a_flexible_response_has_a_header_with_tagged_fields() -> None:
     )
 
 
-def test_bytes_after_a_request_are_refused() -> None:
-    with pytest.raises(MessageError, match="1 bytes more"):
-        read_request(wire_of("Metadata"), bytes.fromhex("0003 0000 00000007 ffff 00000000 00"), elements_max=10)
+def test_bytes_after_a_request_are_left_alone_since_librdkafka_sends_some() -> None:
+    data = bytes.fromhex("0003 0001 00000007 ffff ffffffff 00")
+    assert read_request(wire_of("Metadata"), data, elements_max=10).body["topics"] is None
+
+
+def test_a_request_that_ends_too_early_is_refused() -> None:
+    for data in ("0003 0001 00000007 ffff ffffff", "0003 0001 00000007 ff", "0003 0001 00000007 0005 61"):
+        with pytest.raises(MessageError, match="that remain"):
+            read_request(wire_of("Metadata"), bytes.fromhex(data), elements_max=10)
 
 
 def test_random_bytes_are_a_request_or_a_typed_error() -> None:
