@@ -21,8 +21,6 @@ Examples:
   kstore spark export --by date data/ lake/                 run it again to update
   kstore spark stats --every 1h data/
   kstore spark compact --topic customers data/ compacted/
-  kstore spark repartition --partitions 12 --topic orders data/ wider/
-  kstore spark rebuild-indexes data/
   kstore spark pack kstore.tar.gz                           for executors without kstore
   kstore spark verify --help
 

@@ -55,7 +55,7 @@ def test_the_guide_s_examples_print_what_it_says(
     assert capsys.readouterr().out.splitlines() == said
 
     def run_again() -> None:
-        shutil.rmtree(directory / "wider", ignore_errors=True)  # repartition requires that it does not exist
+        shutil.rmtree(directory / "compacted", ignore_errors=True)  # compact requires that it does not exist
         runpy.run_path("guide.py")  # over the rest of its output: then there are more records
 
     connected(run_again)

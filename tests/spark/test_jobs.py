@@ -38,6 +38,9 @@ from tests.log_helpers import TIME
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Some jobs are deprecated.
+pytestmark = pytest.mark.filterwarnings(r"ignore:kstore\.spark\.jobs\..* will be removed:DeprecationWarning")
+
 MINUTE_MS = 60_000
 Row = tuple[str, int, int, bytes | None, bytes | None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,19 @@ from kstore.errors import ConfigError, DataLossError, InvalidRecordError, Locked
 from kstore.files.lock import DirectoryLock
 from kstore.files.paths import TopicPartition
 from kstore.producer.partitioner import partition_for_key
-from kstore.spark.jobs import JOBS, command, export, export_files, export_state, rebuild_indexes, rewrite, stats, verify
+from kstore.spark.jobs import (
+    JOBS,
+    command,
+    compact,
+    export,
+    export_files,
+    export_state,
+    rebuild_indexes,
+    repartition,
+    rewrite,
+    stats,
+    verify,
+)
 from kstore.spark.jobs.export import ExportOptions
 from kstore.spark.jobs.export_state import RUN_NAME, STATE_DIRECTORY, ExportedFile, ExportState
 from kstore.spark.jobs.frames import ORDER_TIME, _read, _Reading
@@ -120,6 +133,50 @@ def test_a_path_without_logs_fails_before_there_is_a_session(
     for name in ("verify", "stats", "rebuild_indexes"):
         assert import_module(f"kstore.spark.jobs.{name}").main([str(tmp_path)]) == status.FAILED
         assert "neither a log nor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["repartition", "--topic", "orders", "--partitions", "3", "{store}", "{out}"], "Another number of partitions"),
+        (["rebuild-indexes", "{store}"], "Indexes"),
+        (["compact", "--to", "parquet", "{store}", "{out}"], "The last record of each key"),
+        (["stats", "--top-keys", "3", "{store}"], "The keys with the most records"),
+        (["compact", "{store}", "{out}"], None),
+        (["stats", "{store}"], None),
+        (["verify", "{store}"], None),
+    ],
+)
+def test_a_deprecated_job_names_its_recipe(
+    arguments: list[str],
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(**_: object) -> None:
+        raise ConfigError("no session here")
+
+    monkeypatch.setattr(command, "session", refuse)
+    store, out = filled(tmp_path / "store", 4), tmp_path / "out"
+    name, *rest = [text.format(store=store, out=out) for text in arguments]
+    assert import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(rest) == status.FAILED
+    *warned, _ = capsys.readouterr().err.splitlines()
+    if said is None:
+        assert warned == []
+        return
+    (line,) = warned
+    assert re.fullmatch(
+        rf"kstore: kstore spark {name}.* will be removed in the next minor release: .*recipe, \"{said}\"", line
+    )
+
+
+@pytest.mark.parametrize("job", [compact.compact, rebuild_indexes.rebuild_indexes, repartition.repartition])
+def test_a_deprecated_function_warns_its_caller(job: Callable[..., Any]) -> None:
+    said = rf"{job.__module__}\.{job.__name__} will be removed .*: docs/spark.md"
+    with pytest.warns(DeprecationWarning, match=said) as caught, pytest.raises(TypeError):
+        job()
+    assert caught[0].filename == __file__
 
 
 def test_the_last_line_of_a_tasks_error_is_reported() -> None:

@@ -16,6 +16,9 @@ from tests.golden_data import copy_partition, golden_partitions
 from tests.log_helpers import TIME
 from tests.spark_job_parts import filled, here
 
+# The job is deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.*rebuild_indexes will be removed:DeprecationWarning")
+
 
 @pytest.fixture
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:

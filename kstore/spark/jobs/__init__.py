@@ -11,10 +11,10 @@ __all__ = ["JOBS"]
 
 # By name: a short description.
 JOBS = {
-    "compact": "Keep the last record of each key, in a new store or as Parquet.",
+    "compact": "Keep the last record of each key, in a new store.",
     "export": "Write records to Parquet by date or hour, each once; continues where it ended.",
-    "rebuild-indexes": "Rebuild missing or damaged indexes.",
-    "repartition": "Rewrite a topic with another number of partitions.",
+    "rebuild-indexes": "Deprecated: rebuild missing or damaged indexes.",
+    "repartition": "Deprecated: rewrite a topic with another number of partitions.",
     "stats": "Count what logs contain, over time.",
     "verify": "Check every batch, index entry and snapshot.",
 }

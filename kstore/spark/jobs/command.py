@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text
+from kstore.rules.deprecated import farewell
 from kstore.spark.option_values import to_size, to_storage_options
 from kstore.spark.session import missing_extra, session
 
@@ -28,8 +29,10 @@ __all__ = [
     "INTERRUPTED",
     "OK",
     "USAGE",
+    "instead",
     "job_parser",
     "key_values",
+    "note_deprecated",
     "run",
     "settings_of",
     "size_of",
@@ -171,6 +174,16 @@ def key_values(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"{option} is {text!r}, expected KEY=VALUE")
         found[name] = value
     return found
+
+
+def instead(recipe: str) -> str:
+    """What replaces a deprecated job: a recipe, by its heading."""
+    return f'docs/spark.md has it as a recipe, "{recipe}"'
+
+
+def note_deprecated(what: str, recipe: str) -> None:
+    """Warns on standard error, so what a script reads does not change."""
+    print(f"kstore: {farewell(what, instead(recipe))}", file=sys.stderr)
 
 
 def storage_options(options: argparse.Namespace) -> dict[str, Any]:

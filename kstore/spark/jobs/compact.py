@@ -1,4 +1,4 @@
-"""``compact``: the last record of each key, as a DataFrame, as Parquet, or as new logs beside the old ones.
+"""``compact``: the last record of each key, as new logs beside the old ones; deprecated: as a DataFrame, as Parquet.
 
 Keys are those of one partition, as everywhere in Kafka. The last record of a key is found from keys and offsets alone;
 values move once. New logs keep the offsets and have the old start and end, so consumers' positions hold.
@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.files.paths import TopicPartition
-from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
+from kstore.rules.deprecated import deprecated
+from kstore.spark.jobs.command import (
+    OK,
+    instead,
+    job_parser,
+    note_deprecated,
+    run,
+    settings_of,
+    storage_options,
+    summary,
+)
 from kstore.spark.jobs.frames import Range, frame_of, ranges_of
 from kstore.spark.jobs.logs import local_or_url, places_of
 from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
@@ -26,10 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = ["compact", "compact_into", "main"]
 
+# In docs/spark.md.
+RECIPE = "The last record of each key"
+
 EXAMPLES = """
 examples:
-  kstore spark compact --topic customers data/ compacted/               a new store
-  kstore spark compact --to parquet --topic customers data/ customers/  a table
+  kstore spark compact --topic customers data/ compacted/
   spark-submit kstore/spark/jobs/compact.py data/ compacted/
 
 "kstore compact" does it in place, for logs that one machine can handle.
@@ -41,7 +53,7 @@ exit status:
 """
 
 
-def compact(
+def _compact(
     spark: SparkSession,
     urls: Sequence[str],
     *,
@@ -51,7 +63,7 @@ def compact(
     keep_keyless: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """The last record of each key of each partition, with all columns of the data source; in no order.
+    """Deprecated. The last record of each key of each partition, with all columns of the data source; in no order.
 
     Args:
         keep_tombstones: keep the last record of a key even if it has no value.
@@ -62,6 +74,9 @@ def compact(
     options = dict(storage_options or {})
     ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
     return _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options, timestamps_ms=False)
+
+
+compact = deprecated("kstore.spark.jobs.compact.compact", instead(RECIPE), _compact)
 
 
 def _compacted(
@@ -160,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="A directory that does not exist: a new store, or a table.")
-    add("--to", choices=("store", "parquet"), default="store", help="The kind of OUT.")
+    add("--to", choices=("store", "parquet"), default="store", help="The kind of OUT; parquet is deprecated.")
     add("--topic", action="append", default=[], help="This topic; repeatable. Default: all.")
     add(
         "--isolation-level",
@@ -186,6 +201,8 @@ def _check(options: argparse.Namespace) -> _Checked:
     settings = settings_of("--config", options.config)
     if options.to == "store":
         check_out(options.out)
+    else:
+        note_deprecated("kstore spark compact --to parquet", RECIPE)
     return _Checked(
         options.paths,
         options.out,
@@ -209,7 +226,7 @@ def _work(spark: SparkSession, checked: _Checked) -> int:
         "storage_options": checked.storage_options,
     }
     if checked.to == "parquet":
-        compact(spark, checked.paths, **shared).write.parquet(local_or_url(checked.out))
+        _compact(spark, checked.paths, **shared).write.parquet(local_or_url(checked.out))
         records = spark.read.parquet(local_or_url(checked.out)).count()
         summary(checked.form, "compact", {"records": records, "table": checked.out})
         return OK

@@ -40,9 +40,10 @@ from kstore.files.paths import (
 from kstore.files.remote import is_remote
 from kstore.metrics import LogCounters
 from kstore.record.walk import Damage
+from kstore.rules.deprecated import deprecated
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
-from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, summary
+from kstore.spark.jobs.command import DAMAGED, OK, instead, job_parser, note_deprecated, run, summary
 from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.upkeep.handover.partition import Partition
@@ -57,6 +58,9 @@ __all__ = ["Rebuilt", "main", "rebuild_indexes"]
 # Their names in a verification.
 SUFFIXES = {"index": INDEX_SUFFIX, "timeindex": TIME_INDEX_SUFFIX, "txnindex": TXN_INDEX_SUFFIX}
 SCHEMA = "log string, segment bigint, file string, before bigint, after bigint, changed boolean, problem string"
+
+# In docs/spark.md.
+RECIPE = "Indexes"
 
 EXAMPLES = """
 examples:
@@ -97,7 +101,7 @@ class _Wanted(NamedTuple):
     mode: int
 
 
-def rebuild_indexes(
+def _rebuild_indexes(
     spark: SparkSession,
     paths: Sequence[str],
     *,
@@ -105,7 +109,7 @@ def rebuild_indexes(
     index_interval_bytes: int | None = None,
     task_bytes: int = TASK_BYTES,
 ) -> list[Rebuilt]:
-    """Rebuilds the indexes of the logs at ``paths``: those that are missing or damaged, or with ``every`` all.
+    """Deprecated. Rebuilds the indexes of the logs at ``paths``: missing and damaged ones, or with ``every`` all.
 
     ``index_interval_bytes`` is the setting with which the logs were written; by default that of their topic in the
     store, and else Kafka's 4096.
@@ -143,6 +147,9 @@ def rebuild_indexes(
         for log in logs:
             SYSTEM_FS.sync_dir(log)
     return rebuilt
+
+
+rebuild_indexes = deprecated("kstore.spark.jobs.rebuild_indexes.rebuild_indexes", instead(RECIPE), _rebuild_indexes)
 
 
 def report(spark: SparkSession, rebuilt: Sequence[Rebuilt]) -> DataFrame:
@@ -257,7 +264,9 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("rebuild-indexes", "Rebuild the missing or damaged indexes of the logs at PATHS.", EXAMPLES)
+    parser = job_parser(
+        "rebuild-indexes", "Deprecated: rebuild the missing or damaged indexes of the logs at PATHS.", EXAMPLES
+    )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs, on local disks.")
     add("--all", action="store_true", help="All indexes, not only those that are missing or damaged.")
@@ -276,11 +285,12 @@ def _check(options: argparse.Namespace) -> _Checked:
         LogConfig.from_settings(index_interval_bytes=interval)
     check_local(options.paths)
     find_all_logs(options.paths, {})
+    note_deprecated("kstore spark rebuild-indexes", RECIPE)
     return _Checked(options.paths, options.all, interval, options.format)
 
 
 def _work(spark: SparkSession, checked: _Checked) -> int:
-    rebuilt = rebuild_indexes(
+    rebuilt = _rebuild_indexes(
         spark, checked.paths, every=checked.every, index_interval_bytes=checked.index_interval_bytes
     )
     failed = [each for each in rebuilt if each.problem]

@@ -18,8 +18,18 @@ import pyarrow as pa
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 from kstore.producer.partitioner import partition_for_key
+from kstore.rules.deprecated import deprecated
 from kstore.rules.topics import PARTITIONS_MAX
-from kstore.spark.jobs.command import OK, job_parser, run, settings_of, storage_options, summary
+from kstore.spark.jobs.command import (
+    OK,
+    instead,
+    job_parser,
+    note_deprecated,
+    run,
+    settings_of,
+    storage_options,
+    summary,
+)
 from kstore.spark.jobs.frames import ORDER_TIME, frame_of, ranges_of
 from kstore.spark.jobs.logs import places_of
 from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "repartition", "slot_of"]
 
+# In docs/spark.md.
+RECIPE = "Another number of partitions"
 # How many consecutive records without a key go into one partition: batches stay large.
 KEYLESS_RUN = 1000
 TYPES = {
@@ -56,7 +68,7 @@ exit status:
 """
 
 
-def repartition(
+def _repartition(
     spark: SparkSession,
     urls: Sequence[str],
     out: str,
@@ -67,7 +79,7 @@ def repartition(
     settings: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[Written]:
-    """Writes ``topic`` of the logs at ``urls`` as the new store ``out`` with ``partitions`` partitions.
+    """Deprecated. Writes ``topic`` of the logs at ``urls`` as the new store ``out`` with ``partitions`` partitions.
 
     Timestamps stay and become the records' creation times; ``settings`` are the new topic's own.
 
@@ -91,6 +103,9 @@ def repartition(
     slotted = frame.mapInArrow(partial(_with_slots, partitions), schema)
     targets = [Target(TopicPartition(topic, number)) for number in range(partitions)]
     return write_store(slotted, path, targets, [ORDER_TIME, "partition", "offset"], dict(settings or {}))
+
+
+repartition = deprecated("kstore.spark.jobs.repartition.repartition", instead(RECIPE), _repartition)
 
 
 def slot_of(key: bytes | None, partition: int, offset: int, partitions: int) -> int:
@@ -123,7 +138,9 @@ class _Checked(NamedTuple):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = job_parser("repartition", "Rewrite a topic of the logs at PATHS as the new store OUT.", EXAMPLES)
+    parser = job_parser(
+        "repartition", "Deprecated: rewrite a topic of the logs at PATHS as the new store OUT.", EXAMPLES
+    )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="A directory that does not exist.")
@@ -151,6 +168,7 @@ def _check(options: argparse.Namespace) -> _Checked:
     given = storage_options(options)
     places_of(options.paths, given, [options.topic])
     check_out(options.out)
+    note_deprecated("kstore spark repartition", RECIPE)
     settings = settings_of("--config", options.config)
     return _Checked(
         options.paths,
@@ -165,7 +183,7 @@ def _check(options: argparse.Namespace) -> _Checked:
 
 
 def _work(spark: SparkSession, checked: _Checked) -> int:
-    written = repartition(
+    written = _repartition(
         spark,
         checked.paths,
         checked.out,

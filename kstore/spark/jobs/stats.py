@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kstore.errors import ConfigError
 from kstore.files.paths import LOG_SUFFIX, segment_name, topic_partition
 from kstore.record.batch import Batch
-from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, storage_options, summary
+from kstore.spark.jobs.command import DAMAGED, OK, job_parser, note_deprecated, run, storage_options, summary
 from kstore.spark.jobs.frames import frame_of, ranges_of
 from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
@@ -44,11 +44,13 @@ SCHEMA = (
     f" keyed bigint, tombstones bigint, key_bytes {DISTRIBUTION}, value_bytes {DISTRIBUTION}"
 )
 
+# In docs/spark.md.
+RECIPE = "The keys with the most records"
+
 EXAMPLES = """
 examples:
   kstore spark stats data/
   kstore spark stats --every 15m --deep --out stats/ data/
-  kstore spark stats --top-keys 20 data/
   spark-submit kstore/spark/jobs/stats.py data/
 
 exit status:
@@ -229,7 +231,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--every", metavar="DURATION", default="1h", help="The length of an interval: 15m, 1h, 1d.")
     add("--deep", action="store_true", help="Check, decompress and count every record too: keys, values, tombstones.")
     add(
-        "--top-keys", type=int, default=0, metavar="N", help="Also list the N keys of each topic with the most records."
+        "--top-keys",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Deprecated: also list the N keys of each topic with the most records.",
     )
     add("--out", metavar="DIR", help="Write the table there, as Parquet; by Spark, to any file system.")
     return parser
@@ -243,6 +249,8 @@ def _check(options: argparse.Namespace) -> _Checked:
         raise ConfigError(f"--top-keys is {options.top_keys}, expected 0 or more")
     given = storage_options(options)
     find_all_logs(options.paths, given)
+    if options.top_keys:
+        note_deprecated("kstore spark stats --top-keys", RECIPE)
     return _Checked(options.paths, every_ms, options.deep, options.top_keys, options.out, options.format, given)
 
 
