@@ -331,16 +331,26 @@ class LogSegment:
     # --- lookup -----------------------------------------------------------------------------------------------------
 
     def locate(
-        self, target: int, stop: int, *, use_index: bool = True, file: File | None = None, repair: bool = True
+        self,
+        target: int,
+        stop: int,
+        *,
+        use_index: bool = True,
+        file: File | None = None,
+        repair: bool = True,
+        entry: OffsetPosition | None = None,
     ) -> Located:
         """Where a walk meets every batch that ends at or above offset ``target``.
 
         Walks headers only, from the index entry for ``target`` on, up to position ``stop``, where a batch ends. If a
         header cannot be right the result is the segment's start: no header on the way can be believed without its CRC.
 
-        ``repair``: a missing or wrong index is rebuilt, once, unless the caller holds the log's lock.
+        ``repair``: a missing or wrong index is rebuilt, once, unless the caller holds the log's lock. ``entry`` is the
+        index entry for ``target``, of a caller that has it.
         """
-        if target <= self.base_offset and stop > UNINDEXED_BYTES:
+        if entry is not None:
+            repair = False
+        elif target <= self.base_offset and stop > UNINDEXED_BYTES:
             repair = False  # the index has nothing to say, and reading it may be a request
             entry = OffsetPosition(self.base_offset, 0)
         elif use_index and stop > UNINDEXED_BYTES:

@@ -8,7 +8,7 @@ whose turn       turn, others (processes that share the log), growth (waiting fo
 reading          reads, reader (a range), lookup (one record), onward (news), fetch, checking (of it), columns (Arrow)
 without writing  view (a read-only log), known_names (what spares it a listing)
 by time          times, segment_times (in memory)
-producers        producers (their state), transactions, transaction_rebuild
+producers        producers (their state), head_search (for readers), transactions, transaction_rebuild
 removing         retention, cuts (truncate, delete, swap), swap, split
 maintaining      check (find and accept damage), index_repairs, metrics, describe, snapshots (for the store)
 

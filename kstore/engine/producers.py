@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from kstore.engine.head_search import HeadSearch
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, DuplicateSequenceError, StorageError
 from kstore.files.checkpoint import replace_file
@@ -21,6 +22,7 @@ from kstore.index import TransactionIndex
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.record.batch import Batch
 from kstore.record.heads import skip_plain
+from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.sequence import (
     REMEMBERED_MAX,
@@ -58,6 +60,23 @@ class UnsyncedIndex(NamedTuple):
     entry_count: int
 
 
+class _Searched(NamedTuple):
+    """Everything below ``offset`` comes before ``position`` in a segment."""
+
+    segment: LogSegment
+    offset: int
+    position: int
+
+
+class _Begun(NamedTuple):
+    """The first batch of a transaction."""
+
+    offset: int
+    segment: LogSegment
+    position: int
+    size: int
+
+
 class LogProducers:
     """The producers of one log. The log's lock guards changes; a read-only log uses it from one thread at a time."""
 
@@ -69,16 +88,22 @@ class LogProducers:
         index_sizes: TransactionIndexSizes | None = None,
         *,
         shows_expired: bool = False,
+        search: HeadSearch | None = None,
     ) -> None:
         """``index_sizes`` are those of the existing transaction indexes; a reader need not know them.
 
-        ``shows_expired``: nothing is appended, so producers that appends would have expired stay known.
+        ``shows_expired``: nothing is appended, so producers that appends would have expired stay known. ``search``:
+        only transactions are asked for, and found by headers.
         """
         self.index_sizes: TransactionIndexSizes = TransactionIndexSizes() if index_sizes is None else index_sizes
         self._context = context
         self._segments = segments
         self._snapshots = sorted(snapshots)
         self._shows_expired = shows_expired
+        self.search: HeadSearch | None = search
+        # Of such a search: where it came to its end, and the first batch of each transaction that it has met.
+        self._searched: _Searched | None = None
+        self._begun: dict[int, _Begun] = {}
         self._state: ProducerState | None = None
         self._next_offset = 0
         # Whether the log was searched for batches that the snapshot leaves out (``recall``).
@@ -110,16 +135,44 @@ class LogProducers:
             self._changed = False
             self._is_recalled = self._next_offset == 0
             self._seen_aborted = []
+            self._searched, self._begun = None, {}
         if self._next_offset < end:
+            if self.search is not None:
+                self.search.begin(self._segments, self._next_offset, end, position)
             for segment in self._segments.range(self._next_offset, end):
                 stop = position if segment is self._segments.last else segment.size
                 self._seen_aborted += self._replay(state, segment, stop, end)
             self._next_offset = end
+            if self.search is not None and not self._is_borne_out(state):
+                self.search = None
+                return self.up_to(end, position)
         self._state = state
         return state
 
+    def _is_borne_out(self, state: ProducerState) -> bool:
+        """Whether the first batch of the oldest open transaction is whole, if only its header was read.
+
+        A flipped bit in a header may show a transaction that no producer has begun, and that nothing ends.
+        """
+        producer = next(state.open_transactions, None)
+        begun = self._begun.get(producer.producer_id) if producer is not None else None
+        if producer is None or begun is None or begun.offset != producer.current_txn_first_offset:
+            return True
+        del self._begun[producer.producer_id]  # it need not be read again
+        data = begun.segment.log_file().pread(begun.size, begun.position)
+        if self.search is not None:
+            self.search.note(len(data))
+        try:
+            batch = parse_batch(data)
+            batch.ensure_valid()
+        except CorruptDataError as error:
+            logger.warning("%s at position %d: the batches are read whole: %s", begun.segment, begun.position, error)
+            return False
+        return batch.base_offset == begun.offset
+
     def known(self, end: int, position: int) -> tuple[Producer, ...]:
         """Every known producer at offset ``end``, as ``up_to``, sorted by id."""
+        assert self.search is None, "a search by headers knows only transactions"
         producers = self.up_to(end, position).producers
         return tuple(producers[producer_id] for producer_id in sorted(producers))
 
@@ -235,12 +288,23 @@ class LogProducers:
 
     def _replay(self, state: ProducerState, segment: LogSegment, stop: int, end: int) -> Sequence[AbortedTransaction]:
         aborted = []
-        start = segment.locate(max(self._next_offset, segment.base_offset), stop, repair=False)
-        located = skip_without_producers(segment, start, stop)
-        for item in segment.walk_from(located, stop):
+        searched, self._searched = self._searched, None
+        is_later = False
+        if searched is not None and (searched.segment, searched.offset) == (segment, self._next_offset):
+            start = Located(searched.position, 0, searched.offset)
+        elif self._next_offset <= segment.base_offset:
+            start = Located(0, 0, segment.base_offset)
+        else:
+            start = segment.locate(self._next_offset, stop, repair=False)
+        if self.search is not None:
+            batches = self.search.batches(segment, start, stop)
+        else:
+            batches = segment.walk_from(skip_without_producers(segment, start, stop), stop)
+        for item in batches:
             if isinstance(item, Damage):
                 continue
-            _, batch = item
+            position, batch = item
+            is_later = is_later or batch.base_offset >= end
             if batch.producer_id >= 0 and self._next_offset <= batch.base_offset < end:
                 self._changed = self.in_use = True
                 try:
@@ -250,7 +314,19 @@ class LogProducers:
                     continue
                 if ended is not None:
                     aborted.append(ended)
+                if self.search is not None:
+                    self._note_begun(state.producers.get(batch.producer_id), segment, position, batch)
+        if self.search is not None and not is_later:
+            self._searched = _Searched(segment, end, stop)
         return aborted
+
+    def _note_begun(self, producer: Producer | None, segment: LogSegment, position: int, batch: Batch) -> None:
+        if producer is None:
+            return  # a marker of no known kind
+        if producer.current_txn_first_offset == batch.base_offset:
+            self._begun[producer.producer_id] = _Begun(batch.base_offset, segment, position, batch.size)
+        elif not producer.is_in_transaction:
+            self._begun.pop(producer.producer_id, None)
 
     def note_use(self) -> None:
         """Notes that a producer's batch was seen."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kstore.files.paths import INDEX_SUFFIX
+from kstore.files.remote import RemoteFile
 from kstore.indexes.entry_index import INDEX_FAILURES
+from kstore.indexes.stored import stored_entries
 from kstore.record.batch import Batch
 from kstore.record.heads import HEAD_BYTES
 from kstore.record.walk import Damage, walk
@@ -60,9 +63,17 @@ def segment_end(segment: LogSegment, stop: int, *, offset_stop: int = OFFSET_MAX
 def _last_indexed(segment: LogSegment, stop: int) -> Located:
     """The batch of the last index entry, if it is there; else the segment's start."""
     try:
-        entry = segment.offset_index().last_entry
+        file = segment.log_file()
+        if isinstance(file, RemoteFile):
+            index = segment.context.fs.open(segment.files.path_text(INDEX_SUFFIX))
+            assert isinstance(index, RemoteFile)
+            entry = stored_entries(index, index.opened_size, segment.base_offset, log_size=stop).last
+        else:
+            entry = segment.offset_index().last_entry
     except INDEX_FAILURES:
         return START
+    if not 0 < entry.position < stop:
+        return START
     # A lookup for the entry's own offset checks the header there.
-    found = segment.locate(entry.offset, stop, repair=False)
-    return found if found.position == entry.position < stop else START
+    found = segment.locate(entry.offset, stop, repair=False, entry=entry)
+    return found if found.position == entry.position else START

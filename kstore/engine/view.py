@@ -18,6 +18,7 @@ from typing import NamedTuple
 from kstore.engine.directory import OWN_NAMES, is_log
 from kstore.engine.ends import Ends
 from kstore.engine.growth import wait_beyond
+from kstore.engine.head_search import HeadSearch
 from kstore.engine.index_repairs import ScannedSegment
 from kstore.engine.known_names import LISTINGS_MAX, KnownNames
 from kstore.engine.producers import LogProducers
@@ -132,6 +133,11 @@ class LogView:
         self._missing: OffsetSpans = ()
         self.producers: LogProducers = LogProducers(context, self.segments, (), shows_expired=True)
         self.refresh()
+
+    def search_by_heads(self, search: HeadSearch) -> None:
+        """For a reader that asks only for the last stable offset and for aborted transactions: finds them without
+        reading records."""
+        self.producers.search = search
 
     def refresh(self) -> None:
         """Looks for changes by the writer. Raises: LogNotFoundError, NotALogError, StorageError."""
@@ -446,7 +452,8 @@ class LogView:
         self._cut_count += 1
         self.context.handles.clear()
         snapshots = names.bases[SNAPSHOT_SUFFIX]
-        self.producers = LogProducers(self.context, self.segments, snapshots, shows_expired=True)
+        search = self.producers.search
+        self.producers = LogProducers(self.context, self.segments, snapshots, shows_expired=True, search=search)
 
     def _find_end(self, segment: LogSegment, stat: FileStat, known_end: int) -> tuple[int, int]:
         """The offset and position after the last whole batch; continues from the last look.

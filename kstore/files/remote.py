@@ -471,6 +471,16 @@ class RemoteFile:
     def __repr__(self) -> str:
         return f"RemoteFile({self._fs.url_of(self.path)!r})"
 
+    @property
+    def opened_size(self) -> int:
+        """The bytes that it had when it was opened."""
+        return self._found.size
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to ``stop``, in one request that brings no others; fewer if the file ends."""
+        stop = min(stop, self._size)
+        return self._fs.read_range(self.path, start, stop) if start < stop else b""
+
     def pread(self, size: int, position: int) -> bytes:
         stop = position + size
         if stop > self._size and not self._fresh:

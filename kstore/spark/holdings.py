@@ -5,20 +5,28 @@ It lives in the process that plans a query, and is never pickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from kstore.engine.head_search import HeadSearch
+from kstore.engine.view import LogView
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.fs import FileStat
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, parse_segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, TopicPartition, parse_segment_name
 from kstore.log import Log, reads_of
+from kstore.spark.notes import note_search
 from kstore.spark.options import ReadOptions
 from kstore.spark.places import LogPlace, find_places, open_at, topic_id_at
 from kstore.spark.ranges import Held, chosen
 from kstore.spark.stores import Stores
 
-__all__ = ["Holdings"]
+__all__ = ["SEARCH_BYTES_MAX", "Holdings"]
+
+# What a search for transactions may read of one log without a word.
+SEARCH_BYTES_MAX = 16 << 20
 
 
 class _Seen(NamedTuple):
@@ -40,6 +48,10 @@ class Holdings:
         # All stay open: their files are those that the process's caches keep, a share of its descriptors.
         self._logs: dict[LogPlace, Log] = {}
         self._seen: dict[LogPlace, _Seen] = {}
+        # How many requests each of the remote logs may make at a time, and whether the cost of a search was noted.
+        self._requests_each = 1
+        self._noting = threading.Lock()
+        self._has_noted_search = False
 
     def look(self, *, must_exist: bool = False) -> list[Held]:
         """What each log holds, by topic and partition. A log that disappears meanwhile counts as gone.
@@ -61,11 +73,19 @@ class Holdings:
             held[place] = self._held(place)
 
         remote = [place for place in places if stores.listing(place) is not None]
-        stores.each(ask, remote)
-        for place in places:
-            if place not in held:
-                ask(place)
+        self._requests_each = max(options.plan_requests // max(len(remote), 1), 1)
+        self.each(ask, places)
         return [log for log in map(held.__getitem__, places) if log is not None]
+
+    def each(self, work: Callable[[LogPlace], object], places: Iterable[LogPlace]) -> None:
+        """Calls ``work`` for each place, for many remote ones at a time. Raises: what a call raised."""
+        remote: list[LogPlace] = []
+        local: list[LogPlace] = []
+        for place in places:
+            (local if self._stores.listing(place) is None else remote).append(place)
+        self._stores.each(work, remote)
+        for place in local:
+            work(place)
 
     def _held(self, place: LogPlace) -> Held | None:
         listing, seen = self._stores.listing(place), self._seen.get(place)
@@ -111,7 +131,22 @@ class Holdings:
         log = self._logs.get(place)
         if log is None:
             log = self._logs[place] = open_at(self._stores.locate(place.url))
+            view = reads_of(log).source
+            assert isinstance(view, LogView)
+            view.search_by_heads(
+                HeadSearch(
+                    bytes_max=SEARCH_BYTES_MAX,
+                    on_much=partial(self._note_search, place),
+                    request_count=self._requests_each,
+                )
+            )
         return log
+
+    def _note_search(self, place: LogPlace, size: int) -> None:
+        with self._noting:
+            has_noted, self._has_noted_search = self._has_noted_search, True
+        if not has_noted:
+            note_search(TopicPartition(place.topic, place.partition), size, SEARCH_BYTES_MAX)
 
     def _drop(self, place: LogPlace) -> None:
         log = self._logs.pop(place, None)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from kstore.files.paths import TopicPartition
 from kstore.spark.options import ReadOptions
 from kstore.spark.plan import Split
 from kstore.spark.ranges import Held
 
-__all__ = ["note_ignored", "note_isolation"]
+__all__ = ["note_ignored", "note_isolation", "note_search"]
 
 logger = logging.getLogger(__name__)
 
 # How many logs a note names.
 SHOWN_MAX = 3
+MIB = 1 << 20
 
 
 def note_ignored(names: Sequence[str]) -> None:
@@ -55,6 +57,18 @@ def note_isolation(options: ReadOptions, splits: Iterable[Split], held: Iterable
             " and ".join(differences),
         )
     return bool(differences)
+
+
+def note_search(owner: TopicPartition, file_bytes: int, read_bytes: int) -> None:
+    """Names a log in which the search for transactions reads much before any task starts."""
+    logger.warning(
+        "%s: to find where committed records end, planning reads the headers of the batches after the last producer "
+        "snapshot. It has read %.1f MiB of %.1f MiB, and goes on, perhaps in other logs too. If no transaction was "
+        "aborted or is open, isolationLevel=read_uncommitted gives the same rows and reads none of this",
+        owner,
+        read_bytes / MIB,
+        file_bytes / MIB,
+    )
 
 
 def _some(names: Iterable[str]) -> str:

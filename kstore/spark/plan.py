@@ -25,6 +25,9 @@ from kstore.types import AbortedTransaction
 
 __all__ = ["Piece", "Split", "plan_splits"]
 
+# Calls a function for each of some places.
+EachPlace = Callable[[Callable[[LogPlace], object], Iterable[LogPlace]], None]
+
 # The cost of opening one more log, in bytes that could be read meanwhile (Spark: openCostInBytes).
 OPEN_BYTES = 4 << 20
 # More than any log has.
@@ -78,6 +81,7 @@ def plan_splits(
     committed: bool = True,
     sizes_of: Callable[[LogPlace], Mapping[int, int]] = lambda place: {},
     held: Iterable[Held] = (),
+    each: EachPlace | None = None,
 ) -> list[Split]:
     """The splits that read ``ranges``: for each place the offsets from the first number to below the second.
 
@@ -90,18 +94,21 @@ def plan_splits(
         committed: aborted transactions are skipped; no range ends above its log's last stable offset.
         sizes_of: the sizes of a place's segments, if they were listed, as in a store far away.
         held: names the topic of each place; tasks check that they find the same.
+        each: calls a function for each place, for many far away at a time.
 
     Raises: StorageError.
     """
     topics = {log.place: (log.topic_id, log.topic_file) for log in held}
+    wholes = {
+        place: Piece(place, start, stop, 0, (), *topics.get(place, (None, None)))
+        for place, start, stop in ranges
+        if start < stop
+    }
+    if committed:
+        _find_aborted(wholes, log_of, each)
     spans: list[Piece] = []
-    for place, start, stop in ranges:
-        if start < stop:
-            log = log_of(place)
-            aborted = _aborted(log, start, stop) if committed else ()
-            topic_id, topic_file = topics.get(place, (None, None))
-            whole = Piece(place, start, stop, aborted=aborted, topic_id=topic_id, topic_file=topic_file)
-            spans += _segments(log, whole, sizes_of(place))
+    for place, whole in wholes.items():
+        spans += _segments(log_of(place), whole, sizes_of(place))
     size_max = ALL_BYTES if task_per_partition else max_partition_bytes
     if min_partitions is not None:
         size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
@@ -124,9 +131,20 @@ def plan_splits(
 # --- what exists ----------------------------------------------------------------------------------------------------
 
 
-def _aborted(log: Log, start: int, stop: int) -> tuple[AbortedTransaction, ...]:
-    log.last_stable_offset  # noqa: B018  # also finds those that no index lists yet
-    return tuple(reads_of(log).aborted_transactions(start, stop))
+def _find_aborted(wholes: dict[LogPlace, Piece], log_of: Callable[[LogPlace], Log], each: EachPlace | None) -> None:
+    """Adds the aborted transactions that reach into each piece."""
+
+    def find(place: LogPlace) -> None:
+        log, whole = log_of(place), wholes[place]
+        log.last_stable_offset  # noqa: B018  # also finds those that no index lists yet
+        aborted = tuple(reads_of(log).aborted_transactions(whole.start, whole.stop))
+        wholes[place] = whole._replace(aborted=aborted)
+
+    if each is not None:
+        each(find, list(wholes))
+    else:
+        for place in wholes:
+            find(place)
 
 
 def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:

@@ -95,6 +95,7 @@ class KStoreReader(DataSourceReader):
                 committed=options.isolation_level == "read_committed",
                 sizes_of=logs.sizes,
                 held=held,
+                each=logs.each,
             )
         note_ignored(options.ignored)
         note_isolation(options, splits, _ending_at_the_end(ranges, held))

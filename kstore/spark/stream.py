@@ -200,6 +200,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             committed=options.isolation_level == "read_committed",
             sizes_of=holdings.sizes,
             held=held,
+            each=holdings.each,
         )
         if not self._has_planned:
             note_ignored(options.ignored)
