@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from kstore.door import cluster, errors
 from kstore.door.call import Call, Handler, Message
+from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
+from kstore.door.offsets import list_offsets, offsets_for_leader_epochs
 from kstore.door.served import Served
 
 __all__ = ["APIS", "Api", "fallback_versions", "find", "served"]
@@ -67,8 +69,11 @@ def _listed(api: Api) -> Message:
 
 # By key. The versions: what clients of all kinds need (docs/door.md), and no topic ids.
 APIS: tuple[Api, ...] = (
+    Api(1, "Fetch", 4, 12, fetch, in_read_only=True),
+    Api(2, "ListOffsets", 1, 8, list_offsets, in_read_only=True),
     Api(3, "Metadata", 0, 12, cluster.metadata, in_read_only=True),
     Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),
+    Api(23, "OffsetForLeaderEpoch", 2, 4, offsets_for_leader_epochs, in_read_only=True),
     Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster, in_read_only=True),
 )
 

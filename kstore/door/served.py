@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING
 
 from kstore.door.config import DoorConfig
 from kstore.door.counters import Counters, Refusals
+from kstore.door.parking import Parking
 
 if TYPE_CHECKING:
     from kstore.store import Store
@@ -34,6 +36,9 @@ class Served:
     closing: bool = False
     # Called about twice a second in the door's own thread, with ``time.monotonic()``; they must not block.
     ticks: list[Callable[[float], object]] = field(default_factory=list)
+    # Where fetches wait, and their numbers: each begins one partition further.
+    parking: Parking = field(default_factory=Parking)
+    turns: Iterator[int] = field(default_factory=count)
 
     @property
     def read_only(self) -> bool:

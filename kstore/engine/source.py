@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kstore.engine.ends import Ends
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
+from kstore.files.checkpoint import EpochEntry
 from kstore.rules.losses import LossRanges
 from kstore.rules.sequence import Producer
 from kstore.segment import SegmentContext
@@ -62,6 +64,13 @@ class LogSource(Protocol):
         ...
 
     def last_stable_offset(self) -> int: ...
+
+    def leader_epochs(self) -> Sequence[EpochEntry]:
+        """Which leader epoch begins where, both increasing: epoch 0 from the start on, if nothing is recorded.
+
+        Raises: StorageError.
+        """
+        ...
 
     def known_producers(self) -> tuple[Producer, ...]:
         """Every known producer, sorted by id."""

@@ -15,24 +15,30 @@ from kstore.rules.arguments import milliseconds
 from kstore.segment import LogSegment
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
-__all__ = ["TimePoint", "find_offset_by_timestamp", "offset_for_time"]
+__all__ = ["TimePoint", "find_offset_by_timestamp", "offset_for_time", "record_for_time"]
 
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 
 def offset_for_time(source: LogSource, times: SegmentTimes, when: TimePoint) -> int | None:
     """See ``Log.offset_for_time``; ``times`` are those of the log."""
-    source.refresh()
-    if when == "earliest":
-        return source.ends.start_offset
-    if when == "latest":
-        return source.ends.high_watermark
-    if when == "max_timestamp":
-        found = looked_up(source, lambda: _latest_record(source, times, source.ends))
-    else:
-        timestamp_ms = milliseconds(when)
-        found = looked_up(source, lambda: _first_at(source, times, timestamp_ms, source.ends))
+    if when == "earliest" or when == "latest":
+        source.refresh()
+        return source.ends.start_offset if when == "earliest" else source.ends.high_watermark
+    found = record_for_time(source, times, when)
     return None if found is None else found.offset
+
+
+def record_for_time(
+    source: LogSource, times: SegmentTimes, when: int | datetime | Literal["max_timestamp"]
+) -> TimestampOffset | None:
+    """Timestamp and offset of the first record at or after ``when``, or of the one with the greatest timestamp; None
+    without one."""
+    source.refresh()
+    if when == "max_timestamp":
+        return looked_up(source, lambda: _latest_record(source, times, source.ends))
+    timestamp_ms = milliseconds(when)
+    return looked_up(source, lambda: _first_at(source, times, timestamp_ms, source.ends))
 
 
 def _first_at(source: LogSource, times: SegmentTimes, timestamp_ms: int, ends: Ends) -> TimestampOffset | None:

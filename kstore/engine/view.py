@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -28,9 +29,11 @@ from kstore.engine.swap import replaced_by, swapped_bases
 from kstore.errors import CorruptDataError, NotALogError
 from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id
+from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import File, FileStat
 from kstore.files.paths import (
     KSTORE_STATE,
+    LEADER_EPOCHS,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
@@ -49,6 +52,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.state.kafka_marks import read_kafka_marks
+from kstore.state.leader_epoch import rising
 from kstore.state.log_state import LOST_MAX, LogState, StateLook, losses_of, read_state
 from kstore.types import RecoveryReport
 
@@ -550,6 +554,13 @@ class LogView:
         if unstable is None:
             return ends.high_watermark
         return max(min(unstable, ends.high_watermark), ends.start_offset)
+
+    def leader_epochs(self) -> Sequence[EpochEntry]:
+        """See ``LogSource.leader_epochs``: those of the file as it is now. A damaged one counts as missing."""
+        with suppress(CorruptDataError):
+            if entries := rising(read_leader_epochs(self.context.fs, self.context.directory / LEADER_EPOCHS)):
+                return entries
+        return (EpochEntry(0, self.ends.start_offset),)
 
     def known_producers(self) -> tuple[Producer, ...]:
         """See ``LogWriter.known_producers``."""

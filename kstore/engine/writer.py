@@ -44,6 +44,7 @@ from kstore.errors import (
     StorageError,
 )
 from kstore.files._locks import OwnedLock
+from kstore.files.checkpoint import EpochEntry
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
 from kstore.files.paths import LOG_SUFFIX
@@ -392,6 +393,10 @@ class LogWriter:
         self.commit(append)
         assert append.result is not None
         return append.result.first_offset
+
+    def leader_epochs(self) -> Sequence[EpochEntry]:
+        """See ``LogSource.leader_epochs``."""
+        return self.files.epochs.entries or (EpochEntry(0, self.ends.start_offset),)
 
     def known_producers(self) -> tuple[Producer, ...]:
         """Every known producer, sorted by id."""

@@ -14,7 +14,7 @@ from kstore.errors import PathLike
 from kstore.files.checkpoint import EpochEntry, write_leader_epochs
 from kstore.files.fs import FileSystem
 
-__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "LeaderEpochCache", "rising"]
+__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "LeaderEpochCache", "end_offset_for", "epoch_at", "rising"]
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -58,18 +58,8 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
-        """The epoch that ``epoch`` stands for, and the offset at which it ends.
-
-        The latest epoch ends at the log's end. An epoch that wrote nothing ends where the next one starts, and stands
-        for the one before it, if any. Both results are -1 for a negative epoch, or an unknown one above the latest.
-        """
-        entries = self._entries
-        if epoch < 0 or not entries or epoch > entries[-1].epoch:
-            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
-        if epoch == entries[-1].epoch:
-            return EpochEntry(epoch, log_end_offset)
-        above = bisect_right(entries, epoch, key=by_epoch)
-        return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
+        """See ``end_offset_for``."""
+        return end_offset_for(self._entries, epoch, log_end_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Removes the epochs that start at or after ``end_offset``, where the log was cut."""
@@ -96,6 +86,26 @@ class LeaderEpochCache:
             write_leader_epochs(self._fs, self._path, entries, mode=self._mode)
             # No signal is served between the two stores.
             self._entries, self.latest_epoch = entries, latest_epoch
+
+
+def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> EpochEntry:
+    """The epoch that ``epoch`` stands for, and the offset at which it ends.
+
+    The latest epoch ends at the log's end. An epoch that wrote nothing ends where the next one starts, and stands
+    for the one before it, if any. Both results are -1 for a negative epoch, or an unknown one above the latest.
+    """
+    if epoch < 0 or not entries or epoch > entries[-1].epoch:
+        return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+    if epoch == entries[-1].epoch:
+        return EpochEntry(epoch, log_end_offset)
+    above = bisect_right(entries, epoch, key=by_epoch)
+    return EpochEntry(entries[above - 1].epoch if above else epoch, entries[above].start_offset)
+
+
+def epoch_at(entries: Sequence[EpochEntry], offset: int) -> int:
+    """The epoch that wrote ``offset``; UNDEFINED_EPOCH below the first."""
+    above = bisect_right(entries, offset, key=by_start)
+    return entries[above - 1].epoch if above else UNDEFINED_EPOCH
 
 
 def latest_of(entries: Sequence[EpochEntry]) -> int | None:
