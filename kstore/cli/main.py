@@ -67,6 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Serve and measure": {
         "perf": ("kstore.cli.perf.producer", "Measure how fast producers and consumers are."),
+        "serve": ("kstore.cli.serve", "Let Kafka's clients in to a store."),
         "ui": ("kstore.cli.ui", "Browse logs: segments, batches, records, damage."),
     },
     "Help": {

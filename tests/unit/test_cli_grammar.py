@@ -53,6 +53,7 @@ OWN = {
     "recover": "--accept-loss --index-interval-bytes --rebuild-indexes",
     "replicate": "--every --hold-retention --keep --once",
     "report": "--hash-names --output --with-payload",
+    "serve": "--advertise --any-user --host --insecure --no-admin --partitions --port --read-only",
     "spark pack": "--package",
     "stats": "--segments",
     "topics": "--reset",

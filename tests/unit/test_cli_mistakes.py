@@ -36,6 +36,7 @@ MISSING = {
     "replicate": [["replicate", "gone", "to"]],
     "report": [["report", "gone", "-o", "out.html"]],
     "restore": [["restore", "gone", "to"]],
+    "serve": [["serve", "--read-only", "--port", "0", "gone"]],
     "stats": [["stats", "gone"]],
     "topics": [["topics", "gone"]],
     "transactions": [["transactions", "gone"]],
