@@ -27,6 +27,7 @@ EVIDENCE = "tests/unit/test_lost_evidence.py"
 CUT_COPIES = "tests/crash/test_cut_copies.py"
 PROGRAM_ENDS = "tests/crash/test_program_ends.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
+DOOR_GROUP = "tests/unit/test_door_group.py"
 
 
 def lives(*names: str) -> str:
@@ -112,6 +113,36 @@ MUTANTS = (
         "            file.write_all([bytes(ROLLS_SIZE)], ROLLS_POSITION)",
         "            pass",
         KNOWN_NAMES,
+    ),
+    # --- groups of the door -------------------------------------------------------------------------------------------
+    Mutant(
+        "a rebalance forgets the syncs that wait",
+        "kstore/door/group.py",
+        "                answers.append(Answer(member.syncing, Synced(codes.REBALANCE_IN_PROGRESS)))\n"
+        "                member.syncing = None\n        is_first",
+        "                member.syncing = None\n        is_first",
+        DOOR_GROUP,
+    ),
+    Mutant(
+        "a generation keeps its number",
+        "kstore/door/group.py",
+        "        self.generation += 1\n",
+        "        self.generation += self.generation == 0\n",
+        DOOR_GROUP,
+    ),
+    Mutant(
+        "a static member that was replaced is not fenced",
+        "kstore/door/group.py",
+        "                return codes.FENCED_INSTANCE_ID\n",
+        "                return 0\n",
+        DOOR_GROUP,
+    ),
+    Mutant(
+        "a leader that lives may keep its group waiting for ever",
+        "kstore/door/group.py",
+        "            late += [one for one in self.members.values() if not one.has_synced and one not in late]\n",
+        "",
+        DOOR_GROUP,
     ),
     # --- appends and rolls --------------------------------------------------------------------------------------------
     Mutant(
