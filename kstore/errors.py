@@ -38,6 +38,7 @@ __all__ = [
     "FileMissingError",
     "ForkedError",
     "Full",
+    "GroupInUseError",
     "IndexFullError",
     "InvalidOffsetError",
     "InvalidProducerEpochError",
@@ -433,6 +434,18 @@ class ConsumerStateError(RequestError, RuntimeError):
 
 class CommitFailedError(RequestError, RuntimeError):
     """A commit by a member whose partitions now belong to others: what it has read since will be read again."""
+
+
+class GroupInUseError(RequestError, RuntimeError):
+    """A member or a commit of this process for a group whose members are clients of the store's door: a group has
+    members of one kind, since each kind shares its partitions by its own rules."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        super().__init__(
+            f"group {group!r} has members that are clients of this store's door; expected a group without them: wait "
+            "until they have left, or use another group"
+        )
 
 
 class NoOffsetError(RequestError, LookupError):

@@ -363,7 +363,8 @@ class Consumer:
         part of its transaction, and take effect when that commits.
 
         Raises: ConsumerStateError (no group, or not its partition), CommitFailedError (the group has assigned them to
-        others), ReadOnlyError, ConfigError, DiskFullError, StorageError.
+        others), GroupInUseError (its members are clients of a door), ReadOnlyError, ConfigError, DiskFullError,
+        StorageError.
         """
         with self._use.alone():
             self._commits.commit(offsets, producer=producer)

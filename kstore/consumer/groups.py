@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from kstore.clock import Clock
 from kstore.consumer.group_state import GroupMember, GroupState
-from kstore.errors import CommitFailedError, TopicNotFoundError
+from kstore.errors import CommitFailedError, GroupInUseError, TopicNotFoundError
 from kstore.files._locks import Condition, block
 from kstore.files.paths import TopicPartition
 
@@ -61,7 +61,7 @@ class GroupBox(Protocol):
         ...
 
     def enter(self, member_id: str, wake: Callable[[], None]) -> None:
-        """Registers a living member; ``wake`` is called when the state changes."""
+        """Registers a living member; ``wake`` is called when the state changes. Raises: GroupInUseError."""
         ...
 
     def beat(self, member_id: str) -> None:
@@ -102,10 +102,36 @@ class MemoryGroup:
         self._wakes: dict[str, Callable[[], None]] = {}
         self._beats: dict[str, float] = {}
         self._exited: frozenset[str] = frozenset()
+        self._is_claimed = False
 
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def has_members(self) -> bool:
+        """Whether a member lives, or enters now."""
+        with self._lock:
+            members = self._state.members
+            return bool((members.keys() | self._wakes.keys()) - self.dead(members))
+
+    def claim(self) -> bool:
+        """Keeps all members out from now on, and returns True; or False, if it has a living one.
+
+        It waits for the commits in progress. A member that was silent for too long is dropped, as by another member.
+        """
+        with self.changing() as draft:
+            if self.has_members:
+                return False
+            draft.state = draft.state.without(set(draft.state.members), {})
+            self._is_claimed = True
+            self._wakes.clear()
+            return True
+
+    def unclaim(self) -> None:
+        """Lets members in again."""
+        with self._lock:
+            self._is_claimed = False
 
     def look(self) -> tuple[int, GroupState]:
         return self._version, self._state
@@ -155,6 +181,8 @@ class MemoryGroup:
 
     def enter(self, member_id: str, wake: Callable[[], None]) -> None:
         with self._lock:
+            if self._is_claimed:
+                raise GroupInUseError(self._name)
             self._beats[member_id] = self._clock.monotonic()
             self._wakes[member_id] = wake
 
@@ -234,12 +262,12 @@ class Membership:
         return min(self._heartbeat_seconds, self._limit_ms / 2000, self._box.look_seconds)
 
     def join(self, topics: Collection[str]) -> None:
-        """Joins the group, or changes the topics that it wants. Raises: ConfigError, StorageError."""
+        """Joins the group, or changes the topics that it wants. Raises: ConfigError, GroupInUseError, StorageError."""
         self._topics = tuple(sorted(topics))
-        if not self.member_id:
-            self.member_id = f"{self._client_id}-{uuid.uuid4()}"
-            self._box.enter(self.member_id, self._wake)
         try:
+            if not self.member_id:
+                self.member_id = f"{self._client_id}-{uuid.uuid4()}"
+                self._box.enter(self.member_id, self._wake)
             with self._box.changing() as draft:
                 draft.state = self._without_dead(draft.state)
                 # A member that was declared dead since its last check owns nothing: others may have taken its

@@ -40,9 +40,10 @@ class StoreGroups:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def box(self, name: str) -> GroupBox:
-        """The shared state of a group. Raises: ReadOnlyError, ClosedError."""
+        """The shared state of a group. Raises: ReadOnlyError, ClosedError, GroupInUseError."""
         self._check_writable()
         with self._lock:
+            self._offsets.check_free(name)
             box = self._boxes.get(name)
             if box is None:
                 box = (self._topics.shared and self._files(name)) or MemoryGroup(name, self._topics.clock)
@@ -58,6 +59,36 @@ class StoreGroups:
         dead = box.dead(state.members)
         living = [name for name in state.members if name not in dead]
         return {owner: name for name in living for owner in state.members[name].owned}
+
+    def has_members(self, name: str) -> bool:
+        """Whether the group has a living member in this process. For exclusive stores."""
+        box = self._boxes.get(name)
+        return isinstance(box, MemoryGroup) and box.has_members
+
+    def names(self) -> list[str]:
+        """The groups that have a living member in this process. For exclusive stores."""
+        return [name for name in list(self._boxes) if self.has_members(name)]
+
+    def claim(self, name: str) -> bool:
+        """Gives a group of an exclusive store to a caller that has members of another kind: from now on there are no
+        members here, and only calls of ``offsets`` with ``is_claimant`` change what it has committed.
+
+        Returns False, and changes nothing, if the group has a living member here.
+        """
+        with self._lock:
+            box = self._boxes.get(name)
+            if isinstance(box, MemoryGroup) and not box.claim():
+                return False
+            self._offsets.claim(name)
+            return True
+
+    def unclaim(self, name: str) -> None:
+        """Ends a claim."""
+        with self._lock:
+            self._offsets.unclaim(name)
+            box = self._boxes.get(name)
+            if isinstance(box, MemoryGroup):
+                box.unclaim()
 
     def _files(self, name: str) -> FileGroup:
         """The group's files, if other processes have the store open too; created if necessary."""
@@ -87,7 +118,10 @@ class StoreGroups:
         return self._offsets
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
-        """Commits offsets of a group. Raises: ConfigError, ReadOnlyError, DiskFullError, StorageError."""
+        """Commits offsets of a group.
+
+        Raises: ConfigError, ReadOnlyError, GroupInUseError, DiskFullError, StorageError.
+        """
         self._check_writable()
         self.offsets.commit(group, offsets)
 

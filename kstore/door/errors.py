@@ -110,6 +110,7 @@ CODES: dict[type[BaseException], int] = {
     errors.LogNotFoundError: UNKNOWN_TOPIC_OR_PARTITION,
     errors.NotALogError: KAFKA_STORAGE_ERROR,
     errors.CommitFailedError: ILLEGAL_GENERATION,
+    errors.GroupInUseError: UNKNOWN_MEMBER_ID,
     errors.BufferExhaustedError: REQUEST_TIMED_OUT,
     errors.DeliveryTimeoutError: REQUEST_TIMED_OUT,
     errors.TopicWaitTimeoutError: REQUEST_TIMED_OUT,

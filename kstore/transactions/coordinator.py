@@ -284,7 +284,7 @@ class TransactionCoordinator:
 
         On return they are as durable as ``__consumer_offsets``, which uses the store's setting.
 
-        Raises: ConfigError, RecordTooLargeError, DiskFullError, PoisonedError, StorageError.
+        Raises: ConfigError, GroupInUseError, RecordTooLargeError, DiskFullError, PoisonedError, StorageError.
         """
         check_string("group", group)
         if offsets:

@@ -15,6 +15,7 @@ from kstore.errors import (
     ConfigError,
     CorruptBatchError,
     CorruptDataError,
+    GroupInUseError,
     LogNotFoundError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
@@ -89,6 +90,25 @@ class GroupOffsets:
         self._clock = clock
         self._mutex = OwnedLock()
         self._partitions: dict[int, _Partition] = {}
+        # Replaced as a whole, under the mutex.
+        self._claimed: frozenset[str] = frozenset()
+
+    # --- claims -----------------------------------------------------------------------------------------------------
+
+    def claim(self, group: str) -> None:
+        """From now on only calls with ``is_claimant`` change the group's offsets, and ``check_free`` refuses it."""
+        with self._mutex:
+            self._claimed |= {group}
+
+    def unclaim(self, group: str) -> None:
+        """Ends a claim."""
+        with self._mutex:
+            self._claimed -= {group}
+
+    def check_free(self, group: str) -> None:
+        """Raises: GroupInUseError for a claimed group."""
+        if group in self._claimed:
+            raise GroupInUseError(group)
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
@@ -108,12 +128,16 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         *,
         producer: tuple[int, int] | None = None,
+        is_claimant: bool = False,
     ) -> None:
         """Appends committed offsets in one batch, in a producer's transaction if one is given.
 
-        Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; the log's errors of producers.
+        Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; GroupInUseError for a claimed group,
+        unless ``is_claimant``; the log's errors of producers.
         """
         check_string("group", group)
+        if not is_claimant:
+            self.check_free(group)
         now_ms = self._clock.now_ms()
         rows: list[tuple[bytes, bytes | None]] = []
         for owner, given in offsets.items():
@@ -124,9 +148,11 @@ class GroupOffsets:
             rows.append((encode_offset_key(group, TopicPartition(*owner)), encode_offset_value(committed)))
         self._append(group, rows, now_ms, producer)
 
-    def forget(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+    def forget(self, group: str, partitions: Iterable[TopicPartition], *, is_claimant: bool = False) -> None:
         """Removes committed offsets. Raises: as ``commit``."""
         check_string("group", group)
+        if not is_claimant:
+            self.check_free(group)
         rows: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group, TopicPartition(*owner)), None) for owner in partitions
         ]
