@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kstore.door import cluster, errors
+from kstore.door import cluster, errors, topics
 from kstore.door.call import Call, Handler, Message
 from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
@@ -73,7 +73,12 @@ APIS: tuple[Api, ...] = (
     Api(2, "ListOffsets", 1, 8, list_offsets, in_read_only=True),
     Api(3, "Metadata", 0, 12, cluster.metadata, in_read_only=True),
     Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),
+    Api(19, "CreateTopics", 2, 6, topics.create_topics, is_admin=True),
+    Api(20, "DeleteTopics", 1, 5, topics.delete_topics, is_admin=True),
+    Api(21, "DeleteRecords", 0, 2, topics.delete_records, is_admin=True),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets_for_leader_epochs, in_read_only=True),
+    Api(37, "CreatePartitions", 0, 3, topics.create_partitions, is_admin=True),
+    Api(44, "IncrementalAlterConfigs", 0, 1, topics.alter_configs, is_admin=True),
     Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster, in_read_only=True),
 )
 
