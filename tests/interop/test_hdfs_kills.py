@@ -18,8 +18,7 @@ from kstore.files.remote import Location, open_remote
 from kstore.spark.java import java_home
 from tests.interop.interrupted_export import GO, INTERRUPTED, Moment, interrupting
 from tests.interop.on_hdfs import put_files
-from tests.spark.sessions import QUIET, environment, run_script
-from tests.spark.test_cluster import spark_home
+from tests.spark.sessions import QUIET, environment, run_script, spark_home
 from tools.interop.dfs import Dfs
 
 if TYPE_CHECKING:

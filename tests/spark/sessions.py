@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
     }
     return kept | own | more
+
+
+def spark_home(directory: Path) -> Path:
+    """The installed Spark in a separate directory: a cluster in one process writes to ``work`` below it."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    directory.mkdir()
+    for source in Path(spec.origin).parent.iterdir():
+        (directory / source.name).symlink_to(source)
+    return directory
 
 
 def run_script(script: str | Path, directory: Path, *arguments: object, env: Mapping[str, str]) -> Any:

@@ -7,7 +7,6 @@ import site
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ import kstore
 from kstore.errors import MissingExtraError
 from kstore.spark.java import java_home
 from kstore.spark.pack import pack
-from tests.spark.sessions import QUIET, environment, run_script
+from tests.spark.sessions import QUIET, environment, run_script, spark_home
 from tests.unpacking import unpack
 
 JOB = Path(__file__).with_name("cluster_job.py")
@@ -38,17 +37,6 @@ def python_without_kstore(directory: Path) -> Path:
                 (target / name).symlink_to(Path(source, name))
                 break
     return directory / "bin" / "python"
-
-
-def spark_home(directory: Path) -> Path:
-    """The installed Spark in a separate directory: a cluster in one process writes to ``work`` below it."""
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    directory.mkdir()
-    for source in Path(spec.origin).parent.iterdir():
-        (directory / source.name).symlink_to(source)
-    return directory
 
 
 def write_store(directory: Path) -> Path:
