@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ import pytest
 
 from tests.interop.conftest import Kafka
 from tools.interop import java
+from tools.interop.broker import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +26,9 @@ TOPIC_SETTINGS = {"internal.segment.bytes": "8192", "index.interval.bytes": "256
 EVENTS, MONEY = 300, 200
 # About forty queries of each source.
 LIFE_SECONDS_MAX = 900
+# A release compares 10,000,000.
+MANY = int(os.environ.get("KSTORE_SOAK_KAFKA_RECORDS", "100000"))
+MANY_PARTITIONS = 8
 # As a time, after every record.
 LATE = "4102444800000"
 
@@ -34,6 +39,7 @@ class Both(NamedTuple):
     spark: SparkSession
     server: str
     directory: Path
+    broker: Broker
 
     def kafka(self, options: Options, *, stream: bool = False) -> DataFrame:
         reader = self.spark.readStream if stream else self.spark.read
@@ -55,7 +61,7 @@ def both(kafka: Kafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
     for jar in sorted(jars.glob("*.jar")):
         spark.sql(f"ADD JAR '{jar}'")
     broker = kafka.broker(tmp_path_factory.mktemp("kafka-source"))
-    broker.life_seconds_max = LIFE_SECONDS_MAX
+    broker.life_seconds_max = LIFE_SECONDS_MAX + MANY // 2000
     with broker.running():
         broker.create_topics(
             {
@@ -73,7 +79,7 @@ def both(kafka: Kafka, spark: SparkSession, tmp_path_factory: pytest.TempPathFac
         # On a slow machine batches would grow to the default 16 KiB, which a segment of 8 KiB refuses.
         kafka_options = {"kafka.bootstrap.servers": broker.server, "kafka.batch.size": "1000"}
         rows.write.format("kafka").options(**kafka_options).save()
-        yield Both(spark, broker.server, broker.data)
+        yield Both(spark, broker.server, broker.data, broker)
 
 
 def rows_of(frame: DataFrame) -> Rows:
@@ -201,6 +207,40 @@ def run(both: Both, frame: DataFrame, name: str) -> tuple[Rows, Any]:
     finally:
         query.stop()
         both.spark.catalog.dropTempView(name)
+
+
+# --- many records -----------------------------------------------------------------------------------------------------
+
+
+def test_very_many_records_are_the_same_also_in_a_store_that_spark_wrote(both: Both, tmp_path: Path) -> None:
+    partitions = {"partitions": str(MANY_PARTITIONS)}
+    both.broker.create_topics({"many": partitions})
+    rows = both.spark.range(MANY, numPartitions=MANY_PARTITIONS * 4).selectExpr(
+        "'many' as topic",
+        f"cast(id % {MANY_PARTITIONS} as int) as partition",
+        "if(id % 11 = 0, null, concat('key-', id % 99991)) as key",
+        "if(id % 13 = 0, null, concat(id, '-', repeat('v', cast(id % 40 as int)))) as value",
+    )
+    rows.write.format("kafka").option("kafka.bootstrap.servers", both.server).save()
+    wanted = {"subscribe": "many", **COMMITTED}
+    theirs = both.kafka(wanted)
+    expected = digest(theirs)
+    assert expected["records"] == MANY
+    assert digest(both.kstore(wanted)) == expected
+    for name, frame in {"theirs": theirs, "ours": both.kstore(wanted)}.items():
+        path = str(tmp_path / name)
+        frame.write.format("kstore").mode("append").options(topic="many", **partitions).save(path)
+        # The tasks follow each other as the records do, so the offsets are the same.
+        assert digest(both.spark.read.format("kstore").option("subscribe", "many").load(path)) == expected
+
+
+def digest(frame: DataFrame) -> dict[str, Any]:
+    """How many records there are, and a sum over a hash of all fields of each."""
+    hashed = "xxhash64(key, value, topic, partition, offset, timestamp, timestampType)"
+    counts = ("count(*) as records", "count(key) as keys", "count(value) as values")
+    found = frame.selectExpr(*counts, f"sum(cast({hashed} as decimal(38, 0))) as hashes").first()
+    assert found is not None
+    return dict(found.asDict())
 
 
 # --- where they differ, as docs/spark.md says -------------------------------------------------------------------------
