@@ -6,6 +6,6 @@ threads     server (accepts, looks after idle ones)  connection (one thread each
 handlers    call  served  waiting      what a handler gets: the request, the door, a way to wait
             cluster  topics            one module a subject
             parts  parking             what those of logs share: a partition's log, waiting for one of many to grow
-            fetching  fetch_reply  offsets
+            fetching  fetch_reply  offsets  producing
 groups      group (the rules, pure)  groups (locks, and requests that wait)
 """

@@ -13,6 +13,7 @@ from kstore.door.call import Call, Handler, Message
 from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
 from kstore.door.offsets import list_offsets, offsets_for_leader_epochs
+from kstore.door.producing import init_producer_id, produce
 from kstore.door.served import Served
 
 __all__ = ["APIS", "Api", "fallback_versions", "find", "served"]
@@ -69,6 +70,8 @@ def _listed(api: Api) -> Message:
 
 # By key. The versions: what clients of all kinds need (docs/door.md), and no topic ids.
 APIS: tuple[Api, ...] = (
+    # Listed from 0: else old versions of librdkafka send no compressed batches, and say nothing.
+    Api(0, "Produce", 3, 11, produce, is_large=True, listed_from=0),
     Api(1, "Fetch", 4, 12, fetch, in_read_only=True),
     Api(2, "ListOffsets", 1, 8, list_offsets, in_read_only=True),
     Api(3, "Metadata", 0, 12, cluster.metadata, in_read_only=True),
@@ -76,6 +79,7 @@ APIS: tuple[Api, ...] = (
     Api(19, "CreateTopics", 2, 6, topics.create_topics, is_admin=True),
     Api(20, "DeleteTopics", 1, 5, topics.delete_topics, is_admin=True),
     Api(21, "DeleteRecords", 0, 2, topics.delete_records, is_admin=True),
+    Api(22, "InitProducerId", 0, 4, init_producer_id),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets_for_leader_epochs, in_read_only=True),
     Api(37, "CreatePartitions", 0, 3, topics.create_partitions, is_admin=True),
     Api(44, "IncrementalAlterConfigs", 0, 1, topics.alter_configs, is_admin=True),
