@@ -59,6 +59,7 @@ API = {
     ),
     "reference/consumer.md": ("Consumers", ["Consumer", "ConsumerRecord", "OffsetAndMetadata"]),
     "reference/queue.md": ("Queues", ["Queue", "Job", "LeasedItem", "QueueStats"]),
+    "reference/door.md": ("Door", ["Door"]),
     "reference/backup.md": (
         "Backups",
         ["restore", "RestoreResult", "check_backups", "CheckedBackup", "BackupResult", "Replicator"],

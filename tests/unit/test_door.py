@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import socket
 import struct
 import threading
@@ -487,3 +488,23 @@ def test_a_forked_child_has_no_door_and_its_parent_serves_on(store: kstore.Store
         assert client.ask("ApiVersions", 0)["errorCode"] == 0
         with WireClient(door.port) as another:
             assert another.ask("ApiVersions", 0)["errorCode"] == 0
+
+
+# --- its page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_lists_what_is_served() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "door.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)-(\d+) \| (.*?) ?\|$", page, re.MULTILINE)
+    said = {(int(key), name, int(low), int(high)): notes for key, name, low, high, notes in rows}
+    assert said.keys() == {(api.key, api.name, api.lowest, api.highest) for api in APIS}
+    for api in APIS:
+        notes = said[api.key, api.name, api.lowest, api.highest]
+        assert ("read-only" in notes, "admin" in notes) == (not api.in_read_only, api.is_admin)
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_every_served_version_is_a_version_of_the_protocol(api: Api) -> None:
+    assert (api.key, api.key) == (api.wire.request.key, api.wire.response.key)
+    for message in api.wire:
+        assert message.versions.lowest <= api.lowest <= api.highest <= message.versions.highest
