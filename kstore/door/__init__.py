@@ -7,6 +7,7 @@ handlers    call  served  waiting      what a handler gets: the request, the doo
             cluster  topics            one module a subject
             parts  parking             what those of logs share: a partition's log, waiting for one of many to grow
             fetching  fetch_reply  offsets  producing
+            membership  committing  group_tools
 groups      group (the rules, pure)  groups (locks, and requests that wait)
 
 Why

@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from kstore.door import cluster, errors, topics
 from kstore.door.call import Call, Handler, Message
+from kstore.door.committing import offset_commit, offset_delete, offset_fetch
 from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
+from kstore.door.group_tools import delete_groups, describe_groups, list_groups
+from kstore.door.membership import find_coordinator, heartbeat, join_group, leave_group, sync_group
 from kstore.door.offsets import list_offsets, offsets_for_leader_epochs
 from kstore.door.producing import init_producer_id, produce
 from kstore.door.served import Served
@@ -75,6 +78,15 @@ APIS: tuple[Api, ...] = (
     Api(1, "Fetch", 4, 12, fetch, in_read_only=True),
     Api(2, "ListOffsets", 1, 8, list_offsets, in_read_only=True),
     Api(3, "Metadata", 0, 12, cluster.metadata, in_read_only=True),
+    Api(8, "OffsetCommit", 2, 9, offset_commit, in_read_only=True),
+    Api(9, "OffsetFetch", 1, 9, offset_fetch, in_read_only=True),
+    Api(10, "FindCoordinator", 0, 4, find_coordinator, in_read_only=True),
+    Api(11, "JoinGroup", 0, 9, join_group, in_read_only=True),
+    Api(12, "Heartbeat", 0, 4, heartbeat, in_read_only=True),
+    Api(13, "LeaveGroup", 0, 5, leave_group, in_read_only=True),
+    Api(14, "SyncGroup", 0, 5, sync_group, in_read_only=True),
+    Api(15, "DescribeGroups", 0, 5, describe_groups, in_read_only=True),
+    Api(16, "ListGroups", 0, 4, list_groups, in_read_only=True),
     Api(API_VERSIONS, "ApiVersions", 0, 4, api_versions, in_read_only=True),
     Api(19, "CreateTopics", 2, 6, topics.create_topics, is_admin=True),
     Api(20, "DeleteTopics", 1, 5, topics.delete_topics, is_admin=True),
@@ -82,7 +94,9 @@ APIS: tuple[Api, ...] = (
     Api(22, "InitProducerId", 0, 4, init_producer_id),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets_for_leader_epochs, in_read_only=True),
     Api(37, "CreatePartitions", 0, 3, topics.create_partitions, is_admin=True),
+    Api(42, "DeleteGroups", 0, 2, delete_groups, is_admin=True),
     Api(44, "IncrementalAlterConfigs", 0, 1, topics.alter_configs, is_admin=True),
+    Api(47, "OffsetDelete", 0, 0, offset_delete, is_admin=True),
     Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster, in_read_only=True),
 )
 

@@ -22,6 +22,7 @@ class DoorConfig:
     memory_max: int = 256 * MIB
     idle_ms: int = 600_000
     rebalance_delay_ms: int = 0
+    offsets_retention_minutes: int = 0
 
     def __repr__(self) -> str:
         return changed(self)
@@ -45,5 +46,12 @@ DOOR_RULES: dict[str, Rule] = {
     ),
     "rebalance_delay_ms": within(
         0, 300_000, TIME, "group.initial.rebalance.delay.ms", "How long a new group waits for more members."
+    ),
+    "offsets_retention_minutes": within(
+        0,
+        INT32_MAX,
+        COUNT,
+        "offsets.retention.minutes",
+        "After how long a group without members loses what it has committed; 0: never.",
     ),
 }

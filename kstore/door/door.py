@@ -57,6 +57,7 @@ class Door:
         memory_max: Size = 256 * MIB,
         idle_ms: Time = 600_000,
         rebalance_delay_ms: Time = 0,
+        offsets_retention_minutes: int = 0,
     ) -> None:
         """Begins to listen.
 
@@ -75,6 +76,8 @@ class Door:
             memory_max: what the requests of all connections may take together; a request waits for it.
             idle_ms: after this time without a request a connection is closed, in ms or like "10m".
             rebalance_delay_ms: how long a new group waits for more members.
+            offsets_retention_minutes: a group loses what it has committed this long after its last member, after the
+                commit, and after the door was opened; 0: never.
 
         Raises: ConfigError, SharedLogError, ClosedError, ForkedError, StorageError (the address is in use),
         ThreadStartError.
@@ -87,6 +90,7 @@ class Door:
             memory_max=memory_max,  # type: ignore[arg-type]
             idle_ms=idle_ms,  # type: ignore[arg-type]
             rebalance_delay_ms=rebalance_delay_ms,  # type: ignore[arg-type]
+            offsets_retention_minutes=offsets_retention_minutes,
         )
         topics = parts_of(store).topics
         topics.life.check()

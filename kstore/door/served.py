@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kstore.door.config import DoorConfig
 from kstore.door.counters import Counters, Refusals
+from kstore.door.groups import Groups
 from kstore.door.parking import Parking
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ class Served:
     # Where fetches wait, and their numbers: each begins one partition further.
     parking: Parking = field(default_factory=Parking)
     turns: Iterator[int] = field(default_factory=count)
+    groups: Groups = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.groups = Groups(
+            self.store,
+            rebalance_delay_ms=settings.rebalance_delay_ms,
+            offsets_retention_minutes=settings.offsets_retention_minutes,
+        )
+        self.ticks.append(self.groups.run_due)
 
     @property
     def read_only(self) -> bool:

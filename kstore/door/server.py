@@ -94,6 +94,7 @@ class Server:
         if self._guard.forked or self._is_over.is_set():
             return
         self.door.closing = True
+        self.door.groups.close()
         self._memory.end()
         with suppress(OSError):
             self._bell.send(b"!")
@@ -147,6 +148,7 @@ class Server:
                 self._accept()
         self._listener.close()
         # Those of a door that was dropped: ``close`` does the same.
+        self.door.groups.close()
         self._memory.end()
         for connection in self._now():
             connection.end_when_idle()

@@ -110,6 +110,13 @@ class GroupOffsets:
         if group in self._claimed:
             raise GroupInUseError(group)
 
+    def _check_group(self, group: str, *, is_claimant: bool) -> None:
+        if is_claimant and not group:
+            return  # Kafka's clients may commit without a group's name
+        check_string("group", group)
+        if not is_claimant:
+            self.check_free(group)
+
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def place(self, group: str) -> TopicPartition:
@@ -135,9 +142,7 @@ class GroupOffsets:
         Raises: ConfigError, RecordTooLargeError, DiskFullError, StorageError; GroupInUseError for a claimed group,
         unless ``is_claimant``; the log's errors of producers.
         """
-        check_string("group", group)
-        if not is_claimant:
-            self.check_free(group)
+        self._check_group(group, is_claimant=is_claimant)
         now_ms = self._clock.now_ms()
         rows: list[tuple[bytes, bytes | None]] = []
         for owner, given in offsets.items():
@@ -150,9 +155,7 @@ class GroupOffsets:
 
     def forget(self, group: str, partitions: Iterable[TopicPartition], *, is_claimant: bool = False) -> None:
         """Removes committed offsets. Raises: as ``commit``."""
-        check_string("group", group)
-        if not is_claimant:
-            self.check_free(group)
+        self._check_group(group, is_claimant=is_claimant)
         rows: list[tuple[bytes, bytes | None]] = [
             (encode_offset_key(group, TopicPartition(*owner)), None) for owner in partitions
         ]

@@ -1,0 +1,31 @@
+"""The rules of groups (``tests/door_group_rows.py``) against a real broker: what the door answers is what that does."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.door_group_rows import ROWS, TOPIC, Stage
+from tests.interop.conftest import Kafka
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.fixture(scope="module")
+def server(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    broker = kafka.broker(tmp_path_factory.mktemp("group-rules"))
+    broker.life_seconds_max = 900
+    with broker.running():
+        broker.create_topics({TOPIC: {}, "other": {}})
+        host, _, port = broker.server.partition(":")
+        yield host, int(port)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_rule_of_groups_holds_at_a_broker(server: tuple[str, int], name: str) -> None:
+    with ExitStack() as stack:
+        ROWS[name](Stage(*server, f"{name}-{uuid.uuid4().hex[:6]}", stack, time.sleep))
