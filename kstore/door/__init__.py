@@ -3,6 +3,7 @@
 faces       door
 bytes       frames (sizes and headers)  apis (the closed list)  errors (codes)
 threads     server (accepts, looks after idle ones)  connection (one thread each)  memory (the budget)  guard (who may)
+tests       faults (what a door does wrong on purpose)
 handlers    call  served  waiting      what a handler gets: the request, the door, a way to wait
             cluster  topics            one module a subject
             parts  parking             what those of logs share: a partition's log, waiting for one of many to grow

@@ -232,7 +232,9 @@ class Connection:
             head.api, head.version, request.body, request.client_id, self._host, None, self._door, self._new_waiter
         )
         try:
-            return api.handle(call)
+            answer: Message | Reply | None
+            answer = api.handle(call) if self._door.handled is None else self._door.handled(api, call)
+            return answer
         finally:
             self.waiter = None
 

@@ -7,10 +7,12 @@ import ipaddress
 import logging
 import warnings
 from base64 import urlsafe_b64encode
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from kstore.door.config import DoorConfig
+from kstore.door.faults import Faults
 from kstore.door.guard import CAN_ASK
 from kstore.door.served import Served
 from kstore.door.server import Server, bound
@@ -141,6 +143,13 @@ class Door:
     @property
     def closed(self) -> bool:
         return self._server.closed
+
+    @cached_property
+    def faults(self) -> Faults:
+        """What the door does wrong on purpose, for tests of clients: errors, delays, answers that never come."""
+        faults = Faults(self._served)
+        self._served.handled = faults.answer
+        return faults
 
     def close(self) -> None:
         """Accepts no more connections, answers the requests that are being handled, and closes all connections.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kstore.door.config import DoorConfig
 from kstore.door.counters import Counters, Refusals
@@ -20,7 +20,7 @@ __all__ = ["Served"]
 
 @dataclass(slots=True)
 class Served:
-    """One door. Thread-safe: of its own fields only ``closing`` changes."""
+    """One door. Thread-safe: of its own fields only ``closing`` and ``handled`` change."""
 
     store: Store
     cluster_id: str
@@ -35,6 +35,8 @@ class Served:
     counters: Counters = field(default_factory=Counters)
     refusals: Refusals = field(default_factory=Refusals)
     closing: bool = False
+    # In place of the handlers, for tests: ``Faults.answer``, whose types would be an import cycle here.
+    handled: Callable[..., Any] | None = None
     # Called about twice a second in the door's own thread, with ``time.monotonic()``; they must not block.
     ticks: list[Callable[[float], object]] = field(default_factory=list)
     # Where fetches wait, and their numbers: each begins one partition further.

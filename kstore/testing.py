@@ -1,0 +1,85 @@
+"""A Kafka for tests of programs that use one: pytest fixtures with a store, a door to it, and faults on demand.
+
+A project's ``conftest.py`` names it, and nothing is loaded otherwise::
+
+    pytest_plugins = ["kstore.testing"]
+
+Each test that asks for ``kafka_bootstrap`` gets a Kafka of its own, in this process and on loopback: no container, no
+Java, nothing left behind. ``kafka_faults`` makes it fail on demand. Where starting one for each test costs too much,
+``kafka_session_bootstrap`` is one for all tests, whose topics and groups ``kafka_prefix`` keeps apart.
+
+Rejected: an entry point in pytest's group ``pytest11``. It loads kstore at the start of every run of pytest in the
+environment, and makes pytest rewrite, and so compile, each of kstore's files that is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import kstore
+from kstore.door.faults import Faults
+
+if TYPE_CHECKING:
+    from kstore import Door, Store
+
+__all__ = [
+    "Faults",
+    "kafka_bootstrap",
+    "kafka_door",
+    "kafka_faults",
+    "kafka_prefix",
+    "kafka_session_bootstrap",
+    "kafka_store",
+]
+
+_prefixes = count(1)
+
+
+@pytest.fixture
+def kafka_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An empty store, with durability "os": to create topics in, to fill, and to look at what clients wrote."""
+    with _store(tmp_path_factory.mktemp("kafka")) as store:
+        yield store
+
+
+@pytest.fixture
+def kafka_door(kafka_store: Store) -> Iterator[Door]:
+    """The door of ``kafka_store``, on a free port of 127.0.0.1."""
+    with kstore.Door(kafka_store, port=0) as door:
+        yield door
+
+
+@pytest.fixture
+def kafka_bootstrap(kafka_door: Door) -> str:
+    """What a client takes as ``bootstrap.servers``: "127.0.0.1:41231"."""
+    return kafka_door.bootstrap_servers
+
+
+@pytest.fixture
+def kafka_faults(kafka_door: Door) -> Iterator[Faults]:
+    """What ``kafka_door`` does wrong: ``kafka_faults.fail_next("Produce", "NOT_LEADER_OR_FOLLOWER")``."""
+    faults = kafka_door.faults
+    yield faults
+    faults.clear()
+
+
+@pytest.fixture(scope="session")
+def kafka_session_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One Kafka for all tests of a run, or of a worker of pytest-xdist."""
+    with _store(tmp_path_factory.mktemp("kafka")) as store, kstore.Door(store, port=0) as door:
+        yield door.bootstrap_servers
+
+
+@pytest.fixture
+def kafka_prefix() -> str:
+    """A beginning for the names of topics and groups that no other test of the run has."""
+    return f"test{next(_prefixes)}-"
+
+
+def _store(path: Path) -> Store:
+    return kstore.open(path, durability="os")
