@@ -16,13 +16,19 @@ from typing import Protocol
 from kstore.engine.ends import Ends, grown_ends, make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import Flush
-from kstore.engine.pending import PendingAppend
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
+from kstore.types import AppendInfo
 
-__all__ = ["DurabilityStrategy", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
+__all__ = ["DurabilityStrategy", "HasResult", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
 
 logger = logging.getLogger(__name__)
+
+
+class HasResult(Protocol):
+    """An append, as far as a strategy knows it."""
+
+    result: AppendInfo | None
 
 
 class DurabilityStrategy(Protocol):
@@ -55,7 +61,7 @@ class DurabilityStrategy(Protocol):
         """Returns when everything written is as durable as promised. Raises: SyncFailedError."""
         ...
 
-    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+    def withdraw(self, appends: Sequence[HasResult]) -> None:
         """Takes back the results of ``appends``, which were not made durable, if that may lose them."""
         ...
 
@@ -89,7 +95,7 @@ class SyncInWrite:
     def make_durable(self) -> None:
         """Does nothing: they are durable already."""
 
-    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+    def withdraw(self, appends: Sequence[HasResult]) -> None:
         """Does nothing: what has a result is durable."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
@@ -136,7 +142,7 @@ class WriteBehind:
     def make_durable(self) -> None:
         """Does nothing: an append does not wait for the disk."""
 
-    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+    def withdraw(self, appends: Sequence[HasResult]) -> None:
         """Does nothing: what has a result is in the log."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kstore.engine.durability import raise_recovery_point
+from kstore.engine.durability import HasResult, raise_recovery_point
 from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.flush import BackgroundFlusher, flushed
 from kstore.engine.others import Others
-from kstore.engine.pending import PendingAppend
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
@@ -155,7 +154,7 @@ class SyncAfterTurn:
         if tail is not None:
             self._written = tail.file, self._files.ends.end_offset, self._others.seen.cut_count
 
-    def withdraw(self, appends: Sequence[PendingAppend]) -> None:
+    def withdraw(self, appends: Sequence[HasResult]) -> None:
         for append in appends:
             append.result = None  # it may not survive
 
