@@ -83,7 +83,7 @@ if TYPE_CHECKING:  # the same names as in LAZY, for type checkers and editors
     from kstore.backup.take import BackupResult
     from kstore.consumer.consumer import Consumer
     from kstore.door.door import Door
-    from kstore.engine.fetch import FetchSlice
+    from kstore.engine.read.fetch import FetchSlice
     from kstore.files.paths import TopicPartition
     from kstore.log import Log, TimePoint
     from kstore.producer._accumulate import Deliveries, Delivery
@@ -220,7 +220,7 @@ LAZY = {
     "Deliveries": "kstore.producer._accumulate",
     "Delivery": "kstore.producer._accumulate",
     "Door": "kstore.door.door",
-    "FetchSlice": "kstore.engine.fetch",
+    "FetchSlice": "kstore.engine.read.fetch",
     "Job": "kstore.queue.job",
     "LeasedItem": "kstore.queue.look",
     "Log": "kstore.log",

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from kstore.archive.places import log_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
-from kstore.engine._single import SingleAppends, single_first
-from kstore.engine.append import Headers
-from kstore.engine.check import accept_loss, check_batches, check_invariants
-from kstore.engine.describe import described, log_html
-from kstore.engine.fetch import FETCH_BYTES, FetchSlice, fetch
-from kstore.engine.foreign import append_batches
+from kstore.engine.append._single import SingleAppends, single_first
+from kstore.engine.append.appends import Headers
 from kstore.engine.index_repairs import IndexRepairs
-from kstore.engine.lookup import CHECKED_BYTES_MAX, record_of
-from kstore.engine.metrics import log_metrics
-from kstore.engine.reader import LogReader, last_records, open_reader, records_of, values_of
-from kstore.engine.reads import LogReads
+from kstore.engine.over.check import accept_loss, check_batches, check_invariants
+from kstore.engine.over.foreign import append_batches
+from kstore.engine.over.transactions import abort_transaction, end_transaction, open_transactions, producers
+from kstore.engine.read.describe import described, log_html
+from kstore.engine.read.fetch import FETCH_BYTES, FetchSlice, fetch
+from kstore.engine.read.lookup import CHECKED_BYTES_MAX, record_of
+from kstore.engine.read.metrics import log_metrics
+from kstore.engine.read.reader import LogReader, last_records, open_reader, records_of, values_of
+from kstore.engine.read.reads import LogReads
+from kstore.engine.read.times import TimePoint, offset_for_time
 from kstore.engine.source import LogSource
-from kstore.engine.times import TimePoint, offset_for_time
-from kstore.engine.transactions import abort_transaction, end_transaction, open_transactions, producers
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, StoreTies, open_writer
 from kstore.errors import ConfigError, ReadOnlyError, not_picklable
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from kstore.compaction.blocks import CompactionReport
-    from kstore.engine.columns import ArrowBatches, ArrowOptions, ReadOptions
+    from kstore.engine.read.columns import ArrowBatches, ArrowOptions, ReadOptions
     from kstore.settings import LogSettings
 
     class LogArguments(LogSettings, total=False):
@@ -263,7 +263,7 @@ class Log:
 
         Raises: MissingExtraError without pyarrow; InvalidRecordError for other columns; and as ``append_many``.
         """
-        from kstore.engine.columns import ArrowRows
+        from kstore.engine.read.columns import ArrowRows
 
         return ArrowRows(data, self._reads.source.context.clock.now_ms).append_to(writer_of(self).appends)
 
@@ -391,7 +391,7 @@ class Log:
 
         Raises: MissingExtraError without pyarrow; ConfigError, OffsetOutOfRangeError, CorruptBatchError, StorageError.
         """
-        from kstore.engine.columns import arrow_table
+        from kstore.engine.read.columns import arrow_table
 
         return arrow_table(self._reads, start, stop, options)
 
@@ -405,7 +405,7 @@ class Log:
 
         Raises: as ``to_arrow``; errors of damage or of the disk come during iteration, after the records before them.
         """
-        from kstore.engine.columns import arrow_batches
+        from kstore.engine.read.columns import arrow_batches
 
         return arrow_batches(self._reads, start, stop, options)
 
@@ -413,7 +413,7 @@ class Log:
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pd.DataFrame:
         """``to_arrow`` as a ``pandas.DataFrame``. Raises: MissingExtraError without pandas, and as ``to_arrow``."""
-        from kstore.engine.columns import to_pandas
+        from kstore.engine.read.columns import to_pandas
 
         return to_pandas(self._reads, start, stop, options)
 
@@ -421,7 +421,7 @@ class Log:
         self, start: int | None = None, stop: int | None = None, **options: Unpack[ReadOptions]
     ) -> pl.DataFrame:
         """``to_arrow`` as a ``polars.DataFrame``. Raises: MissingExtraError without polars, and as ``to_arrow``."""
-        from kstore.engine.columns import to_polars
+        from kstore.engine.read.columns import to_polars
 
         return to_polars(self._reads, start, stop, options)
 

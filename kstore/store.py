@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from kstore.backup.replicate import Replicator, ReplicatorSettings
     from kstore.backup.take import BackupResult
-    from kstore.engine.columns import ReadOptions
+    from kstore.engine.read.columns import ReadOptions
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, StoreSettings, TopicSettings
 
     class StoreArguments(StoreSettings, total=False):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from kstore.engine.flush import Flusher
+from kstore.engine.change.flush import Flusher
 from kstore.segments import tail
 from tests import again, selection
 from tests.catalogue import ROOT, Listed, all_tests, listed

@@ -12,7 +12,7 @@ from kstore.door.call import Call
 from kstore.door.frames import Head, read_request, response_bytes, wire_of
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
-from kstore.engine.fetch import FetchSlice
+from kstore.engine.read.fetch import FetchSlice
 from kstore.messages.primitives import Reader
 
 __all__ = ["Caller", "served"]

@@ -19,7 +19,7 @@ from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener
-from kstore.engine.times import TimePoint
+from kstore.engine.read.times import TimePoint
 from kstore.errors import ConfigError, CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import ConsumerRecord

@@ -15,8 +15,8 @@ from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.append import Appends, Headers
-from kstore.engine.times import TimePoint
+from kstore.engine.append.appends import Appends, Headers
+from kstore.engine.read.times import TimePoint
 from kstore.log import Log as SyncLog
 from kstore.log import writer_of
 from kstore.record._codec import Record

@@ -11,7 +11,7 @@ from kstore.aio.opening import made_by
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.reader import LogReader, RunDecoder, open_reader
+from kstore.engine.read.reader import LogReader, RunDecoder, open_reader
 from kstore.errors import ClosedError
 from kstore.log import Log, reads_of
 from kstore.record._runs import Run

@@ -31,7 +31,7 @@ from kstore.types import Durability, RecoveryReport, RetentionResult
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kstore.engine.columns import ReadOptions
+    from kstore.engine.read.columns import ReadOptions
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, TopicSettings
     from kstore.store import StoreArguments
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from kstore.clock import Clock
 from kstore.consumer.waiting import LogWaiter
-from kstore.engine.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.files.bell import Bell
 
 __all__ = ["LoopEvent", "LoopWaiter"]

@@ -31,7 +31,7 @@ from kstore.archive.target import BackupTarget
 from kstore.backup.plan import NamedFiles
 from kstore.backup.take import Copier
 from kstore.compaction.throttle import Throttle
-from kstore.engine.growth import Growth
+from kstore.engine.change.growth import Growth
 from kstore.engine.writer import LogWriter
 from kstore.errors import (
     ClosedError,

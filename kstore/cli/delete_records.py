@@ -11,7 +11,7 @@ from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.files.paths import topic_partition
 from kstore.log import reads_of
 from kstore.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from kstore.engine.times import TimePoint
+from kstore.engine.read.times import TimePoint
 from kstore.errors import ConsumerStateError, KstoreError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log

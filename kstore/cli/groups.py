@@ -16,7 +16,7 @@ from kstore.cli.renamed import renamed_option
 from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType
-from kstore.engine.times import TimePoint
+from kstore.engine.read.times import TimePoint
 from kstore.log import Log
 from kstore.store import Store
 

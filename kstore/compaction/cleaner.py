@@ -34,7 +34,7 @@ from kstore.compaction.blocks import (
 from kstore.compaction.dirt import LogDirt, look
 from kstore.compaction.throttle import Throttle
 from kstore.config import MAP_BYTES
-from kstore.engine.swap import discard
+from kstore.engine.open.swap import discard
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptDataError, KstoreError, StorageError
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX

@@ -8,7 +8,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.compaction.blocks import CompactionReport
 from kstore.compaction.cleaner import compact
 from kstore.config import MAP_BYTES, LogConfig
-from kstore.engine.opening import load
+from kstore.engine.open.opening import load
 from kstore.engine.writer import lone_writer
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache

@@ -12,7 +12,7 @@ from kstore.record.columns import column_options, import_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kstore.engine.columns import ReadOptions
+    from kstore.engine.read.columns import ReadOptions
 
 __all__ = ["reading_options", "table_of", "topic_table"]
 

@@ -25,7 +25,7 @@ from kstore.consumer.parts import ConsumerParts
 from kstore.consumer.pieces import Piece
 from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
-from kstore.engine.times import TimePoint
+from kstore.engine.read.times import TimePoint
 from kstore.errors import ConfigError, ConsumerStateError, CorruptBatchError, not_picklable
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere

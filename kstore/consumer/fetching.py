@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kstore.consumer.pieces import Cursor, CursorPiece, ListPiece, Piece
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.engine.ends import Ends
-from kstore.engine.reader import open_reader
+from kstore.engine.read.reader import open_reader
 from kstore.errors import CorruptBatchError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log, reads_of, writer_of

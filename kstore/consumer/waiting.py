@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kstore.clock import Clock
 from kstore.consumer.fetching import PartitionReader
-from kstore.engine.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
+from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
 from kstore.files.bell import Bell

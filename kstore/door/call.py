@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from kstore.door.served import Served
     from kstore.door.waiting import Waiter
-    from kstore.engine.fetch import FetchSlice
+    from kstore.engine.read.fetch import FetchSlice
 
 __all__ = ["Call", "ConnectionEnded", "Handler", "Message", "Reply", "Sender"]
 

@@ -37,7 +37,7 @@ from kstore.errors import KstoreError
 from kstore.messages.primitives import MessageError
 
 if TYPE_CHECKING:
-    from kstore.engine.fetch import FetchSlice
+    from kstore.engine.read.fetch import FetchSlice
 
 __all__ = ["Connection"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kstore.door import errors
 from kstore.door.call import Sender
-from kstore.engine.fetch import FetchSlice
+from kstore.engine.read.fetch import FetchSlice
 from kstore.files.checkpoint import EpochEntry
 from kstore.messages.primitives import INT16, INT32, NUMBERS, Writer
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from kstore.door.waiting import Waiter
-from kstore.engine.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX
+from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kstore.door import errors
 from kstore.door.served import Served
 from kstore.engine.ends import Ends
-from kstore.engine.reads import LogReads
+from kstore.engine.read.reads import LogReads
 from kstore.engine.source import LogSource
 from kstore.errors import TopicNotFoundError
 from kstore.files.checkpoint import EpochEntry

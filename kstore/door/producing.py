@@ -14,7 +14,7 @@ from kstore.door.call import Call, ConnectionEnded, Message
 from kstore.door.cluster import is_reserved
 from kstore.door.errors import code_of
 from kstore.door.parts import part_of
-from kstore.engine.foreign import append_batches
+from kstore.engine.over.foreign import append_batches
 from kstore.engine.writer import LogWriter
 from kstore.errors import InvalidRecordError, KstoreError
 from kstore.files.threads import side_by_side

@@ -1,16 +1,20 @@
-"""Everything under ``Log``: opens, appends to, reads and maintains one log. A map of its files:
+"""Everything under ``Log``: opens, appends to, reads and maintains one log.
 
-what a log is    ends, segments, source (what readers need of it), files (what an open finds, and its writer has)
-opening          directory, opening (believe), recovery (or check), segment_end, evidence (of what is gone)
-appending        append (compiled: _*), foreign (batches from elsewhere), pending (one append), roll
-durability       durability (when), flush (how: at once, in the background, at the close)
-whose turn       turn, others (processes that share the log), growth (waiting for appends)
-reading          reads, reader (a range), lookup (one record), onward (news), fetch, checking (of it), columns (Arrow)
-without writing  view (a read-only log), known_names (what spares it a listing)
-by time          times, segment_times (in memory)
-producers        producers (their state), head_search (for readers), transactions, transaction_rebuild
-removing         retention, cuts (truncate, delete, swap), swap, split
-maintaining      check (find and accept damage), index_repairs, metrics, describe, snapshots (for the store)
+Five rooms, each with a map of its files, and what they share::
 
-``writer`` puts together what changes a log; ``log.py`` puts the writer, or the view, together with what reads.
+    over/       what is built on reads and appends: find and accept damage, foreign batches, ends of transactions
+    append/     records in: offsets, one write, publication, or nothing
+    read/       records out: by offset, by time, as slices, as columns
+    change/     what else changes the files: roll, flush, truncation, retention; who waits for that
+    open/       what the files say when a log is opened, and what a crash has left of them
+
+    what a log is          ends, segments, source (what readers need of it)
+    producers              producers (their state), head_search (what the headers of batches say of them)
+    open for writing       files (its state, shown to readers in one place), writer (puts what changes it together)
+    open for reading       view, known_names (what spares it a listing)
+    whose turn             turn, others (processes that share the log)
+    further files          directory (what may be a log), index_repairs, snapshots (values for the store)
+
+``log.py`` puts the writer, or the view, together with what reads. An append goes from ``append`` through ``files`` to
+the segment's tail, and out as new ``ends``; a read takes the ``ends`` once, and then needs no lock.
 """

@@ -16,16 +16,16 @@ from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from kstore.engine.change.growth import wait_beyond
 from kstore.engine.directory import OWN_NAMES, is_log
 from kstore.engine.ends import Ends
-from kstore.engine.growth import wait_beyond
 from kstore.engine.head_search import HeadSearch
 from kstore.engine.index_repairs import ScannedSegment
 from kstore.engine.known_names import LISTINGS_MAX, KnownNames
+from kstore.engine.open.segment_end import SegmentEnd, segment_end
+from kstore.engine.open.swap import replaced_by, swapped_bases
 from kstore.engine.producers import LogProducers
-from kstore.engine.segment_end import SegmentEnd, segment_end
 from kstore.engine.segments import LogSegments
-from kstore.engine.swap import replaced_by, swapped_bases
 from kstore.errors import CorruptDataError, NotALogError
 from kstore.files._locks import OwnedLock
 from kstore.files.boot import boot_id

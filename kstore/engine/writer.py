@@ -17,20 +17,20 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from kstore.config import LogConfig
-from kstore.engine.append import Appends
-from kstore.engine.cuts import Cuts
+from kstore.engine.append.appends import Appends
+from kstore.engine.append.pending import PendingAppend
+from kstore.engine.change.cuts import Cuts
+from kstore.engine.change.durability import DurabilityStrategy, SyncInWrite, WriteBehind
+from kstore.engine.change.flush import BackgroundFlusher, Flush, Flusher, TailFlush, close_in_order
+from kstore.engine.change.growth import Growth, wait_beyond
+from kstore.engine.change.retention import Retention
+from kstore.engine.change.roll import Rolls
 from kstore.engine.directory import directory_mode, ensure_log_directory
-from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
 from kstore.engine.ends import Ends
 from kstore.engine.files import Loaded, LogFiles
-from kstore.engine.flush import BackgroundFlusher, Flush, Flusher, TailFlush, close_in_order
-from kstore.engine.growth import Growth, wait_beyond
 from kstore.engine.index_repairs import ScannedSegment, replace_indexes
-from kstore.engine.opening import load
-from kstore.engine.pending import PendingAppend
+from kstore.engine.open.opening import load
 from kstore.engine.producers import LogProducers
-from kstore.engine.retention import Retention
-from kstore.engine.roll import Rolls
 from kstore.engine.segments import LogSegments
 from kstore.engine.snapshots import Cleanable, LogOffsets
 from kstore.engine.turn import Alone, Turn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kstore.engine.describe import pieces_of
+from kstore.engine.read.describe import pieces_of
 from kstore.errors import KstoreError
 from kstore.log import reads_of
 from kstore.logs.topics import Topics

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.engine.flush import BackgroundFlusher
-from kstore.engine.lookup import CHECKED_BYTES_MAX
+from kstore.engine.change.flush import BackgroundFlusher
+from kstore.engine.read.lookup import CHECKED_BYTES_MAX
 from kstore.engine.snapshots import LogOffsets
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError

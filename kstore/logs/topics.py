@@ -21,7 +21,7 @@ from uuid import UUID
 
 from kstore.clock import Clock
 from kstore.config import RULES, LogConfig
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.errors import (
     ConfigError,
     KstoreError,

@@ -31,10 +31,10 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 cimport cython
 
-from kstore.engine._group cimport PendingBatches
+from kstore.engine.append._group cimport PendingBatches
 from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, forbid_new, item, murmur2_of, named_tuple, put_crc, put_producer
 
-from kstore.engine.pending import PendingAppend
+from kstore.engine.append.pending import PendingAppend
 from kstore.errors import ClosedError, DuplicateSequenceError, KstoreError, TopicNotFoundError
 from kstore.files._locks import OwnedLock
 from kstore.producer.records import RecordMetadata

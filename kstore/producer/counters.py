@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.engine.pending import PendingAppend
+from kstore.engine.append.pending import PendingAppend
 from kstore.files._locks import block
 from kstore.producer._accumulate import ProducerBatch, WriteCounts, WrittenCounts
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kstore.clock import Clock
-from kstore.engine.pending import PendingAppend
+from kstore.engine.append.pending import PendingAppend
 from kstore.engine.writer import LogWriter
 from kstore.errors import (
     ClosedError,

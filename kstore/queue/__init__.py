@@ -35,9 +35,9 @@ use the queue; `core.py` reads items and waits; `space.py` keeps the queue small
   A worker appends a claim and applies the journal up to it; the first claim of a free item wins, in every process
   alike. If its own records come next, it applies the very bytes that it has appended; only if others have appended
   before them, it reads them all back, most often by one read of the file from where it last stopped
-  (`engine/onward.py`), without a search. The journal's place in the state moves last, so what an interrupt has left
-  is read back by the next call. The first process to open the queue after a restart of the machine writes its boot
-  id: earlier claims are void.
+  (`engine/read/onward.py`), without a search. The journal's place in the state moves last, so what an interrupt has
+  left is read back by the next call. The first process to open the queue after a restart of the machine writes its
+  boot id: earlier claims are void.
 - **Counts** are of items. In a log with transactions the offsets above the reading position also hold markers and
   aborted items. The queue counts them by walking the batches once, up to the last stable offset, and keeps one bit
   per offset; it decodes no record. A log that no producer ever wrote to is not walked.

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import cast
 
 from kstore.clock import Clock
-from kstore.engine.reader import LogReader, open_reader
+from kstore.engine.read.reader import LogReader, open_reader
 from kstore.errors import ClosedError, CorruptBatchError, KstoreError, OffsetOutOfRangeError
 from kstore.files._locks import Condition, OwnedLock, Released, block
 from kstore.log import Log, reads_of, writer_of

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from kstore.engine.append import Appends
-from kstore.engine.onward import Onward
+from kstore.engine.append.appends import Appends
+from kstore.engine.read.onward import Onward
 from kstore.errors import CorruptFileError
 from kstore.log import Log, reads_of, writer_of
 from kstore.queue._jobs import encode_runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kstore.engine.describe import pieces_of
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.describe import pieces_of
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.errors import KstoreError
 from kstore.files._locks import Attempt
 from kstore.log import reads_of, writer_of

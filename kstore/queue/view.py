@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.errors import OffsetOutOfRangeError
 from kstore.files.boot import boot_id
 from kstore.log import Log, reads_of

@@ -14,7 +14,7 @@ import logging
 
 from kstore.engine.ends import ends_of
 from kstore.engine.files import Loaded, LogFiles
-from kstore.engine.opening import load, read_epochs
+from kstore.engine.open.opening import load, read_epochs
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kstore.engine.durability import HasResult, raise_recovery_point
+from kstore.engine.change.durability import HasResult, raise_recovery_point
+from kstore.engine.change.flush import BackgroundFlusher, flushed
 from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
-from kstore.engine.flush import BackgroundFlusher, flushed
 from kstore.engine.others import Others
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.files.fs import File

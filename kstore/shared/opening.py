@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from kstore.engine.change.durability import WriteBehind
 from kstore.engine.directory import directory_mode, ensure_log_directory
-from kstore.engine.durability import WriteBehind
 from kstore.engine.files import Loaded, LogFiles
-from kstore.engine.opening import load
+from kstore.engine.open.opening import load
 from kstore.engine.others import Others
 from kstore.engine.writer import LogWriter, StoreTies
 from kstore.errors import PoisonedError

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kstore.engine.foreign import EncodedElsewhere, append_encoded
+from kstore.engine.over.foreign import EncodedElsewhere, append_encoded
 from kstore.errors import CorruptFileError
 from kstore.files.fs import File
 from kstore.log import Log, writer_of

@@ -39,8 +39,8 @@ recovery point if the log ends exactly there with a whole batch; otherwise it ch
 
 **Evidence.** Such a log may have lost records of which its other files still tell: index entries, snapshots, leader
 epochs, a recovery point. `rules/evidence.py` says which are believed and what they prove (FORMAT.md has the table);
-`engine/evidence.py` gathers them, and `verify` uses the same code. Offsets up to the evidence are not assigned again,
-because consumers may stand there. They are damage only if the evidence was written after a sync of the records;
+`engine/open/evidence.py` gathers them, and `verify` uses the same code. Offsets up to the evidence are not assigned
+again, because consumers may stand there. They are damage only if the evidence was written after a sync of the records;
 otherwise a power cut may have taken them within the promise, and the report counts them as skipped: they become lost
 offsets whose loss is accepted. Recovery rewrites the files that are the evidence, so it first copies those that prove
 a loss and stores the offsets in `kstore.state`; a crash at any step forgets nothing. Rejected: using every entry of

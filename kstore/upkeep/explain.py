@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kstore.engine.ends import Ends
-from kstore.engine.reads import looked_up
-from kstore.engine.times import find_offset_by_timestamp
+from kstore.engine.read.reads import looked_up
+from kstore.engine.read.times import find_offset_by_timestamp
 from kstore.errors import CorruptDataError, OffsetOutOfRangeError
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import INDEX_FAILURES, WARM_BYTES

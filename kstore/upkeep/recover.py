@@ -13,15 +13,15 @@ from typing import Literal, NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
-from kstore.engine.check import CheckedLog, accept_loss, ensure_lost, unreadable
 from kstore.engine.directory import is_log
 from kstore.engine.ends import Ends
 from kstore.engine.files import Loaded
 from kstore.engine.index_repairs import replace_indexes, scan_segment
-from kstore.engine.opening import LACKING_INDEX, load
+from kstore.engine.open.opening import LACKING_INDEX, load
+from kstore.engine.open.transaction_rebuild import rebuild_transaction_indexes
+from kstore.engine.over.check import CheckedLog, accept_loss, ensure_lost, unreadable
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.transaction_rebuild import rebuild_transaction_indexes
 from kstore.engine.writer import lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
 from kstore.files.fs import FileSystem, read_file

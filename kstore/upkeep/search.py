@@ -18,8 +18,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kstore.engine.reader import open_reader
-from kstore.engine.reads import looked_up
+from kstore.engine.read.reader import open_reader
+from kstore.engine.read.reads import looked_up
 from kstore.errors import ConfigError
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.log import Log, reads_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.flush import TailFlush
+from kstore.engine.change.flush import TailFlush
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log, writer_of

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from kstore import Log
-from kstore.engine import recovery
+from kstore.engine.open import recovery
 from kstore.files.paths import LEADER_EPOCHS
 from kstore.record.batch import rewrite_header
 from kstore.record.builder import build_batch

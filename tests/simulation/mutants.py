@@ -34,7 +34,7 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "recovery does not sync what it found: a kill, and then a power cut",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         '    tail.file.fsync()\n    tail.file.advise(0, 0, "dontneed")\n',
         '    tail.file.advise(0, 0, "dontneed")\n',
     ),
@@ -52,7 +52,7 @@ MUTANTS = (
     ),
     Mutant(
         "a replaced segment goes before the swap is committed: a compaction, and a power cut",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n\ndef begin_swaps",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n\ndef begin_swaps",
     ),
@@ -71,14 +71,14 @@ MUTANTS = (
     ),
     Mutant(
         "records go before the new start is stored: a deletion, and a power cut",
-        "kstore/engine/cuts.py",
+        "kstore/engine/change/cuts.py",
         "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
         "            files.losses.within(before, ends.end_offset),\n        )\n",
         "        files.publish(ends._replace(start_offset=before, recovery_point=recovery_point))\n",
     ),
     Mutant(
         "recovery does not write the index of aborted transactions",
-        "kstore/engine/transaction_rebuild.py",
+        "kstore/engine/open/transaction_rebuild.py",
         "        segment.files.replace_transaction_index(aborted)\n        return True",
         "        return True",
     ),

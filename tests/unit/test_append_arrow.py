@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kstore.engine import columns
+from kstore.engine.read import columns
 from kstore.errors import KstoreError
 from kstore.log import Log
 from kstore.types import AppendInfo

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kstore import Log
-from kstore.engine.append import Appends
-from kstore.engine.durability import WriteBehind
-from kstore.engine.pending import PendingAppend
+from kstore.engine.append.appends import Appends
+from kstore.engine.append.pending import PendingAppend
+from kstore.engine.change.durability import WriteBehind
 from kstore.engine.producers import LogProducers
 from kstore.errors import DeliveryError, DiskFullError, KstoreError, PoisonedError, StorageError
 from kstore.log import writer_of

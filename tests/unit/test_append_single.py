@@ -17,10 +17,10 @@ import pytest
 
 from kstore import Log
 from kstore.config import LogConfig
-from kstore.engine import append as append_module
-from kstore.engine._single import SINGLE_BYTES_MAX
-from kstore.engine.append import Appends
-from kstore.engine.durability import WriteBehind
+from kstore.engine.append import appends as append_module
+from kstore.engine.append._single import SINGLE_BYTES_MAX
+from kstore.engine.append.appends import Appends
+from kstore.engine.change.durability import WriteBehind
 from kstore.errors import (
     ClosedError,
     DiskFullError,

@@ -17,9 +17,9 @@ import pytest
 
 from kstore import Log
 from kstore.config import LogConfig
-from kstore.engine._synced import PendingSingle
-from kstore.engine.append import Appends
-from kstore.engine.roll import Rolls
+from kstore.engine.append._synced import PendingSingle
+from kstore.engine.append.appends import Appends
+from kstore.engine.change.roll import Rolls
 from kstore.errors import ClosedError, ForkedError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files.local import OsFile
 from kstore.log import writer_of

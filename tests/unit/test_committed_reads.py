@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.engine.reader import Aborted
+from kstore.engine.read.reader import Aborted
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter
 from kstore.errors import SyncFailedError

@@ -11,7 +11,7 @@ import pytest
 import kstore
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.fetching import PartitionReader
-from kstore.engine.growth import NOTIFIED_POLL_SECONDS, Growth
+from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, Growth
 from kstore.files.paths import TopicPartition
 from kstore.store import Store
 from tests.fake_clock import ManualClock

@@ -19,7 +19,7 @@ from kstore.cli.main import COMMANDS
 from kstore.config import LogConfig, settings, store_settings
 from kstore.consumer.config import consumer_settings
 from kstore.consumer.wanted import RebalanceListener
-from kstore.engine.fetch import FetchSlice
+from kstore.engine.read.fetch import FetchSlice
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes import offset_index, time_index, transaction_index
 from kstore.log import Log

@@ -13,7 +13,7 @@ import pytest
 import kstore
 from kstore import Store
 from kstore.door import errors
-from kstore.engine.fetch import FetchSlice
+from kstore.engine.read.fetch import FetchSlice
 from kstore.files.paths import LEADER_EPOCHS
 from kstore.record.scan import parse_batches
 from tests.door_calls import Caller, served, sizes

@@ -27,8 +27,8 @@ import pytest
 
 import kstore
 import kstore.store  # now, since the finalizers of these tests may run during a later import
-from kstore.engine import flush as flushers
-from kstore.engine.flush import Flusher
+from kstore.engine.change import flush as flushers
+from kstore.engine.change.flush import Flusher
 from kstore.errors import ClosedError
 from kstore.files import descriptors, handles, lock
 from kstore.files import threads as thread_module

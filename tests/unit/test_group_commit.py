@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kstore.engine._group import GroupCommit, Pending
+from kstore.engine.append._group import GroupCommit, Pending
 from kstore.errors import StorageError
 from tests.fake_clock import ManualClock
 

@@ -13,7 +13,7 @@ import pytest
 import kstore
 from kstore import ConfigError, TopicPartition
 from kstore.config import LogConfig
-from kstore.engine.cuts import Cuts
+from kstore.engine.change.cuts import Cuts
 from kstore.rules.retain import SegmentAge, deletable_count, passed_by_all
 from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store, coordinator_of

@@ -19,8 +19,8 @@ import kstore
 from kstore.backup import moment
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.groups import MemoryGroup
-from kstore.engine.append import Headers
-from kstore.engine.growth import Growth
+from kstore.engine.append.appends import Headers
+from kstore.engine.change.growth import Growth
 from kstore.errors import TopicWaitTimeoutError
 from kstore.files import watch as watches
 from kstore.files._locks import Gate

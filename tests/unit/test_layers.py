@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 Floors = list[set[str]]
@@ -14,7 +16,8 @@ Floors = list[set[str]]
 def contract_floors() -> Floors:
     """From the lowest to the highest, as in the linter's configuration."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    (rows,) = [one["layers"] for one in settings["tool"]["importlinter"]["contracts"] if one["type"] == "layers"]
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (rows,) = [one["layers"] for one in contracts if one.get("containers") == ["kstore"]]
     return [set(re.split(r"[ |:]+", row)) for row in reversed(rows)]
 
 
@@ -45,11 +48,18 @@ def test_a_file_is_short_enough_to_be_read_in_one_go() -> None:
     assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > 800} == {}
 
 
-def test_the_engine_s_map_names_each_of_its_files() -> None:
-    engine = ROOT / "kstore/engine"
-    text = re.sub(r"\([^)]*\)", "", (engine / "__init__.py").read_text(encoding="utf-8"))
-    named = re.findall(r"\w+", " ".join(re.findall(r"^\w+(?: \w+)*  +(.*)$", text, re.MULTILINE)))
-    assert sorted([*named, "writer"]) == sorted(path.stem for path in engine.glob("[!_]*.py"))
+ENGINE = ROOT / "kstore/engine"
+ROOMS = sorted(path.parent for path in ENGINE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("folder", [ENGINE, *ROOMS], ids=lambda folder: str(folder.name))
+def test_the_map_of_the_engine_and_of_each_of_its_rooms_names_what_is_in_it(folder: Path) -> None:
+    text = (folder / "__init__.py").read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", "\n".join(re.findall(r"^    (.*)$", text, re.MULTILINE))))
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    compiled = {path.stem for path in folder.glob("*.pyx")} if folder != ENGINE else set()
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert files | compiled | rooms <= words
 
 
 def test_one_place_in_each_language_shows_the_readers_of_an_open_log_its_ends() -> None:

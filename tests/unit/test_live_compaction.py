@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.engine.reads import MISSING_MAX
+from kstore.engine.read.reads import MISSING_MAX
 from kstore.errors import CorruptBatchError, DivergedError
 from kstore.files.fs import File
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, segment_name

@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 import kstore
-from kstore.engine import flush as flusher_module
-from kstore.engine.flush import UNFLUSHED_MAX, Flusher, TailFlush
+from kstore.engine.change import flush as flusher_module
+from kstore.engine.change.flush import UNFLUSHED_MAX, Flusher, TailFlush
 from kstore.errors import ClosedError, PoisonedError, SyncFailedError
 from kstore.files import local, platform
 from kstore.files.fs import FileSystem

@@ -17,7 +17,7 @@ from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.ends import Ends
 from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.errors import (
     ConfigError,
     KstoreError,

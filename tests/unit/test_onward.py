@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.engine.onward import READ_BYTES_MAX, Onward
+from kstore.engine.read.onward import READ_BYTES_MAX, Onward
 from kstore.log import Log, reads_of
 from tests.fake_fs import RecordingFs
 

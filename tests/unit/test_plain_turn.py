@@ -199,7 +199,7 @@ def test_a_handler_inside_a_change_cannot_close_the_log_without_the_turn(tmp_pat
             except ReentrantCallError as error:
                 refusals.append(error)
 
-    handler, logger = Closing(), logging.getLogger("kstore.engine.roll")
+    handler, logger = Closing(), logging.getLogger("kstore.engine.change.roll")
     log = shared(tmp_path / "log", segment_bytes=1024)
     turn, before = turn_of(log), logger.level
     logger.addHandler(handler)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.engine.reader import open_reader
+from kstore.engine.read.reader import open_reader
 from kstore.errors import ClosedError, Empty, Full
 from kstore.queue.offsets import BLOCK_SIZE, OffsetSet
 from kstore.queue.queue import Queue, core_of

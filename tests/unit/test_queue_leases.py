@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from kstore.engine.reads import LogReads
+from kstore.engine.read.reads import LogReads
 from kstore.errors import ConfigError, DiskFullError, Empty, LeaseLostError
 from kstore.queue.leases import GROUPS_MAX
 from kstore.queue.queue import Queue

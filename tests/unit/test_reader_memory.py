@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.engine.reader import LogReader
+from kstore.engine.read.reader import LogReader
 from kstore.log import Log
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.engine._group import GroupCommit, Pending
+from kstore.engine.append._group import GroupCommit, Pending
 from kstore.errors import BufferExhaustedError, ReentrantCallError
 from kstore.files._locks import OwnedLock, Presence
 from kstore.log import writer_of

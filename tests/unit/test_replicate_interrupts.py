@@ -149,7 +149,7 @@ def test_each_log_reports_its_appends_after_an_interrupted_round_or_append(tmp_p
                     log.append(b"heard once")
                     if call != replicator.flush:
                         replicator.flush()
-                    with InterruptWithin(number, "backup/replicate.py", "engine/growth.py") as interrupted:
+                    with InterruptWithin(number, "backup/replicate.py", "engine/change/growth.py") as interrupted:
                         try:
                             call()
                         except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.reader import Aborted
+from kstore.engine.read.reader import Aborted
 from kstore.errors import CorruptRecordError
 from kstore.record._columns import ColumnBuilder
 from kstore.record._runs import walk_run

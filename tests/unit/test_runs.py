@@ -10,7 +10,7 @@ from typing import Any
 import crc32c
 import pytest
 
-from kstore.engine.reader import Aborted
+from kstore.engine.read.reader import Aborted
 from kstore.record._runs import Run, checksum, walk_run
 from kstore.record.batch import rewrite_header
 from kstore.types import OFFSET_MAX, AbortedTransaction

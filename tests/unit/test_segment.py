@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.segment_end import segment_end
-from kstore.engine.times import find_offset_by_timestamp
+from kstore.engine.open.segment_end import segment_end
+from kstore.engine.read.times import find_offset_by_timestamp
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.record.walk import walk
 from kstore.segment import LogSegment

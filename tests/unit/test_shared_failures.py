@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from kstore.engine.pending import PendingAppend
+from kstore.engine.append.pending import PendingAppend
 from kstore.errors import (
     ClosedError,
     CorruptBatchError,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kstore import Log
-from kstore.engine import pending
-from kstore.engine.pending import LARGE_BYTES_MAX, SPARE_BYTES_MAX, SPARE_COUNT_MAX, keep_buffer, spare_buffer
+from kstore.engine.append import pending
+from kstore.engine.append.pending import LARGE_BYTES_MAX, SPARE_BYTES_MAX, SPARE_COUNT_MAX, keep_buffer, spare_buffer
 from kstore.record._codec import BatchBuffer
 from tests.fake_fs import FailingFs, Fault
 

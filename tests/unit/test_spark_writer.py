@@ -235,7 +235,10 @@ def test_the_driver_decodes_no_record(codec: str, path: Path, monkeypatch: pytes
     values = [b"%06d" % number * 9 for number in range(3000)]
     rows = batch_of(values, key=values, timestamp=[1_700_000_000_000_000 + number % 77 for number in range(3000)])
     other = Path(shutil.copytree(path, path.with_name("other")))
-    for place, name in ((path, "kstore.rules.validate.check_records"), (other, "kstore.engine.foreign.are_timely")):
+    for place, name in (
+        (path, "kstore.rules.validate.check_records"),
+        (other, "kstore.engine.over.foreign.are_timely"),
+    ):
         given = options(place, compressionType=codec, batchBytes="4k")
         messages = write_batch(given, [rows], commit=False)
         with monkeypatch.context() as patched:

@@ -14,7 +14,7 @@ from tests.selection import tries
 from tests.unit.test_interrupted_counts import Tried
 
 # The files of the swap itself.
-SWAPPING = ("engine/cuts.py", "engine/swap.py", "engine/segments.py")
+SWAPPING = ("engine/change/cuts.py", "engine/open/swap.py", "engine/segments.py")
 PLACES_MAX = 500
 VALUES = {b"a": b"2", b"b": b"2", b"c0": b"0", b"c1": b"1", b"c2": b"2"}
 

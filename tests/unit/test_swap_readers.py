@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kstore.engine.swap import complete_swap
+from kstore.engine.open.swap import complete_swap
 from kstore.errors import FileMissingError
 from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
@@ -107,7 +107,7 @@ def test_a_reader_within_a_swap_leaves_no_old_file_to_the_new_segment(
         assert len(handles) == cached[0], "a handle would keep a replaced segment's file alive"
 
     with monkeypatch.context() as patch:
-        patch.setattr("kstore.engine.cuts.complete_swap", between(when, complete_swap, reads))
+        patch.setattr("kstore.engine.change.cuts.complete_swap", between(when, complete_swap, reads))
         log.compact()
     assert len(retired) == 3
     assert cached
@@ -149,7 +149,7 @@ def test_a_reader_within_a_split_leaves_no_old_file_to_the_new_segments(
         count.append(1)
         opens_nothing(retired)
 
-    monkeypatch.setattr("kstore.engine.split.complete_swap", between(when, complete_swap, reads))
+    monkeypatch.setattr("kstore.engine.open.split.complete_swap", between(when, complete_swap, reads))
     with Log(tmp_path / "log", index_interval_bytes=0) as log:
         assert len(count) == 2, "one for each part"
         assert uses_its_own_file(log, 0)

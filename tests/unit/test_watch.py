@@ -223,7 +223,7 @@ def test_a_follower_is_woken_by_each_append_and_not_by_time(
         Log(path, durability=durability, segment_bytes=1024) as writer,  # type: ignore[arg-type]
         Log(path, read_only=True) as view,
     ):
-        monkeypatch.setattr("kstore.engine.growth.NOTIFIED_POLL_SECONDS", LONG)
+        monkeypatch.setattr("kstore.engine.change.growth.NOTIFIED_POLL_SECONDS", LONG)
         began = time.monotonic()
         reader = view.read(follow=True, timeout=LONG)
         for number in range(20):

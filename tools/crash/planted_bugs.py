@@ -39,7 +39,7 @@ MUTANTS = (
     # --- reads --------------------------------------------------------------------------------------------------------
     Mutant(
         "a committed read ends above the ends that it took",
-        "kstore/engine/reads.py",
+        "kstore/engine/read/reads.py",
         "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
         "high_watermark=source.last_stable_offset()",
         "tests/unit/test_committed_reads.py",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "a truncation during a verification is damage",
-        "kstore/engine/check.py",
+        "kstore/engine/over/check.py",
         "            if source.truncation_count != truncation_count:",
         "            if False:",
         "tests/unit/test_log_view_races.py",
@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     Mutant(
         "a segment that a failed roll has removed comes back with a power cut",
-        "kstore/engine/roll.py",
+        "kstore/engine/change/roll.py",
         "        if exists:\n            fs.sync_dir(self._files.context.directory)\n",
         "",
         "tests/crash/test_faults_before_power_cuts.py",
@@ -182,7 +182,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rolled segment's name is not synced",
-        "kstore/engine/roll.py",
+        "kstore/engine/change/roll.py",
         "            # must not be in a segment that may be gone.\n"
         "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
@@ -190,35 +190,35 @@ MUTANTS = (
     ),
     Mutant(
         "a flush does not sync",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "                    file.fdatasync()\n                    files.counters",
         "                    files.counters",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a flush forgets sealed segments",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "        return [*files.unflushed, *(",
         "        return [*(",
         FLUSHES,
     ),
     Mutant(
         "a flush does not sync the names of new segments",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "            sync_indexes(files, indexes)\n            fs.sync_dir(files.context.directory)\n",
         "            sync_indexes(files, indexes)\n",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "batches that are written and not published are not cut back",
-        "kstore/engine/append.py",
+        "kstore/engine/append/appends.py",
         "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
         "                    files.note_failure(error)\n",
         "tests/unit/test_append_placed.py",
     ),
     Mutant(
         "an interrupt hides that the sync of an append has failed",
-        "kstore/engine/append.py",
+        "kstore/engine/append/appends.py",
         "                    files.note_failure(error)\n",
         "                    isinstance(error, KstoreError) and files.note_failure(error)\n",
         "tests/crash/test_failed_syncs.py",
@@ -233,14 +233,14 @@ MUTANTS = (
     ),
     Mutant(
         "a close does not sync",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "            self._sync_in_turn(self._dirty_tails(), ())\n        else:",
         "            pass\n        else:",
         lives("appends-os", "appends-interval"),
     ),
     Mutant(
         "a close does not sync the names of indexes",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "            # The names of indexes: the next open trusts a cleanly closed log.\n"
         "            files.context.fs.sync_dir(files.context.directory)\n",
         "            pass\n",
@@ -248,14 +248,14 @@ MUTANTS = (
     ),
     Mutant(
         "what recovery sets aside has no name on disk when the cut does",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "    fs.sync_dir(directory)\n    tail.truncate_to(",
         "    tail.truncate_to(",
         "tests/crash/test_cut_copies.py",
     ),
     Mutant(
         "a second cut at the same place takes the name of the first one's copy",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "        position += 1\n    return directory",
         "        break\n    return directory",
         "tests/unit/test_log_recovery.py",
@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         "a recovery does not sync the names of indexes",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "    loaded.context.fs.sync_dir(loaded.context.directory)\n    loaded.store()",
         "    loaded.store()",
         "tests/unit/test_log_producers.py",
@@ -284,7 +284,7 @@ MUTANTS = (
     # --- deletions and truncations ------------------------------------------------------------------------------------
     Mutant(
         "the new start is not stored before records are deleted",
-        "kstore/engine/cuts.py",
+        "kstore/engine/change/cuts.py",
         "        files.change(\n            ends._replace(start_offset=before, recovery_point=recovery_point),\n"
         "            files.losses.within(before, ends.end_offset),\n        )\n",
         "        files.publish(ends._replace(start_offset=before, recovery_point=recovery_point))\n",
@@ -292,14 +292,14 @@ MUTANTS = (
     ),
     Mutant(
         "the names of what stays are not synced before a deletion",
-        "kstore/engine/cuts.py",
+        "kstore/engine/change/cuts.py",
         "a log that begins too late.\n            files.context.fs.sync_dir(files.context.directory)\n",
         "a log.\n            pass\n",
         FLUSHES,
     ),
     Mutant(
         "the known end is not lowered before a truncation",
-        "kstore/engine/cuts.py",
+        "kstore/engine/change/cuts.py",
         "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n"
         "        files.store(lowered)\n",
         "        lowered = files.ends.cut_to(offset, end_in_file, end_with_lost, keep.base_offset, position)\n",
@@ -343,7 +343,7 @@ MUTANTS = (
     ),
     Mutant(
         "a batch's CRC is not checked when it is looked up",
-        "kstore/engine/reader.py",
+        "kstore/engine/read/reader.py",
         "            batch.ensure_valid()\n",
         "",
         "tests/property/test_hostile_bytes.py tests/unit/test_log_lookup.py tests/golden/test_golden_damage.py",
@@ -358,35 +358,35 @@ MUTANTS = (
     # --- lost evidence, locks and forks -------------------------------------------------------------------------------
     Mutant(
         "what other files show of lost records is not kept before the scan replaces them",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "    loaded.store()\n    loaded.end_offset, loaded.recovery_point, loaded.losses = before\n",
         "    loaded.end_offset, loaded.recovery_point, loaded.losses = before\n",
         EVIDENCE,
     ),
     Mutant(
         "offsets of which only other files know are assigned again",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "    decision = _with_evidence(loaded, decision, evidence, batches_end)\n",
         "",
         EVIDENCE,
     ),
     Mutant(
         "a log without a clean close is believed to end at its recovery point",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "    elif marks.clean and marks.recovery_point is not None and _ends_at(loaded, marks.recovery_point):",
         "    elif marks.recovery_point is not None:",
         EVIDENCE,
     ),
     Mutant(
         "what recovery sets aside is not on disk when the cut is",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         "at - position)\n        target.fsync()\n",
         "at - position)\n",
         CUT_COPIES,
     ),
     Mutant(
         "without space for a copy the cut is made all the same",
-        "kstore/engine/recovery.py",
+        "kstore/engine/open/recovery.py",
         '        raise DiskFullError(\n            error.errno, f"no room',
         '        return path\n        raise DiskFullError(\n            error.errno, f"no room',
         CUT_COPIES,
@@ -436,28 +436,28 @@ MUTANTS = (
     ),
     Mutant(
         "replaced segments go before the swap is committed",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
         "a compacted segment may stand beside what it replaces",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "    # or beside an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
         f"{COMPACTION}[sync] {COMPACTION}[os]",
     ),
     Mutant(
         "a compacted segment that is sound is thrown away",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "    if not _examine(context, base_offset)[1]:\n        return False\n",
         "    return True\n",
         SWAP,
     ),
     Mutant(
         "what a swap replaces is guessed from the new segment's offsets",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "    if state is not None and state.swap and state.swap[0] == base_offset:\n",
         "    if False:\n",
         SWAP,
@@ -465,7 +465,7 @@ MUTANTS = (
     # --- producers and stores -----------------------------------------------------------------------------------------
     Mutant(
         "the index of aborted transactions is not synced",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "        index.flush()\n",
         "        pass\n",
         FLUSHES,
@@ -524,7 +524,7 @@ MUTANTS = (
     ),
     Mutant(
         "a segment that is sealed by a shared roll is not synced",
-        "kstore/engine/roll.py",
+        "kstore/engine/change/roll.py",
         "            files.syncs.alone(sealed.file.fdatasync)\n",
         "            pass\n",
         SHARED,
@@ -545,7 +545,7 @@ MUTANTS = (
     ),
     Mutant(
         "the undoing of a shared append is not announced",
-        "kstore/engine/roll.py",
+        "kstore/engine/change/roll.py",
         "        files.announce_change()\n        for segment in reversed(",
         "        for segment in reversed(",
         SHARED_LOG,
@@ -581,7 +581,7 @@ MUTANTS = (
     ),
     Mutant(
         "reads pass over what was lost",
-        "kstore/engine/reader.py",
+        "kstore/engine/read/reader.py",
         "        for first, last in self._log.losses.missing(self._offset, stop):\n",
         "        for first, last in ():\n",
         LOSSES,
@@ -597,7 +597,7 @@ MUTANTS = (
     ),
     Mutant(
         "an accepted loss outlives the offsets that were cut",
-        "kstore/engine/cuts.py",
+        "kstore/engine/change/cuts.py",
         "        within = files.losses.within(files.ends.start_offset, stop)\n",
         "        within = files.losses\n",
         LOSSES,
@@ -611,7 +611,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction index that recovery keeps is not synced",
-        "kstore/engine/transaction_rebuild.py",
+        "kstore/engine/open/transaction_rebuild.py",
         "            if found:\n",
         "            if not found:\n",
         "tests/unit/test_log_producers.py",
@@ -639,14 +639,14 @@ MUTANTS = (
     ),
     Mutant(
         "a flush of sealed segments counts for the active one too",
-        "kstore/engine/flush.py",
+        "kstore/engine/change/flush.py",
         "            target, sealed = files.segments.last.base_offset, tuple(files.unflushed)\n",
         "            target, sealed = files.ends.end_offset, tuple(files.unflushed)\n",
         FLUSHES,
     ),
     Mutant(
         "the names of a split's segments are not on disk before it is committed",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "    fs.sync_dir(directory)\n    begin_swap(fs, directory, bases[0])\n",
         "    begin_swap(fs, directory, bases[0])\n",
         "tests/crash/test_split_crashes.py",

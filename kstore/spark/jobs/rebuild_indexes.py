@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
+from kstore.engine.open.transaction_rebuild import TransactionRebuild
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.transaction_rebuild import TransactionRebuild
 from kstore.errors import ConfigError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import read_file
 from kstore.files.handles import HandleCache

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kstore.clock import Clock
 from kstore.config import LogConfig
-from kstore.engine.opening import load
-from kstore.engine.segment_end import segment_end
+from kstore.engine.open.opening import load
+from kstore.engine.open.segment_end import segment_end
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
-from kstore.engine.swap import finish_swaps
+from kstore.engine.open.swap import finish_swaps
 from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
-from kstore.engine.evidence import find_evidence
+from kstore.engine.open.evidence import find_evidence
 from kstore.engine.segments import LogSegments
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache

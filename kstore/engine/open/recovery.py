@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kstore.engine.evidence import find_evidence, keep_copies
 from kstore.engine.files import Loaded
-from kstore.engine.segment_end import segment_end
-from kstore.engine.transaction_rebuild import TransactionRebuild
+from kstore.engine.open.evidence import find_evidence, keep_copies
+from kstore.engine.open.segment_end import segment_end
+from kstore.engine.open.transaction_rebuild import TransactionRebuild
 from kstore.errors import CorruptDataError, DiskFullError, StorageError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry

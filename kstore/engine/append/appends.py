@@ -21,18 +21,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
-from kstore.engine._group import GroupCommit
-from kstore.engine._placed import PlacedAppends
-from kstore.engine._single import SingleAppends, WrittenAppends, wake_followers
-from kstore.engine._synced import PendingSingle, SyncedAppends, settle
-from kstore.engine.durability import DurabilityStrategy, SyncInWrite, WriteBehind
+from kstore.engine.append._group import GroupCommit
+from kstore.engine.append._placed import PlacedAppends
+from kstore.engine.append._single import SingleAppends, WrittenAppends, wake_followers
+from kstore.engine.append._synced import PendingSingle, SyncedAppends, settle
+from kstore.engine.append.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
+from kstore.engine.change.durability import DurabilityStrategy, SyncInWrite, WriteBehind
+from kstore.engine.change.growth import Growth
+from kstore.engine.change.retention import Retention
+from kstore.engine.change.roll import Rolls
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
-from kstore.engine.growth import Growth
-from kstore.engine.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
 from kstore.engine.producers import PendingProducers
-from kstore.engine.retention import Retention
-from kstore.engine.roll import Rolls
 from kstore.engine.turn import Turn
 from kstore.errors import (
     BatchTooLargeError,

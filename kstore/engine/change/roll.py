@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 
-from kstore.engine.durability import DurabilityStrategy
+from kstore.engine.change.durability import DurabilityStrategy
+from kstore.engine.change.flush import sync_indexes
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
-from kstore.engine.flush import sync_indexes
 from kstore.errors import FileInTheWayError, SyncFailedError
 from kstore.files.fs import replaced_failed_sync
 from kstore.files.paths import LOG_SUFFIX

@@ -1,10 +1,10 @@
 from kstore.engine._fields import LogFields
-from kstore.engine._group import GroupCommit, Pending
-from kstore.engine._single import SingleAppends
-from kstore.engine.durability import SyncInWrite
-from kstore.engine.growth import Growth
-from kstore.engine.pending import PendingAppend
-from kstore.engine.roll import Rolls
+from kstore.engine.append._group import GroupCommit, Pending
+from kstore.engine.append._single import SingleAppends
+from kstore.engine.append.pending import PendingAppend
+from kstore.engine.change.durability import SyncInWrite
+from kstore.engine.change.growth import Growth
+from kstore.engine.change.roll import Rolls
 from kstore.engine.turn import TurnLock
 
 class PendingSingle(Pending):

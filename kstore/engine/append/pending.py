@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from kstore.engine._group import PendingBatches
+from kstore.engine.append._group import PendingBatches
 from kstore.errors import InvalidOffsetError
 from kstore.record._codec import BatchBuffer
 from kstore.rules.sequence import ProducerBatch, run_of

@@ -2,9 +2,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kstore.engine._fields import LogFields
-from kstore.engine.durability import WriteBehind
-from kstore.engine.growth import Growth
-from kstore.engine.roll import Rolls
+from kstore.engine.change.durability import WriteBehind
+from kstore.engine.change.growth import Growth
+from kstore.engine.change.roll import Rolls
 from kstore.engine.turn import TurnLock
 
 SINGLE_BYTES_MAX: int

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from kstore.config import NO_LIMIT, LogConfig
-from kstore.engine.cuts import Cuts
+from kstore.engine.change.cuts import Cuts
+from kstore.engine.change.roll import Rolls
 from kstore.engine.files import LogFiles
-from kstore.engine.roll import Rolls
 from kstore.engine.turn import Turn
 from kstore.errors import KstoreError
 from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count, needs_file_time

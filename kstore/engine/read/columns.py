@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from kstore.engine.append import Appends
-from kstore.engine.reader import LogReader, open_reader
-from kstore.engine.reads import LogReads
+from kstore.engine.append.appends import Appends
+from kstore.engine.read.reader import LogReader, open_reader
+from kstore.engine.read.reads import LogReads
 from kstore.errors import ConfigError, InvalidRecordError, MissingExtraError
 from kstore.record.batch import Batch
 from kstore.record.columns import (

@@ -7,7 +7,7 @@ as in ``lookup``. The caller takes the general path for anything else: a roll, a
 from __future__ import annotations
 
 from kstore.engine.ends import Ends
-from kstore.engine.reads import LogReads
+from kstore.engine.read.reads import LogReads
 from kstore.errors import StorageError
 from kstore.record._runs import walk_run
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from kstore.engine.segment_end import segment_end
+from kstore.engine.open.segment_end import segment_end
+from kstore.engine.open.swap import begin_swaps, complete_swap, discard
 from kstore.engine.segments import LogSegments
-from kstore.engine.swap import begin_swaps, complete_swap, discard
 from kstore.errors import DiskFullError, StorageError
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk

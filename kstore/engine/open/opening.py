@@ -16,12 +16,12 @@ from pathlib import Path
 
 from kstore.engine.directory import OWN_NAMES
 from kstore.engine.files import Loaded
+from kstore.engine.open.recovery import epochs_in, recover
+from kstore.engine.open.split import overflowing, split_segment
+from kstore.engine.open.swap import finish_swaps, swapped_bases, swapped_index_bytes
+from kstore.engine.open.transaction_rebuild import rebuild_transaction_indexes
 from kstore.engine.producers import LogProducers
-from kstore.engine.recovery import epochs_in, recover
 from kstore.engine.segments import LogSegments
-from kstore.engine.split import overflowing, split_segment
-from kstore.engine.swap import finish_swaps, swapped_bases, swapped_index_bytes
-from kstore.engine.transaction_rebuild import rebuild_transaction_indexes
 from kstore.errors import CorruptFileError
 from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import FileSystem

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Literal
 
 from kstore.engine.ends import Ends
-from kstore.engine.reads import looked_up
-from kstore.engine.segment_times import SegmentTimes
+from kstore.engine.read.reads import looked_up
+from kstore.engine.read.segment_times import SegmentTimes
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptDataError
 from kstore.record.walk import Damage

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kstore.engine.pending import PendingAppend, nothing_appended
+from kstore.engine.append.pending import PendingAppend, nothing_appended
 from kstore.engine.writer import LogWriter
 from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.rules.arguments import are_timely

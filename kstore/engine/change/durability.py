@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from kstore.engine.change.flush import Flush
 from kstore.engine.ends import Ends, grown_ends, make_ends
 from kstore.engine.files import LogFiles
-from kstore.engine.flush import Flush
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
 from kstore.types import AppendInfo

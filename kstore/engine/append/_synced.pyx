@@ -19,8 +19,8 @@ cimport cython
 
 from kstore.engine._ends cimport EndsMaker
 from kstore.engine._fields cimport LogFields, publish
-from kstore.engine._group cimport GroupCommit, Pending
-from kstore.engine._single cimport SingleAppends
+from kstore.engine.append._group cimport GroupCommit, Pending
+from kstore.engine.append._single cimport SingleAppends
 from kstore.files._direct cimport descriptor_of, write_synced
 from kstore.record._codec cimport BatchBuffer, put_single, single_size
 from kstore.segments._numbers cimport TailNumbers

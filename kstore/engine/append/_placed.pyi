@@ -1,11 +1,11 @@
 from collections.abc import Sequence
 
 from kstore.engine._fields import LogFields
-from kstore.engine.append import Appends
-from kstore.engine.durability import DurabilityStrategy
-from kstore.engine.growth import Growth
-from kstore.engine.pending import PendingAppend
-from kstore.engine.roll import Rolls
+from kstore.engine.append.appends import Appends
+from kstore.engine.append.pending import PendingAppend
+from kstore.engine.change.durability import DurabilityStrategy
+from kstore.engine.change.growth import Growth
+from kstore.engine.change.roll import Rolls
 from kstore.engine.turn import TurnLock
 from kstore.record._codec import EncodedBatch
 from kstore.rules.sequence import Producer

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.engine.checking import checked_size
 from kstore.engine.ends import Ends
-from kstore.engine.reads import LogReads, looked_up
+from kstore.engine.read.checking import checked_size
+from kstore.engine.read.reads import LogReads, looked_up
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.fs import File

@@ -18,8 +18,8 @@ cimport cython
 
 from kstore.engine._ends cimport EndsMaker
 from kstore.engine._fields cimport LogFields, publish
-from kstore.engine._group cimport PendingBatches
-from kstore.engine._single cimport LogAppends
+from kstore.engine.append._group cimport PendingBatches
+from kstore.engine.append._single cimport LogAppends
 from kstore.files._direct cimport descriptor_of, write_synced, write_whole
 from kstore.record._codec cimport named_tuple
 from kstore.segments._numbers cimport TailNumbers

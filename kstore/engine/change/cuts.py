@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kstore.engine.change.flush import Flush
+from kstore.engine.change.roll import Rolls
 from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
-from kstore.engine.flush import Flush
-from kstore.engine.roll import Rolls
-from kstore.engine.segment_end import segment_end
-from kstore.engine.swap import begin_swap, complete_swap, discard, swapped_index_bytes
+from kstore.engine.open.segment_end import segment_end
+from kstore.engine.open.swap import begin_swap, complete_swap, discard, swapped_index_bytes
 from kstore.files.paths import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, segment_name
 from kstore.rules.losses import OffsetSpan
 from kstore.segment import LogSegment

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from kstore.engine.segment_end import segment_end
+from kstore.engine.open.segment_end import segment_end
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, DiskFullError, FileMissingError, StorageError
 from kstore.files.checkpoint import read_leader_epochs, replace_file

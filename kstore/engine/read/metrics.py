@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kstore.engine.reads import segment_count_and_size
+from kstore.engine.read.reads import segment_count_and_size
 from kstore.engine.source import LogSource
 from kstore.metrics import METRICS, MetricValue
 from kstore.rules.losses import clipped, holes, joined, span_size

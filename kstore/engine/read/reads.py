@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kstore.engine.ends import Ends
-from kstore.engine.segment_times import SegmentTimes
+from kstore.engine.read.segment_times import SegmentTimes
 from kstore.engine.source import LogSource
 from kstore.errors import ClosedError, CorruptIndexError
 from kstore.files.fork import ForkGuard

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import Generic, NoReturn, TypeAlias, TypedDict, TypeVar
 
 from kstore.engine.ends import Ends
-from kstore.engine.lookup import batch_of
-from kstore.engine.reads import MISSING_MAX, LogReads
+from kstore.engine.read.lookup import batch_of
+from kstore.engine.read.reads import MISSING_MAX, LogReads
 from kstore.errors import ClosedError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from kstore.files.remote import RemoteFiles
 from kstore.metrics import DELIVERED_BATCHES, DELIVERED_BYTES, DELIVERED_RECORDS

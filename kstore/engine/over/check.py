@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kstore.config import LogConfig
 from kstore.engine.ends import Ends
-from kstore.engine.reads import looked_up
+from kstore.engine.read.reads import looked_up
 from kstore.engine.segments import LogSegments
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from kstore.engine.reads import LogReads
+from kstore.engine.read.reads import LogReads
 from kstore.errors import CorruptDataError, CorruptRecordError, OffsetOutOfRangeError, StorageError
 from kstore.files.fs import File
 from kstore.indexes.entry_index import INDEX_FAILURES
