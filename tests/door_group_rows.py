@@ -216,13 +216,13 @@ def a_new_member_is_told_its_id_and_joins_with_it(stage: Stage) -> None:
     assert answer["errorCode"] == codes.MEMBER_ID_REQUIRED
     assert answer["memberId"].startswith("cid-")
     assert (answer["generationId"], answer["protocolName"], answer["leader"], answer["members"]) == (-1, None, "", [])
-    assert stage.state == EMPTY
+    stage.until(EMPTY)
     answer = one.join()
     assert (answer["errorCode"], answer["generationId"]) == (0, 1)
     assert answer["leader"] == answer["memberId"] == one.member_id
     assert (answer["protocolType"], answer["protocolName"]) == ("consumer", "range")
     assert answer["members"] == [{"memberId": one.member_id, "groupInstanceId": None, "metadata": METADATA}]
-    assert stage.state == COMPLETING
+    stage.until(COMPLETING)
 
 
 @row
@@ -355,7 +355,7 @@ def a_follower_that_joins_unchanged_gets_the_present_generation(stage: Stage) ->
     _, two = stage.pair()
     answer = two.join()
     assert (answer["errorCode"], answer["generationId"], answer["members"]) == (0, 2, [])
-    assert stage.state == STABLE
+    stage.until(STABLE)
     assert two.sync()["assignment"] == b"2"
 
 
@@ -384,7 +384,7 @@ def a_join_between_join_and_sync_gets_the_same_answer_again(stage: Stage) -> Non
     one.enter()
     first = one.joined()
     assert one.join() == first
-    assert stage.state == COMPLETING
+    stage.until(COMPLETING)
 
 
 @row
@@ -588,7 +588,7 @@ def a_leave_of_an_early_version_has_one_code(stage: Stage) -> None:
     one = stage.alone()
     assert one.ask("LeaveGroup", 1, groupId=one.group, memberId="stranger")["errorCode"] == codes.UNKNOWN_MEMBER_ID
     assert one.ask("LeaveGroup", 1, groupId=one.group, memberId=one.member_id)["errorCode"] == 0
-    assert stage.state == EMPTY
+    stage.until(EMPTY)
 
 
 @row
@@ -607,7 +607,7 @@ def each_member_of_a_leave_has_its_code(stage: Stage) -> None:
         codes.FENCED_INSTANCE_ID,
         0,
     ]
-    assert stage.state == EMPTY
+    stage.until(EMPTY)
 
 
 @row
@@ -669,7 +669,7 @@ def a_static_member_that_comes_back_takes_its_place_without_a_rebalance(stage: S
     assert new.member_id != old.member_id
     assert (answer["leader"], answer["skipAssignment"]) == (new.member_id, True)
     assert [member["memberId"] for member in answer["members"]] == [new.member_id]
-    assert stage.state == STABLE
+    stage.until(STABLE)
     assert new.sync(groupInstanceId="s1")["assignment"] == b"all"
     assert old.heartbeat(groupInstanceId="s1") == codes.FENCED_INSTANCE_ID
     assert old.heartbeat() == codes.UNKNOWN_MEMBER_ID
