@@ -211,7 +211,7 @@ class Group:
     def join(self, ticket: object, request: Join, now: float) -> list[Answer]:
         """A client joins, or joins again."""
         member = self.members.get(request.member_id)
-        if not self._has_room(request.member_id):
+        if not self._has_room(request):
             return [Answer(ticket, Joined(codes.GROUP_MAX_SIZE_REACHED, ""))]
         if not self._supports(request):
             return [Answer(ticket, Joined(codes.INCONSISTENT_GROUP_PROTOCOL, request.member_id))]
@@ -245,9 +245,11 @@ class Group:
             return [Answer(ticket, Joined(codes.MEMBER_ID_REQUIRED, member_id))]
         return self._add(ticket, request, member_id, now)
 
-    def _has_room(self, member_id: str) -> bool:
-        is_known = member_id in self.members or member_id in self._pending
-        return is_known or len(self.members) + len(self._pending) < self._size_max
+    def _has_room(self, request: Join) -> bool:
+        is_known = request.member_id in self.members or request.member_id in self._pending
+        return (
+            is_known or request.instance_id in self._static or len(self.members) + len(self._pending) < self._size_max
+        )
 
     def _supports(self, request: Join) -> bool:
         """Whether the group can have a member with these protocols."""

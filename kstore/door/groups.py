@@ -39,6 +39,8 @@ SYNC_BYTES = 16 << 20
 LOOK_SECONDS = 60.0
 # Kafka: offsets.retention.check.interval.ms.
 EXPIRY_SECONDS = 600.0
+# Of how many partitions a read-only door keeps commits.
+KEPT_MAX = 20_000
 # The kind of groups that consumers have, and how those of the store itself are shown.
 CONSUMER = "consumer"
 # The state of a group that does not exist.
@@ -207,6 +209,8 @@ class Groups:
                 return 0
             if self._read_only:
                 with self._mutex:
+                    if sum(map(len, self._kept.values())) + len(offsets) > KEPT_MAX:
+                        return codes.POLICY_VIOLATION
                     self._kept.setdefault(name, {}).update(offsets)
             else:
                 self._library.offsets.commit(name, offsets, is_claimant=True)

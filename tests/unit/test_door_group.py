@@ -196,6 +196,14 @@ def test_a_group_has_a_limit_of_members_and_ids() -> None:
     assert only(one.join(3, join(member_id), 0.0))[0] == 0, "a member has its place"
 
 
+def test_a_static_member_that_comes_back_to_a_full_group_has_its_place() -> None:
+    one = group(size_max=1)
+    first = only(one.join(1, join(instance_id="s"), 0.0))
+    assert only(one.join(2, join(instance_id="t"), 0.0))[0] == codes.GROUP_MAX_SIZE_REACHED
+    again = only(one.join(3, join(instance_id="s"), 0.0))
+    assert (first[0], again[0]) == (0, 0)
+
+
 def test_an_id_that_was_given_out_has_its_place() -> None:
     one = group(size_max=1)
     first = only(one.join(1, join(), 0.0))

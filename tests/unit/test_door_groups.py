@@ -171,6 +171,21 @@ def test_the_door_of_a_read_only_store_keeps_offsets_in_memory(tmp_path: Path) -
     assert {each: each.stat().st_mtime_ns for each in path.rglob("*")} == before
 
 
+def test_the_door_of_a_read_only_store_keeps_a_bounded_number_of_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_groups, "KEPT_MAX", 1)
+    path = tmp_path / "store"
+    with kstore.open(path, durability="os", background=False) as store:
+        store.create_topic(TOPIC)
+    with kstore.open(path, read_only=True) as store, opened(store) as (door, _), ExitStack() as stack:
+        one = stage_of(door, stack).client("c")
+        assert one.commit(1) == 0
+        one.group = "another"
+        assert one.commit(1) == codes.POLICY_VIOLATION
+        assert one.committed()["committedOffset"] == -1
+
+
 # --- bounds and failures ----------------------------------------------------------------------------------------------
 
 
