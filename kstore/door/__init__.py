@@ -30,5 +30,11 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
   elements, counts against one budget, as its bytes do; a request that waits keeps only what it has.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
+- **The rules of groups are a machine without threads, clock and I/O**: events in, answers out, each request that waits
+  answered once. So random lives of groups with broken clients take no time, and find what would show as a client that
+  hangs once a day. The shell adds a lock for each group, held over the check of a member and its commit. Rejected: to
+  keep members on disk as a broker does; after a restart clients join again by themselves.
+- **A group has members of one kind.** The store's own consumers share partitions through a state of their own, whose
+  members never stop for a rebalance; to lead both kinds would take a third set of rules.
 - **Bytes after a request are left alone**, as a broker does: librdkafka sends some.
 """

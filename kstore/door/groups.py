@@ -264,6 +264,8 @@ class Groups:
                 entry.is_gone = True
                 with self._mutex:
                     self._entries.pop(name, None)
+                    # Of ids that were given out.
+                    self._byte_count -= entry.byte_count
             return 0
 
     def expire_offsets(self) -> None:

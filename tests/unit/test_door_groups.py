@@ -200,6 +200,17 @@ def test_what_members_have_sent_is_bounded(store: Store, monkeypatch: pytest.Mon
         assert stage.client("three").join(protocols=large)["errorCode"] == codes.MEMBER_ID_REQUIRED
 
 
+def test_a_group_that_is_deleted_takes_nothing_of_the_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_groups, "MEMBER_BYTES_MAX", 5_000)
+    with opened(store) as (door, _), ExitStack() as stack:
+        client = stage_of(door, stack).client("c")
+        for _ in range(10):
+            client.member_id = ""
+            assert client.join()["errorCode"] == codes.MEMBER_ID_REQUIRED
+            [result] = client.ask("DeleteGroups", 2, groupsNames=["g"])["results"]
+            assert result["errorCode"] == 0
+
+
 def test_of_many_groups_without_members_the_oldest_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_groups, "IDLE_GROUPS_MAX", 2)
     with opened(store) as (door, _), ExitStack() as stack:
