@@ -220,6 +220,7 @@ def _field_reader(field: Field, form: Form) -> Read:
     read_value = _value_reader(field, form)
     version, is_flexible, _ = form
     is_nullable = version in field.nullable
+    has_texts = field.type in TEXTS
     read: Read = read_value
     if field.is_array:
 
@@ -231,7 +232,10 @@ def _field_reader(field: Field, form: Form) -> Read:
                     f"{field.name}: {count} elements, expected at most the {reader.remaining} bytes that remain"
                 )
             reader.count_elements(count)
-            return None if count < 0 else [read_value(reader) for _ in range(count)]
+            values = None if count < 0 else [read_value(reader) for _ in range(count)]
+            if has_texts and values and None in values:
+                raise MessageError(f"{field.name}: null among its elements, expected values")
+            return values
 
         read = read_array
     elif field.type == "struct" and is_nullable:
@@ -332,6 +336,8 @@ def _field_writer(field: Field, form: Form) -> Write:
             if not isinstance(value, list):
                 raise ValueError(f"{field.name}: {value!r:.80}, expected a list")
             writer.length(len(value), is_flexible=is_flexible, form=INT32)
+            if None in value:
+                raise ValueError(f"{field.name}: None among its elements, expected values")
             for element in value:
                 write_value(writer, element)
 

@@ -179,3 +179,12 @@ def test_elements_within_a_tagged_field_are_counted_too() -> None:
     message.read(Reader(data, elements_max=12), 16)
     with pytest.raises(MessageError, match="elements"):
         message.read(Reader(data, elements_max=11), 16)
+
+
+def test_a_null_text_in_an_array_is_neither_read_nor_written() -> None:
+    message = load_messages("wire")["DescribeGroupsRequest"]
+    for version, data in ((0, "00000001 ffff"), (5, "02 00 00 00")):
+        with pytest.raises(MessageError, match="groups: null among its elements"):
+            message.read(Reader(bytes.fromhex(data)), version)
+        with pytest.raises(ValueError, match="groups: None among its elements"):
+            message.write({"groups": ["a", None]}, version)
