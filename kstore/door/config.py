@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kstore.setting_rules import COUNT, GIB, KIB, MIB, SIZE, TIME, UNLIMITED, Rule, changed, parse_fields, within
+from kstore.setting_rules import COUNT, GIB, KIB, MIB, SIZE, TIME, Rule, changed, parse_fields, within
 
 __all__ = ["DOOR_RULES", "DoorConfig"]
 
@@ -42,7 +42,7 @@ DOOR_RULES: dict[str, Rule] = {
         MIB, 1024 * GIB, SIZE, "queued.max.request.bytes", "What the requests of all connections may take together."
     ),
     "idle_ms": within(
-        1, UNLIMITED // 1000, TIME, "connections.max.idle.ms", "After this time without a request a connection ends."
+        1, 7 * 86_400_000, TIME, "connections.max.idle.ms", "After this time without a request a connection ends."
     ),
     "rebalance_delay_ms": within(
         0, 300_000, TIME, "group.initial.rebalance.delay.ms", "How long a new group waits for more members."

@@ -34,7 +34,6 @@ from kstore.door.memory import Loan, Memory
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError
-from kstore.messages.primitives import MessageError
 
 if TYPE_CHECKING:
     from kstore.engine.read.fetch import FetchSlice
@@ -115,16 +114,15 @@ class Connection:
                 raise ConnectionEnded("another user's process: only this user's may connect (same_user)")
             while self._serve_one():
                 pass
-        except (ConnectionEnded, MessageError) as error:
-            self._door.refusals.note(self._host, str(error))
-        except OSError as error:
-            # The peer left, or takes or sends nothing; or the file that was being sent became shorter.
-            logger.debug("a connection from %s ended: %s", self._host, error)
-            if isinstance(error, KstoreError):
+        except (ConnectionEnded, KstoreError) as error:
+            # Also a file that became shorter while it was sent, or a store that is being closed.
+            if not self._door.closing:
                 self._door.refusals.note(self._host, str(error))
-        except Exception as error:
-            if not (self._door.closing and isinstance(error, KstoreError)):
-                logger.exception("a connection from %s is closed after a failure", self._host)
+        except OSError as error:
+            # The peer left, or takes or sends nothing.
+            logger.debug("a connection from %s ended: %s", self._host, error)
+        except Exception:
+            logger.exception("a connection from %s is closed after a failure", self._host)
         finally:
             self.socket.close()
 

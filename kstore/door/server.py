@@ -62,7 +62,8 @@ class Server:
         self._listener = listener
         self._guard = ForkGuard()
         self._memory = Memory(door.settings.memory_max)
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close the door while it is being closed.
+        self._lock = threading.RLock()
         # Guarded by _lock.
         self._connections: dict[Connection, threading.Thread | None] = {}
         self._bell_out, self._bell = socket.socketpair()
@@ -71,7 +72,7 @@ class Server:
 
     @property
     def closed(self) -> bool:
-        return self._is_over.is_set()
+        return self._is_over.is_set() or self._guard.forked
 
     @property
     def connection_count(self) -> int:
@@ -141,11 +142,15 @@ class Server:
         while not self.door.closing:
             poll.poll(max(tick - time.monotonic(), 0) * 1000)
             now = time.monotonic()
-            if now >= tick:
-                tick = now + TICK_SECONDS
-                self._look_after(now)
-            if not self.door.closing:
-                self._accept()
+            try:
+                if now >= tick:
+                    tick = now + TICK_SECONDS
+                    self._look_after(now)
+                if not self.door.closing:
+                    self._accept()
+            except Exception:  # such as a lack of memory: the next connection may find some
+                logger.exception("a connection was not accepted")
+                time.sleep(PAUSE_SECONDS)
         self._listener.close()
         # Those of a door that was dropped: ``close`` does the same.
         self.door.groups.close()
@@ -169,15 +174,21 @@ class Server:
             self.door.refusals.note(host, f"{len(self._connections)} connections are open (connections_max)")
             peer.close()
             return
-        connection = Connection(peer, self.door, self._memory)
-        with self._lock:
-            self._connections[connection] = None
         try:
+            connection = Connection(peer, self.door, self._memory)
+        except BaseException:
+            peer.close()
+            raise
+        try:
+            with self._lock:
+                self._connections[connection] = None
             thread = start_thread(self._serve, connection, name=f"kstore-door-{address[1]}")
-        except ThreadStartError as error:
-            self.door.refusals.note(host, str(error))
+        except BaseException as error:
             self._drop(connection)
             peer.close()
+            if not isinstance(error, ThreadStartError):
+                raise
+            self.door.refusals.note(host, str(error))
             return
         with self._lock:
             if connection in self._connections:

@@ -180,6 +180,38 @@ def test_connections_above_the_limit_are_closed_at_once(store: kstore.Store) -> 
         assert client.ask("ApiVersions", 0)["errorCode"] == 0
 
 
+def test_a_connection_that_cannot_be_accepted_leaves_the_door_open(
+    store: kstore.Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(connection.Connection):
+        def __init__(self, *arguments: Any) -> None:
+            monkeypatch.setattr("kstore.door.server.Connection", connection.Connection)
+            raise MemoryError
+
+    monkeypatch.setattr("kstore.door.server.Connection", Failing)
+    with kstore.Door(store, port=0) as door:
+        with WireClient(door.port) as first:
+            assert first.is_closed_by_peer()
+        with WireClient(door.port) as second:
+            assert second.ask("ApiVersions", 0)["errorCode"] == 0
+    assert "MemoryError" in caplog.text
+
+
+def test_a_store_that_was_closed_under_a_request_is_a_line_and_no_traceback(
+    store: kstore.Store, handled: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(call: Call) -> dict[str, Any]:
+        raise ClosedError("the store is closed")
+
+    handled["handle"] = fail
+    with opened(store) as (_, client):
+        client.send("Heartbeat", 4)
+        assert client.is_closed_by_peer()
+    [record] = caplog.records
+    assert record.exc_info is None
+    assert "the store is closed" in record.getMessage()
+
+
 def test_a_handler_that_fails_closes_its_connection_and_logs_the_failure(
     store: kstore.Store, handled: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
