@@ -66,6 +66,19 @@ def test_a_read_only_store_s_door_lists_only_what_reads(store: kstore.Store) -> 
     assert listed == {api.key for api in APIS if api.in_read_only}
 
 
+def test_a_read_only_store_s_door_refuses_each_batch_and_goes_on(store: kstore.Store) -> None:
+    """librdkafka fetches only from brokers that list Produce."""
+    store.create_topic("orders")
+    partition = {"index": 0, "records": b"x" * 61}
+    body = {"acks": -1, "topicData": [{"name": "orders", "partitionData": [partition]}]}
+    with kstore.open(store.path, read_only=True) as copy, opened(copy) as (_, client):
+        assert {"apiKey": 0, "minVersion": 0, "maxVersion": 11} in client.ask("ApiVersions", 0)["apiKeys"]
+        [topic] = client.ask("Produce", 9, body)["responses"]
+        assert topic["partitionResponses"][0]["errorCode"] == 44
+        assert client.ask("Metadata", 1, {"topics": []})["topics"] == []
+    assert store.log("orders").end_offset == 0
+
+
 def test_a_door_without_administration_lists_none(store: kstore.Store) -> None:
     with opened(store, admin=False) as (_, client):
         listed = {api["apiKey"] for api in client.ask("ApiVersions", 0)["apiKeys"]}
