@@ -255,15 +255,23 @@ class HdfsStore:
         return _hdfs_stat(self._client.get_file_info(name))
 
     def entries(self, name: str) -> dict[str, FileStat]:
-        if not self._client.get_file_info(name).isdir:
-            raise NotADirectoryError(name)
-        return {str(entry.path).rpartition("/")[2]: _hdfs_stat(entry) for entry in self._client.list_status(name)}
+        found = {}
+        for entry in self._client.list_status(name):
+            path = str(entry.path)
+            if path.rstrip("/") == name.rstrip("/"):
+                raise NotADirectoryError(name)  # a file is listed as itself
+            found[path.rpartition("/")[2]] = _hdfs_stat(entry)
+        return found
 
     def tree(self, name: str) -> dict[str, FileStat] | None:
         return None
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        return bytes(self._client.read(name).read_range(start, stop - start))
+        reader = self._client.read(name)
+        # Fewer than the name node says, if the file is open for writing: hdfs-native reads none of the block that is
+        # being written, and panics beyond its end.
+        stop = min(stop, len(reader))
+        return bytes(reader.read_range(start, stop - start)) if start < stop else b""
 
     def write(self, name: str) -> Upload:
         return _HdfsUpload(self._client.create(name, self._write_options(overwrite=True, create_parent=True)))

@@ -168,3 +168,31 @@ def test_the_same_files_are_seen_in_both_ways(dfs: Dfs) -> None:
     assert other.fs.open(other.path / "a").pread(len(DATA), 0) == DATA
     other.fs.put(other.path / "b", [DATA[:10]])
     assert one.fs.list_stats(one.path).keys() == other.fs.list_stats(other.path).keys() == {"a", "b"}
+
+
+def test_a_log_whose_last_file_is_open_for_writing_ends_with_what_can_be_read(dfs: Dfs) -> None:
+    """hdfs-native reads nothing of a block that is being written; WebHDFS reads what was synced."""
+    import hdfs_native
+
+    source = golden_root() / "clean" / "rolled-0"
+    files = files_of(source)
+    last = max(name for name in files if name.endswith(".log"))
+    with kstore.Log(source, read_only=True) as log:
+        offsets = [record.offset for record in log]
+    client = hdfs_native.Client(dfs.hdfs)
+    at = open_remote(f"{dfs.hdfs}/open/rolled-0")
+    at.fs.make_dirs(at.path)
+    for name, data in files.items():
+        if name != last:
+            at.fs.put(at.path / name, [data])
+    writer = client.create(str(at.path / last), hdfs_native.WriteOptions())
+    writer.write(files[last])
+    writer.hsync()
+    assert at.fs.stat(at.path / last).size == len(files[last])
+    with kstore.Log(at.url, read_only=True) as log:
+        assert [record.offset for record in log] == [offset for offset in offsets if offset < int(last[:20])]
+    with kstore.Log(f"{dfs.webhdfs}/open/rolled-0", read_only=True) as log:
+        assert [record.offset for record in log] == offsets
+    writer.close()
+    with kstore.Log(at.url, read_only=True) as log:
+        assert [record.offset for record in log] == offsets

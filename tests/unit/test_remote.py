@@ -306,6 +306,27 @@ def test_an_address_where_no_name_node_listens_is_reported_at_once() -> None:
 # --- HDFS -------------------------------------------------------------------------------------------------------------
 
 
+class PanicError(BaseException):
+    """As hdfs-native's, which is no Exception."""
+
+
+class HdfsReader:
+    """A reader of ``hdfs_native``; ``open_bytes`` at the end are in a block that is being written."""
+
+    open_bytes = 0
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data[: len(data) - self.open_bytes]
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read_range(self, start: int, size: int) -> bytes:
+        if start + size > len(self._data):
+            raise PanicError("Cannot read past end of the file")
+        return self._data[start : start + size]
+
+
 class FakeHdfs:
     """What kstore uses of ``hdfs_native.Client``, over a dict."""
 
@@ -326,13 +347,14 @@ class FakeHdfs:
         return types.SimpleNamespace(path=path, length=size, isdir=False, modification_time=1_700_000_000_000)
 
     def list_status(self, path: str) -> Iterator[Any]:
+        if path in self.files:
+            yield self.get_file_info(path)
         for name in (*self.dirs, *self.files):
             if name != "/" and name.rpartition("/")[0] == path.rstrip("/"):
                 yield self.get_file_info(name)
 
     def read(self, path: str) -> Any:
-        data = self.files[path]
-        return types.SimpleNamespace(read_range=lambda start, size: data[start : start + size])
+        return HdfsReader(self.files[path])
 
     def create(self, path: str, options: Any) -> Any:
         assert options.overwrite
@@ -372,6 +394,22 @@ def test_hdfs_is_read_and_written_through_its_client(monkeypatch: pytest.MonkeyP
     fs.unlink(path / "b")
     with pytest.raises(FileMissingError):
         fs.unlink(path / "b")
+
+
+@pytest.mark.parametrize("open_bytes", [5, len(DATA)])
+def test_a_file_that_is_open_for_writing_ends_where_hdfs_native_stops(
+    open_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name node counts bytes of the block that is being written."""
+    module = types.SimpleNamespace(Client=FakeHdfs, WriteOptions=types.SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "hdfs_native", module)
+    monkeypatch.setattr(HdfsReader, "open_bytes", open_bytes)
+    fs, path, _ = open_remote("hdfs://name-service/kafka")
+    fs.put(path / "a", [DATA])
+    assert fs.stat(path / "a").size == len(DATA)
+    file = fs.open(path / "a")
+    assert file.pread(len(DATA), 0) == DATA[: len(DATA) - open_bytes]
+    assert file.pread(3, len(DATA) - 3) == b""
 
 
 @pytest.mark.parametrize("lists_what_is_missing", [False, True])
