@@ -82,6 +82,8 @@ class HeadSearch:
 
     def _positions(self, segment: LogSegment, located: Located, stop: int) -> list[int]:
         """Where batches begin, by the index, if they are worth a request each; else nothing."""
+        if stop - located.position <= PIECE_BYTES:
+            return []
         try:
             file = segment.context.fs.open(segment.files.path_text(INDEX_SUFFIX))
             assert isinstance(file, RemoteFile)

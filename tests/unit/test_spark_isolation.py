@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import kstore
+from kstore.engine import head_search
 from kstore.files.remote import RemoteFiles, open_remote
 from kstore.log import Log
 from kstore.spark import holdings
@@ -167,6 +168,7 @@ def test_a_plan_without_snapshots_fetches_headers_and_no_records(
         return read_range(files, path, start, stop)
 
     with monkeypatch.context() as patch:
+        patch.setattr(head_search, "PIECE_BYTES", 100_000)
         patch.setattr(RemoteFiles, "read_range", noted)
         reader = make_reader(far)
         splits = splits_of(reader)
