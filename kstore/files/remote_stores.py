@@ -62,6 +62,8 @@ TRANSIENT_ERRNOS = frozenset(
         errno.ECONNRESET,
         errno.ENETUNREACH,
         errno.EHOSTUNREACH,
+        # What s3fs makes of an answer 500, where the system has it.
+        getattr(errno, "EREMOTEIO", errno.EIO),
     }
 )
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 1.0

@@ -161,6 +161,35 @@ def test_half_of_the_requests_failing_ends_well(seed: int) -> None:
         assert sum(request.pauses) < 20
 
 
+@pytest.mark.parametrize("failing", ["every second one", "half of them"])
+def test_a_read_ahead_ends_well_where_half_of_the_requests_fail(
+    failing: str, memory: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    store = type(pytest.importorskip("fsspec").filesystem("memory"))
+    cat_file = store.cat_file
+    rng = random.Random(seed)
+    made: list[bool] = []
+
+    def unwell(self: object, path: str, **options: object) -> object:
+        made.append(len(made) % 2 == 0 if failing == "every second one" else rng.random() < 0.5)
+        if made[-1]:
+            # As s3fs says it.
+            raise OSError(getattr(errno, "EREMOTEIO", errno.EIO), "500 Internal Server Error")
+        return cat_file(self, path, **options)
+
+    at = open_remote(memory) / "file"
+    data = random.Random(1).randbytes(40 * PIECE)
+    at.fs.put(at.path, [data])
+    monkeypatch.setattr(store, "cat_file", unwell)
+    monkeypatch.setattr("kstore.files.remote_stores.RETRY_SECONDS_MIN", 0.0001)
+    monkeypatch.setattr("kstore.files.remote_stores.RETRY_SECONDS_MAX", 0.001)
+    file = files(memory, expected_bytes=len(data), retry_seconds=60.0).open(at.path)
+    assert b"".join(file.pread(700, position) for position in range(0, len(data), 700)) == data
+    # Each piece is served once: what failed was not fetched twice.
+    assert made.count(False) == 40
+    assert 15 <= made.count(True) <= 400
+
+
 def test_a_store_that_serves_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     request = Failing(*[errno.EIO] * 10_000)
