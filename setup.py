@@ -39,6 +39,7 @@ COMPILED = {
     "kstore.queue._jobs": ["kstore/queue/_jobs.pyx"],
     "kstore.queue._known": ["kstore/queue/_known.pyx"],
     "kstore.aio._line": ["kstore/aio/_line.pyx"],
+    "kstore.spark._staged": ["kstore/spark/_staged.pyx"],
     "kstore.cli.dump._lines": ["kstore/cli/dump/_lines.pyx"],
     "kstore.cli._json_lines": ["kstore/cli/_json_lines.pyx"],
 }

@@ -21,13 +21,22 @@ from typing import NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import KstoreError, TopicNotFoundError
-from kstore.files.fs import File, FileSystem
+from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import side_by_side
 from kstore.log import Log
-from kstore.spark.appending import append_staged
-from kstore.spark.staging import Span, StagedFile, open_staged, remove, sweep
+from kstore.spark.appending import StagedRows, append_staged
+from kstore.spark.staging import (
+    Rows,
+    StagedFile,
+    check_release,
+    open_staged,
+    read_head,
+    read_rows,
+    remove,
+    sweep,
+)
 from kstore.spark.target import make_topic, open_store
 from kstore.spark.write_options import WriteOptions
 from kstore.store import Store, coordinator_of
@@ -46,8 +55,8 @@ THREADS = 4
 TRANSACTION_TIMEOUT_MS = 900_000
 
 
-# A staged file, and one partition's batches in it.
-InFile = tuple[StagedFile, list[Span]]
+# A staged file, and where one partition's rows are in it.
+InFile = tuple[StagedFile, Rows]
 
 
 class Writer(NamedTuple):
@@ -128,7 +137,7 @@ def discard(options: WriteOptions, staged: Iterable[StagedFile], *, fs: FileSyst
 
 
 def _count(staged: Iterable[StagedFile]) -> int:
-    return sum(span.record_count for one in staged for spans in one.spans.values() for span in spans)
+    return sum(one.record_count for one in staged)
 
 
 def _committed(store: Store, writer: Writer) -> int:
@@ -194,21 +203,26 @@ class _Transaction:
         _delete_before(store, boundaries)
 
     def _batches(self, staged: Sequence[StagedFile]) -> dict[TopicPartition, list[InFile]]:
-        """The location of each partition's batches, in append order; all files exist."""
+        """The location of each partition's rows, in append order; all files exist, and have the head that was staged.
+
+        Kept are neither the rows, 200 KB for each GiB, nor the files open, one for each task.
+        """
         found: dict[TopicPartition, list[InFile]] = {}
         for one in staged:
-            # Not kept open: there is one for each task.
-            open_staged(self._fs, self._directory, one).close()
-            for owner, spans in one.spans.items():
-                found.setdefault(TopicPartition(*owner), []).append((one, spans))
-        return found
-
-    def _read(self, batches: Iterable[InFile]) -> Iterator[tuple[StagedFile, File, Span]]:
-        for one, spans in batches:
+            check_release(one)
             file = open_staged(self._fs, self._directory, one)
             try:
-                for span in spans:
-                    yield one, file, span
+                for owner, rows in read_head(file, one).items():
+                    found.setdefault(owner, []).append((one, rows))
+            finally:
+                file.close()
+        return found
+
+    def _read(self, batches: Iterable[InFile]) -> Iterator[StagedRows]:
+        for one, rows in batches:
+            file = open_staged(self._fs, self._directory, one)
+            try:
+                yield StagedRows(one, file, read_rows(file, rows))
             finally:
                 file.close()
 

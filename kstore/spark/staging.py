@@ -4,9 +4,17 @@
 
 They are files and not a directory, since a broker exits at an unknown directory, and end in ``.tmp``, which a store and
 a broker ignore. ``<writer>`` is a hash of the writer's name, the rest are Spark's numbers; the random part separates a
-new driver's files from those of an old one that has not died yet. A file holds whole batches of all the task's
-partitions, in the order in which they became full; the places of the batches, and a checksum, travel to the driver in
-the ``StagedFile``. Nothing is synced: Spark repeats a commit that does not find its files, with all its tasks.
+new driver's files from those of an old one that has not died yet. The layout, with the highest byte first::
+
+    batches       whole batches, those of a partition together for every 32 MiB that the task wrote
+    rows          one for each batch, those of a partition together, in the order in which they are appended
+         8 position   4 size   4 number of records   4 delta of the greatest timestamp   4 the batch's CRC
+    head          4 "KSTG"   2 layout, 1   4 number of partitions; then for each partition, in the order of its rows:
+         2 size of the topic   topic   4 partition   4 number of batches   4 CRC-32C of its rows
+
+The head's size and CRC travel to the driver in the ``StagedFile``, with the file's size. They confirm the head, it
+confirms the rows, and they confirm the batches: so a message stays small, whatever was staged. A task reads what it
+has staged once more, as the commit will, and has it on disk before it answers.
 """
 
 from __future__ import annotations
@@ -16,23 +24,27 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import CorruptFileError, FileMissingError, KstoreError, StorageError
+from kstore.errors import ConfigError, CorruptFileError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import TopicPartition
-from kstore.record._codec import EncodedBatch
-from kstore.record.batch import batch_crc
+from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.record.crc import crc32c
+from kstore.spark._staged import ROW_BYTES, take
 
 __all__ = [
-    "Span",
+    "Rows",
     "StagedFile",
     "StagedName",
     "StagingFile",
+    "check_release",
     "open_staged",
-    "read_span",
+    "read_head",
+    "read_rows",
     "remove",
     "staged_name",
     "sweep",
@@ -45,8 +57,23 @@ NAME = re.compile(
     r"-(?P<attempt>[0-9]{1,19})-[0-9a-f]{12}\.tmp",
     re.ASCII,
 )
-# How much is gathered before it is written.
-WRITE_BYTES = 1 << 20
+# How much a task gathers before it writes it, partition after partition: the more, the larger what a commit reads at
+# once.
+GROUP_BYTES = 32 << 20
+# What one call of the system takes.
+PARTS_PER_WRITE = 1024
+# How much a task reads at a time when it checks its file.
+CHECK_BYTES = 1 << 20
+
+ROW = struct.Struct(">qiiiI")
+HEAD = struct.Struct(">4sHI")
+TOPIC_SIZE = struct.Struct(">H")
+ENTRY = struct.Struct(">iiI")
+MAGIC = b"KSTG"
+LAYOUT = 1
+assert ROW.size == ROW_BYTES
+# Where a batch's header has its CRC.
+CRC_AT = slice(17, 21)
 
 
 class StagedName(NamedTuple):
@@ -58,31 +85,29 @@ class StagedName(NamedTuple):
     attempt: int
 
 
-class Span(NamedTuple):
-    """One batch in a staged file; ``crc`` covers all its bytes.
-
-    ``max_timestamp_delta`` is the offset of the record with the greatest timestamp, relative to the first record's.
-    """
+class Rows(NamedTuple):
+    """Where the rows of a partition are in a staged file, and the CRC-32C of them."""
 
     position: int
     size: int
-    record_count: int
     crc: int
-    max_timestamp_delta: int
 
 
 class StagedFile(NamedTuple):
-    """What a task has staged: the batches of each partition, in order. ``name`` is in the store's directory.
+    """A file that a task has staged: its message to the driver. ``name`` is in the store's directory.
 
-    ``times`` are the least and greatest timestamp of all records (ms).
+    ``times`` are the least and greatest timestamp of all records (ms). The last two have a default because an executor
+    with an earlier release names none: see ``check_release``.
     """
 
     name: str
     host: str
     size: int
-    spans: dict[TopicPartition, list[Span]]
+    head_size: int
     times: tuple[int, int]
     has_every_key: bool
+    head_crc: int = -1
+    record_count: int = -1
 
 
 def writer_hash(writer_id: str) -> str:
@@ -102,16 +127,22 @@ def parse_name(name: str) -> StagedName | None:
 
 
 class StagingFile:
-    """A staged file that is being written. Created with its first batch; ``discard`` removes it. Not thread-safe."""
+    """A staged file that is being written. Created with its first write; ``discard`` removes it. Not thread-safe."""
 
-    def __init__(self, fs: FileSystem, directory: Path, name: str) -> None:
+    def __init__(self, fs: FileSystem, directory: Path, name: str, *, group_bytes: int = GROUP_BYTES) -> None:
         self._fs = fs
         self._path = directory / name
+        self._group_bytes = group_bytes
         self._file: File | None = None
+        self._is_created = False
         self._size = 0
-        self._written = 0
-        self._waiting: list[bytes] = []
-        self._spans: dict[TopicPartition, list[Span]] = {}
+        self._record_count = 0
+        # The batches that wait, in the order in which they became full. The memory is used again for each group: fresh
+        # memory takes twice the time.
+        self._group = BatchBuffer()
+        # Where each of them is in there, and what its row says besides its position in the file.
+        self._waiting: dict[TopicPartition, list[tuple[int, tuple[int, int, int, int]]]] = {}
+        self._rows: dict[TopicPartition, bytearray] = {}
         self._times: tuple[int, int] | None = None
         self._has_every_key = True
 
@@ -123,41 +154,91 @@ class StagingFile:
 
     def add(self, owner: TopicPartition, data: bytes, batch: EncodedBatch) -> None:
         """Adds a whole batch. Raises: DiskFullError, StorageError."""
-        crc = batch_crc(memoryview(data))
-        span = Span(self._size, len(data), batch.record_count, crc, batch.max_timestamp_delta_offset)
-        self._spans.setdefault(owner, []).append(span)
-        self._waiting.append(data)
-        self._size += len(data)
-        if self._size - self._written >= WRITE_BYTES:
-            self._write()
+        crc = int.from_bytes(data[CRC_AT], "big")
+        row = len(data), batch.record_count, batch.max_timestamp_delta_offset, crc
+        self._waiting.setdefault(owner, []).append((self._group.size, row))
+        self._group.extend(data)
+        self._record_count += batch.record_count
+        if self._group.size >= self._group_bytes:
+            self._write_group()
 
-    def _write(self) -> None:
+    def _write_group(self) -> None:
+        """Writes what waits, the batches of each partition together."""
+        parts = []
+        position = self._size
+        for owner in sorted(self._waiting):
+            rows = self._rows.setdefault(owner, bytearray())
+            for start, row in self._waiting[owner]:
+                rows += ROW.pack(position, *row)
+                position += row[0]
+                parts.append(self._group.view(start, start + row[0]))
+        self._append(parts)
+        self._waiting.clear()
+        self._group.clear()
+
+    def _append(self, parts: Sequence[bytes | memoryview]) -> None:
         if self._file is None:
             self._file = self._fs.open(self._path, write=True, create=True)
-        self._file.write_all(self._waiting, self._written)
-        self._written = self._size
-        self._waiting.clear()
+            self._is_created = True
+        for start in range(0, len(parts), PARTS_PER_WRITE):
+            some = parts[start : start + PARTS_PER_WRITE]
+            self._file.write_all(some, self._size)
+            self._size += sum(map(len, some))
 
     def close(self) -> StagedFile | None:
-        """What was staged; None if that is nothing, and no file exists. Raises: DiskFullError, StorageError."""
+        """What was staged, on disk; None if that is nothing, and no file exists.
+
+        Raises: DiskFullError, StorageError; CorruptFileError if the file does not hold what was written to it.
+        """
         if self._waiting:
-            self._write()
+            self._write_group()
         if self._file is None:
             return None
+        head = self._head()
+        self._append([*(bytes(self._rows[owner]) for owner in sorted(self._rows)), head])
+        self._file.fdatasync()
         # On a network file system this makes the bytes visible elsewhere.
         self._file.close()
         self._file = None
         assert self._times is not None
-        return StagedFile(
-            self._path.name, socket.gethostname(), self._size, self._spans, self._times, self._has_every_key
+        staged = StagedFile(
+            self._path.name,
+            socket.gethostname(),
+            self._size,
+            len(head),
+            self._times,
+            self._has_every_key,
+            crc32c(head),
+            self._record_count,
         )
+        _check(self._fs, self._path.parent, staged)
+        self._fs.sync_dir(self._path.parent)
+        return staged
+
+    def _head(self) -> bytes:
+        head = bytearray(HEAD.pack(MAGIC, LAYOUT, len(self._rows)))
+        for owner in sorted(self._rows):
+            topic, rows = owner.topic.encode(), bytes(self._rows[owner])
+            head += TOPIC_SIZE.pack(len(topic)) + topic
+            head += ENTRY.pack(owner.partition, len(rows) // ROW.size, crc32c(rows))
+        return bytes(head)
 
     def discard(self) -> None:
         """Removes the file, as far as possible."""
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._is_created:
             remove(self._fs, self._path.parent, [self._path.name])
+
+
+def check_release(staged: StagedFile) -> None:
+    """Raises: ConfigError if the file was staged by a release that lays it out otherwise."""
+    if staged.record_count < 1:
+        raise ConfigError(
+            f"an executor on {staged.host} has staged its rows with an earlier release of kstore: the driver and all "
+            "executors need the same one"
+        )
 
 
 def open_staged(fs: FileSystem, directory: Path, staged: StagedFile) -> File:
@@ -181,12 +262,60 @@ def open_staged(fs: FileSystem, directory: Path, staged: StagedFile) -> File:
     return file
 
 
-def read_span(file: File, span: Span) -> bytes:
-    """One staged batch. Raises: CorruptFileError, StorageError."""
-    data = file.pread(span.size, span.position)
-    if len(data) != span.size or batch_crc(memoryview(data)) != span.crc:
-        raise CorruptFileError("not the batch that was staged", path=file.path, position=span.position)
+def read_head(file: File, staged: StagedFile) -> dict[TopicPartition, Rows]:
+    """Where the rows of each partition are. Raises: CorruptFileError, StorageError."""
+    start = staged.size - staged.head_size
+    head = file.pread(staged.head_size, start) if 0 <= start < staged.size else b""
+    if not head or len(head) != staged.head_size or crc32c(head) != staged.head_crc:
+        raise CorruptFileError("not the table that was staged", path=file.path, position=max(start, 0))
+    try:
+        entries = list(_entries(head))
+    except (struct.error, ValueError) as error:
+        raise CorruptFileError(f"not the head of a staged file: {error}", path=file.path, position=start) from error
+    position = start - sum(size for _, size, _ in entries)
+    found = {}
+    for owner, size, crc in entries:
+        found[owner] = Rows(position, size, crc)
+        position += size
+    return found
+
+
+def _entries(head: bytes) -> Iterator[tuple[TopicPartition, int, int]]:
+    magic, layout, count = HEAD.unpack_from(head)
+    if (magic, layout) != (MAGIC, LAYOUT):
+        raise ValueError(f"it starts with {magic!r} and layout {layout}, expected {MAGIC!r} and {LAYOUT}")
+    at = HEAD.size
+    for _ in range(count):
+        (size,) = TOPIC_SIZE.unpack_from(head, at)
+        at += TOPIC_SIZE.size + size
+        partition, batch_count, crc = ENTRY.unpack_from(head, at)
+        yield TopicPartition(head[at - size : at].decode(), partition), batch_count * ROW.size, crc
+        at += ENTRY.size
+
+
+def read_rows(file: File, rows: Rows) -> bytes:
+    """The rows of a partition, at least one. Raises: CorruptFileError, StorageError."""
+    data = file.pread(rows.size, rows.position) if rows.size > 0 <= rows.position else b""
+    if not data or len(data) != rows.size or crc32c(data) != rows.crc:
+        raise CorruptFileError("not the rows that were staged", path=file.path, position=max(rows.position, 0))
     return data
+
+
+def _check(fs: FileSystem, directory: Path, staged: StagedFile) -> None:
+    """Reads a file as a commit will. Raises: CorruptFileError, StorageError."""
+    file = open_staged(fs, directory, staged)
+    buffer = BatchBuffer(CHECK_BYTES)
+    batches: list[EncodedBatch] = []
+    codecs: set[int] = set()
+    try:
+        for rows in read_head(file, staged).values():
+            data, index = read_rows(file, rows), 0
+            while index * ROW.size < len(data):
+                index, _ = take(file, data, index, CHECK_BYTES, buffer, batches, codecs, 0, 0, 0)
+                buffer.clear()
+                batches.clear()
+    finally:
+        file.close()
 
 
 def remove(fs: FileSystem, directory: Path, names: Iterable[str]) -> None:

@@ -19,6 +19,12 @@ from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
 from tests.selection import tries
 
 
+@pytest.fixture(autouse=True)
+def each_batch_is_an_append_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition then takes several, so that some are between the first and the decision."""
+    monkeypatch.setattr("kstore.spark.appending.APPEND_BYTES", 1)
+
+
 @pytest.mark.promise("power cut: sync", "whole or absent")
 def test_a_power_cut_leaves_each_batch_of_a_stream_once(seed: int, tried: Callable[[str, int], None]) -> None:
     with in_memory() as machine:

@@ -568,17 +568,28 @@ def test_a_message_that_names_another_file_or_lies_about_it_is_refused(path: Pat
     assert message.file is not None
     writer = KStoreWriter(schema_of(), options(path), False)
     (tmp_path / "secret").write_bytes(b"x")
-    owner, spans = next(iter(message.file.spans.items()))
+    other = write_batch(options(path), [batch_of([b"other"])], commit=False)[0]
+    assert other.file is not None
     for file in (
         message.file._replace(name="../secret"),
         message.file._replace(name="meta.properties"),
-        message.file._replace(spans={owner: [spans[0]._replace(record_count=7)]}),
-        message.file._replace(spans={owner: [spans[0]._replace(position=1 << 40)]}),
-        message.file._replace(spans={owner: [spans[0]._replace(max_timestamp_delta=1)]}),
+        message.file._replace(name=other.file.name),
+        message.file._replace(size=message.file.size - 1),
+        message.file._replace(head_size=message.file.head_size - 1),
+        message.file._replace(head_crc=message.file.head_crc ^ 1),
     ):
         with pytest.raises(CorruptFileError):
             writer.commit([type(message)(message.writer_id, file)])
-    moved = message.file._replace(spans={owner._replace(partition=9): spans})
-    with pytest.raises(TopicNotFoundError, match="no partition 9: it has changed"):
-        writer.commit([type(message)(message.writer_id, moved)])
+        assert all_values(path) == []
+    with pytest.raises(ConfigError, match="earlier release"):
+        writer.commit([type(message)(message.writer_id, message.file._replace(record_count=-1))])
+
+
+def test_a_partition_that_is_gone_since_the_tasks_looked_is_an_error(path: Path) -> None:
+    messages = write_batch(options(path), [batch_of([b"a"], partition=[2])], commit=False)
+    with Store(path, background=False) as store:
+        store.delete_topic("orders")
+        store.create_topic("orders", 2)
+    with pytest.raises(TopicNotFoundError, match="no partition 2: it has changed"):
+        KStoreWriter(schema_of(), options(path), False).commit(messages)
     assert all_values(path) == []

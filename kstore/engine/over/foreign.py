@@ -19,7 +19,8 @@ __all__ = ["EncodedElsewhere", "append_batches", "append_encoded"]
 class EncodedElsewhere(NamedTuple):
     """Batches that kstore has encoded in another process, and the data that a log needs to accept them.
 
-    ``times`` are the least and greatest timestamp of their records (ms). ``stamp`` is that of ``PendingAppend``.
+    ``codecs`` names each of their codecs once. ``times`` are the least and greatest timestamp of their records (ms).
+    ``stamp`` is that of ``PendingAppend``.
     """
 
     buffer: BatchBuffer
@@ -73,7 +74,7 @@ def append_encoded(writer: LogWriter, encoded: EncodedElsewhere) -> AppendInfo |
     codec = encoded.codecs[0]
     if (
         config.message_timestamp_type != CREATE_TIME
-        or any(each != codec for each in encoded.codecs)
+        or len(encoded.codecs) > 1
         or config.target_codec(codec) != codec
         or not are_timely(*encoded.times, config, writer.context.clock.now_ms())
         or (config.is_compacted and not encoded.has_every_key)
