@@ -8,11 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-__all__ = ["Counters", "Refusals"]
+__all__ = ["Counters", "Lines", "Refusals"]
 
 logger = logging.getLogger(__name__)
 
-# A peer gets at most one line in the log within this time, and so do all peers after as many of them.
+# Each subject gets at most one line in the log within this time, and so do all again after as many of them.
 LINE_SECONDS = 1.0
 PEERS_MAX = 1000
 
@@ -39,24 +39,38 @@ class Counters:
                 self.errors[api, error] += 1
 
 
+class Lines:
+    """Which lines the log gets: at most one a second about the same thing. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        # By subject, the time of its last line. Guarded by _lock.
+        self._times: dict[str, float] = {}
+
+    def is_due(self, subject: str) -> bool:
+        """Whether to write a line about ``subject`` now; that counts as written."""
+        now = self._clock()
+        with self._lock:
+            if now - self._times.get(subject, -LINE_SECONDS) < LINE_SECONDS:
+                return False
+            if len(self._times) >= PEERS_MAX:
+                self._times.clear()
+            self._times[subject] = now
+            return True
+
+
 class Refusals:
     """Connections that were closed for what they sent. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.count = 0
-        self._clock = clock
         self._lock = threading.Lock()
-        # By peer, the time of its last line. Guarded by _lock, as ``count``.
-        self._lines: dict[str, float] = {}
+        self.count = 0  # guarded by _lock
+        self._lines = Lines(clock)
 
     def note(self, peer: str, reason: str) -> None:
         """Counts a refusal, and says why in the log, at most once a second for a peer."""
-        now = self._clock()
         with self._lock:
             self.count += 1
-            if now - self._lines.get(peer, -LINE_SECONDS) < LINE_SECONDS:
-                return
-            if len(self._lines) >= PEERS_MAX:
-                self._lines.clear()
-            self._lines[peer] = now
-        logger.warning("a connection from %s is closed: %.300s", peer, reason)
+        if self._lines.is_due(peer):
+            logger.warning("a connection from %s is closed: %.300s", peer, reason)

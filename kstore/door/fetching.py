@@ -7,6 +7,7 @@ Sessions (KIP-227) are not kept: each answer says so, and clients send whole req
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -18,11 +19,13 @@ from kstore.door.fetch_reply import FetchedPart, FetchReply
 from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
 from kstore.engine.ends import Ends
 from kstore.engine.source import LogSource
-from kstore.errors import KstoreError, OffsetOutOfRangeError, TopicNotFoundError
+from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, TopicNotFoundError
 from kstore.log import Log
 from kstore.state.leader_epoch import end_offset_for
 
 __all__ = ["fetch"]
+
+logger = logging.getLogger(__name__)
 
 # A broker's fetch.max.bytes, whatever a client asks for.
 RESPONSE_BYTES_MAX: Final = 57_671_680
@@ -143,6 +146,12 @@ class _Asked:
             self.found = FetchedPart(index, code_of(error), aborted=())  # as a broker answers
         except KstoreError as error:
             self.found = FetchedPart(index, code_of(error))
+            if isinstance(error, CorruptDataError):
+                where = f"{self._topic}-{index}"
+                if self._call.door.damage_lines.is_due(where):
+                    logger.warning(
+                        "%s: a fetch at offset %d meets damage: %s", where, self._asked["fetchOffset"], error
+                    )
 
     def _found(self, index: int, bytes_left: int, *, is_first: bool) -> FetchedPart:
         call, asked = self._call, self._asked

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from kstore.door.config import DoorConfig
-from kstore.door.counters import Counters, Refusals
+from kstore.door.counters import Counters, Lines, Refusals
 from kstore.door.groups import Groups
 from kstore.door.parking import Parking
 
@@ -34,6 +34,7 @@ class Served:
     settings: DoorConfig = field(default_factory=DoorConfig)
     counters: Counters = field(default_factory=Counters)
     refusals: Refusals = field(default_factory=Refusals)
+    damage_lines: Lines = field(default_factory=Lines)
     closing: bool = False
     # In place of the handlers, for tests: ``Faults.answer``, whose types would be an import cycle here.
     handled: Callable[..., Any] | None = None

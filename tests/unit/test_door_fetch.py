@@ -99,7 +99,9 @@ def test_a_deleted_offset_is_out_of_range(store: Store, caller: Caller) -> None:
     assert (below["errorCode"], at["errorCode"], at["logStartOffset"]) == (errors.OFFSET_OUT_OF_RANGE, 0, 1)
 
 
-def test_damage_ends_the_records_and_is_an_error_where_it_begins(store: Store, caller: Caller) -> None:
+def test_damage_ends_the_records_and_is_an_error_where_it_begins(
+    store: Store, caller: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
     log = store.log("orders")
     for number in range(3):
         log.append(b"%d" % number)
@@ -109,6 +111,9 @@ def test_damage_ends_the_records_and_is_an_error_where_it_begins(store: Store, c
     assert values(part) == [b"0", b"1"]
     [part] = caller.fetch(("orders", 0, 2), maxWaitMs=LONG_MS)
     assert (part["errorCode"], bytes(part["records"])) == (errors.CORRUPT_MESSAGE, b"")
+    assert caller.fetch(("orders", 0, 2))[0]["errorCode"] == errors.CORRUPT_MESSAGE
+    [line] = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
+    assert "orders-0: a fetch at offset 2 meets damage" in line, "a client that asks again fills no log"
 
 
 def test_an_unknown_isolation_level_is_an_error(caller: Caller) -> None:

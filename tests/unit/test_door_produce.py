@@ -198,6 +198,13 @@ def test_partitions_that_sync_are_all_written(tmp_path: Path) -> None:
         assert values(store) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_a_read_only_store_refuses_each_batch(store: Store) -> None:
+    with kstore.open(store.path, read_only=True) as view:
+        [part] = sent(Caller(served(view)), ("orders", 0, batch(b"a")))
+    assert part["errorCode"] == errors.POLICY_VIOLATION
+    assert values(store) == []
+
+
 # --- idempotent producers ---------------------------------------------------------------------------------------------
 
 
