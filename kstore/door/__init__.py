@@ -7,7 +7,7 @@ tests       faults (what a door does wrong on purpose)
 handlers    call  served  waiting      what a handler gets: the request, the door, a way to wait
             cluster  topics            one module a subject
             parts  parking             what those of logs share: a partition's log, waiting for one of many to grow
-            fetching  fetch_reply  offsets  producing
+            fetching  fetch_reply  offsets  producing  describing
             membership  committing  group_tools
 groups      group (the rules, pure)  groups (locks, and requests that wait)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kstore.door import cluster, errors, topics
 from kstore.door.call import Call, Handler, Message
 from kstore.door.committing import offset_commit, offset_delete, offset_fetch
+from kstore.door.describing import describe_configs, describe_log_dirs
 from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
 from kstore.door.group_tools import delete_groups, describe_groups, list_groups
@@ -94,6 +95,8 @@ APIS: tuple[Api, ...] = (
     Api(21, "DeleteRecords", 0, 2, topics.delete_records, is_admin=True),
     Api(22, "InitProducerId", 0, 4, init_producer_id),
     Api(23, "OffsetForLeaderEpoch", 2, 4, offsets_for_leader_epochs, in_read_only=True),
+    Api(32, "DescribeConfigs", 1, 4, describe_configs, in_read_only=True),
+    Api(35, "DescribeLogDirs", 1, 4, describe_log_dirs, in_read_only=True),
     Api(37, "CreatePartitions", 0, 3, topics.create_partitions, is_admin=True),
     Api(42, "DeleteGroups", 0, 2, delete_groups, is_admin=True),
     Api(44, "IncrementalAlterConfigs", 0, 1, topics.alter_configs, is_admin=True),
