@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from kstore.door.waiting import Waiter
-from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX
+from kstore.engine.change.growth import (
+    COSTLY_POLL_SECONDS_MAX,
+    NOTIFIED_POLL_SECONDS,
+    POLL_COST_FACTOR,
+    POLL_SECONDS_MAX,
+)
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
 from kstore.files.bell import Bell
@@ -65,13 +70,17 @@ class Parking:
         with news.looking:
             # Until the look is over there are news for all others: the next line may take away what has rung for them.
             news.known_until = 0.0
+            began = time.monotonic()
             # Armed first: what comes after the look is reported.
             is_notified = news.watch.arm()
             source.refresh()
             ends = source.ends
             # Of records that become durable no report comes.
             if is_notified and ends.end_offset == ends.high_watermark:
-                news.known_until = time.monotonic() + NOTIFIED_POLL_SECONDS
+                now = time.monotonic()
+                # Where looking at all of them takes long, each is looked at less often: what changes is reported.
+                pause = (now - began) * len(self._news) * POLL_COST_FACTOR
+                news.known_until = now + min(max(pause, NOTIFIED_POLL_SECONDS), COSTLY_POLL_SECONDS_MAX)
 
     @contextmanager
     def waiting(self, waiter: Waiter, logs: Iterable[tuple[Log, LogSource]]) -> Iterator[float]:
