@@ -174,7 +174,7 @@ class _Asked:
         self.part = part
         if offset < 0 or not ends.start_offset <= offset <= ends.high_watermark:
             raise OffsetOutOfRangeError(offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
-        stable = source.last_stable_offset()
+        stable = min(source.last_stable_offset(), ends.high_watermark)
         found = FetchedPart(
             index,
             high_watermark=ends.high_watermark,

@@ -173,7 +173,10 @@ def _settled_slice(
     while True:
         known = source.truncation_count, source.losses
         try:
-            return _slice(log, source, offset, max_bytes, committed=committed, checked=checked)
+            found = _slice(log, source, offset, max_bytes, committed=committed, checked=checked)
+            if not checked or source.truncation_count == known[0]:
+                return found
+            # A cut came between the look-up of the batch and what was known of the bytes there.
         except CorruptBatchError:
             source.settle()
             if (source.truncation_count, source.losses) == known:
