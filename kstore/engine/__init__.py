@@ -17,4 +17,13 @@ Five rooms, each with a map of its files, and what they share::
 
 ``log.py`` puts the writer, or the view, together with what reads. An append goes from ``append`` through ``files`` to
 the segment's tail, and out as new ``ends``; a read takes the ``ends`` once, and then needs no lock.
+
+Why
+===
+
+Rejected: `SortedDict` for the segment map. The map is one immutable value, replaced by one store
+(`engine/segments.py`). A floor in it takes 0.7 us, in a `SortedDict` of 10,000 segments 3.4 us; readers need no lock,
+where a `SortedDict` builds its index while it is read; and a refused allocation cannot leave it half changed. A
+MemoryError inside `SortedDict.__setitem__` once left a key without its value: the roll could not be undone, and the
+log was poisoned. Adding a segment copies the map (0.2 ms at 10,000 segments), but a roll is rare and a lookup is not.
 """
