@@ -392,7 +392,12 @@ class Machine:
     def _new_id(self) -> str:
         return str(uuid4() if self._generator is None else UUID(int=self._generator.getrandbits(128)))
 
+    def end_processes(self) -> None:
+        """No process has a log open any more, however it ended."""
+        _FreeSharedLock.live.clear()
+
     def restart(self) -> None:
+        self.end_processes()
         self._boot_id = self._new_id()
         boot.boot_id.cache_clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -164,6 +165,33 @@ class BackupLife:
         return len(self.fs.operations)
 
     def live(self) -> None:
+        try:
+            self._live()
+        except BaseException:
+            self._note_what_is_left()
+            raise
+
+    def _note_what_is_left(self) -> None:
+        """A fault has ended the life: what its last step did may be there, and what the closes after it did.
+
+        Raises: Wrong for a backup that is of neither time.
+        """
+        left = MemoryFs(ROOT, self.fs.memory.image())
+        if not self.held:
+            with opened(MemoryFs(ROOT, self.before), self.clock) as store:
+                self._held(store)
+        before = self.held[-1][1]
+        with opened(left, self.clock) as store:
+            after = contents_of(store)
+        self.held.append((sys.maxsize, after))
+        known = {one.time_ms for one in self.backups}
+        for time_ms in BackupTarget(BACKUPS, fs=left).names().keys() - known:
+            contents = restored(left, self.clock, time_ms)
+            if contents not in (before, after):
+                raise Wrong(f"the backup {time_ms} has {contents}, expected {before} or {after}")
+            self.backups.append(Backup(0, sys.maxsize, time_ms, contents))
+
+    def _live(self) -> None:
         self.clock.advance(STEP_MS)
         if self.killed_at:
             self._kill_a_backup()

@@ -122,6 +122,15 @@ class InterruptAfterCode(InterruptAt):
                 self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}, at its start"
                 self.functions = [one.f_code.co_name for one in ends_of(frame)]
             self._count_line()
+        return self._traced(frame)
+
+    def join(self, frame: FrameType) -> None:
+        """Counts the places of calls that began before the trace: this one and its callers."""
+        for one in ends_of(frame):
+            if file_of(one).startswith(PACKAGE) and not in_finalizer(one):
+                self._traced(one)
+
+    def _traced(self, frame: FrameType) -> Callable[..., Any]:
         codes, last = frame.f_code.co_code, -1
 
         def code(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:

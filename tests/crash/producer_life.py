@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kstore.errors import KstoreError
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Delivery
 from kstore.producer.producer import Producer
@@ -17,7 +19,7 @@ from tests.fake_clock import ManualClock
 from tests.fake_fs import FailingFs, WatchedFs
 from tests.producer_helpers import producer_of
 
-__all__ = ["ProducerLife", "prepare"]
+__all__ = ["SETTINGS", "Known", "ProducerLife", "prepare"]
 
 TOPICS: dict[str, dict[str, Any]] = {"orders": {}, "moves": {}}
 PARTITIONS = 2
@@ -53,12 +55,20 @@ class PassingClock(ManualClock):
         return super().monotonic()
 
 
-def prepare(path: Path, durability: Durability) -> None:
+def prepare(path: Path, durability: Durability, fs: FileSystem = SYSTEM_FS) -> None:
     """A store with its topics, cleanly closed."""
-    with Store(path, durability=durability, clock=ManualClock(), **SETTINGS) as store:
+    with Store(path, durability=durability, clock=ManualClock(), fs=fs, **SETTINGS) as store:
         for topic, settings in TOPICS.items():
             store.create_topic(topic, PARTITIONS, **settings)
         store.create_topic("__consumer_offsets", 1, cleanup_policy="compact")
+
+
+class Known(NamedTuple):
+    """What has returned: acknowledged records by value, and transactions by number."""
+
+    acknowledged: frozenset[bytes] = frozenset()
+    committed: frozenset[int] = frozenset()
+    aborted: frozenset[int] = frozenset()
 
 
 class ProducerLife:
@@ -158,19 +168,38 @@ class ProducerLife:
 
     # --- after the crash -----------------------------------------------------------------------------------------
 
+    def known(self) -> Known:
+        """What has returned by now."""
+        acknowledged = frozenset(value for value, one in self.sent.items() if one.done() and one.exception() is None)
+        return Known(acknowledged, frozenset(self.committed), frozenset(self.aborted))
+
     def check(self) -> None:
         """Opens the store again, on a working disk. Raises: the verdicts."""
         if isinstance(self.fs, FailingFs):
             self.fs.faults.clear()
             self.fs.forget_syncs()
+        self.check_results()
+        self.check_disk(SYSTEM_FS, self.known())
+
+    def check_results(self) -> None:
+        """Every record has a result. Raises: Hung, Untyped."""
+        for value, delivery in self.sent.items():
+            if not delivery.done():
+                raise Hung(f"{value[:7]!r} has no result")
+            error = delivery.exception()
+            if error is not None and not isinstance(error, KstoreError):
+                raise Untyped(f"{value[:7]!r} failed with {error!r}") from error
+
+    def check_disk(self, fs: FileSystem, known: Known) -> None:
+        """Opens the store on ``fs``: it has all that is ``known``. Raises: the verdicts."""
         try:
-            with Store(self.path, durability=self.durability, clock=ManualClock(), **SETTINGS) as store:
-                self._check_sent(store)
-                self._check_moved(store)
+            with Store(self.path, durability=self.durability, clock=ManualClock(), fs=fs, **SETTINGS) as store:
+                self._check_sent(store, known)
+                self._check_moved(store, known)
         except KstoreError as error:
             raise Lost(f"cannot be opened or read: {error!r}") from error
 
-    def _check_sent(self, store: Store) -> None:
+    def _check_sent(self, store: Store, known: Known) -> None:
         for partition in range(PARTITIONS):
             found = {record.offset: bytes(record.value or b"") for record in store.log("orders", partition).read()}
             values = list(found.values())
@@ -179,17 +208,11 @@ class ProducerLife:
             if unknown := set(values) - set(self.sent):
                 raise Wrong(f"never sent: {unknown}")
             for value, delivery in self.sent.items():
-                if delivery.partition != partition:
-                    continue
-                if not delivery.done():
-                    raise Hung(f"{value[:7]!r} has no result")
-                error = delivery.exception()
-                if error is None and found.get(delivery.offset) != value:
+                is_here = delivery.partition == partition and value in known.acknowledged
+                if is_here and found.get(delivery.offset) != value:
                     raise Lost(f"{delivery!r} has {found.get(delivery.offset)!r}, expected {value[:7]!r}")
-                if error is not None and not isinstance(error, KstoreError):
-                    raise Untyped(f"{value[:7]!r} failed with {error!r}")
 
-    def _check_moved(self, store: Store) -> None:
+    def _check_moved(self, store: Store, known: Known) -> None:
         seen: list[list[int]] = []
         for partition in range(PARTITIONS):
             log = store.log("moves", partition)
@@ -198,9 +221,9 @@ class ProducerLife:
                 raise Wrong(f"open in {partition}: {log.transactions()}")
         if seen[0] != seen[1] or len(set(seen[0])) != len(seen[0]):
             raise Wrong(f"transactions in part, or twice: {seen}")
-        if lost := self.committed - set(seen[0]):
+        if lost := known.committed - set(seen[0]):
             raise Lost(f"transactions {lost} were committed, and only {seen[0]} exist")
-        if wrong := self.aborted & set(seen[0]):
+        if wrong := known.aborted & set(seen[0]):
             raise Wrong(f"transactions {wrong} were aborted")
         kept = coordinator_of(store).committed(GROUP).get(ELSEWHERE)
         expected = seen[0][-1] if seen[0] else None

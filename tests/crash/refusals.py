@@ -62,6 +62,11 @@ def refused_later(act: Callable[[Callable[[], None]], object], number: int) -> B
     return None
 
 
+def stop() -> None:
+    """From here on no allocation is refused."""
+    _testcapi.remove_mem_hooks()
+
+
 def _prepare() -> None:
     if LOSES_CODE:
         _keep_code()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,12 @@ def content(log: Log, isolation_level: IsolationLevel = "read_uncommitted") -> C
 
 def latest(log: Log) -> dict[bytes, bytes]:
     """The value of each key that has one, to committed reads."""
-    values = {key: value for key, value in content(log, "read_committed").values() if key is not None}
+    return values_in(content(log, "read_committed"))
+
+
+def values_in(found: Content) -> dict[bytes, bytes]:
+    """The last value of each key that has one."""
+    values = {key: value for key, value in found.values() if key is not None}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -96,6 +102,30 @@ class Life:
             writer.swap = swap  # type: ignore[method-assign]
 
     def live(self) -> None:
+        try:
+            self._live()
+        except BaseException:
+            self._note_what_is_left()
+            raise
+
+    def _note_what_is_left(self) -> None:
+        """A fault has ended the life: its last batch, or a compacted group, may be there.
+
+        Raises: Lost if a compaction has changed a key's value.
+        """
+        assert isinstance(self.fs, MemoryRecording)
+        left = MemoryFs(ROOT, self.fs.memory.image())
+        if not self.steps:
+            with Log(self.path, fs=MemoryFs(ROOT, self.before), clock=self.clock, **SETTINGS) as log:
+                self.steps.append((0, content(log), log.end_offset))
+        _, before, durable = self.steps[-1]
+        with Log(self.path, fs=left, clock=self.clock, durability=self.durability, **SETTINGS) as log:
+            after = content(log)
+        if max(after) == max(before) and values_in(after) != values_in(before):
+            raise Lost(f"the compaction has left {sorted(after)} of {sorted(before)}")
+        self.steps.append((sys.maxsize, after, durable))
+
+    def _live(self) -> None:
         log = self.open()
         end = log.end_offset
         self.note(log, end)

@@ -51,7 +51,7 @@ class ReplicatedLife(BackupLife):
 
     _replicator: Replicator | None = None
 
-    def live(self) -> None:
+    def _live(self) -> None:
         self.clock.advance(STEP_MS)
         if self.killed_at:
             self._kill_a_backup()

@@ -5,6 +5,7 @@ The steps and their model are those of ``store_life``; here the disk is examined
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 
@@ -50,7 +51,12 @@ class StoreLife:
         """``pending`` says what may exist once the step has begun; None if it changes no kept data."""
         began, before = len(self.operations), deepcopy(self.model)
         before.pending = self.model.pending = pending
-        act()
+        try:
+            act()
+        except BaseException:
+            # It began, and nothing follows.
+            self.steps.append((began, sys.maxsize, before))
+            raise
         self.clock.advance(STEP_MS)
         if pending is not None:
             self.model.done()

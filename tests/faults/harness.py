@@ -1,0 +1,194 @@
+"""Lives a life to its end, or until a fault, and checks what is left: the one place that strikes.
+
+    with machine_in_memory() as machine:
+        harness = Harness(LIVES["log"], machine, seed)
+        harness.fail("full disk", count=20)
+
+After a fault the process is over, as after an error that nothing catches: handles whose blocks end are closed, others
+are dropped. Then the life's check opens the disk as the process has left it and, since a power cut may follow, as the
+harshest and a random power cut leave it. What had returned before the fault must hold in all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kstore.errors import Empty, KstoreError
+from tests.crash.power_cuts import MOMENTS, ROOT, cut_power, kill_after
+from tests.crash_states import Disk, Image, nothing, some
+from tests.evidence import Untyped, Wrong, shuffled
+from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation
+from tests.faults.lives import Life
+from tests.memory_fs import Machine, MemoryFs
+
+__all__ = ["AT_OPERATIONS", "Harness"]
+
+NEED_ROOM = WRITES | {"create", "mkdir", "allocate"}
+# What a program meets after a fault, and may pass on.
+EXPECTED = (KstoreError, Empty, TimeoutError)
+
+
+@dataclass(slots=True)
+class Strike(Fault):
+    """A fault that is over after ``lasting`` operations."""
+
+    lasting: int = 1
+
+    def strikes(self, operation: Operation) -> bool:
+        struck = Fault.strikes(self, operation)
+        return struck and self.seen < self.at + self.lasting
+
+
+class StruckFs(FailingFs):
+    """Keeps each failed operation with its place among the life's, and the part of it that was done."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life.fs.memory)
+        self._life = life
+        # How many operations were done before, the failed one, and whether it was a sync.
+        self.struck: list[tuple[int, Operation, bool]] = []
+
+    def _failure(self, fault: Fault, operation: Operation) -> BaseException:
+        is_sync = operation.kind in SYNCS or (operation.kind == "write_and_sync" and fault.written is None)
+        if is_sync and fault.raising is None:
+            self.struck.append((len(self._life.operations), operation, True))
+        return super()._failure(fault, operation)
+
+    def _write_part(self, operation: Operation, size: int) -> None:
+        if size and not (self.struck and self.struck[-1][1] is operation):
+            part = Operation("write_all", operation.path, operation.inode, operation.position, 0, operation.data[:size])
+            self.struck.append((len(self._life.operations), part, False))
+        super()._write_part(operation, size)
+
+
+def read_error(at: int, generator: random.Random) -> Fault:
+    """An operation fails once, for some operations, or for good."""
+    half: Callable[[int], int] = lambda size: size // 2  # noqa: E731
+    written = generator.choice((0, half))
+    return Strike(at, errno.EIO, True, written, CHANGES | READS, lasting=generator.choice((1, 1, 3, 10**9)))
+
+
+def full_disk(at: int, generator: random.Random) -> Fault:
+    """No room for some operations, or for good; a part of a write fits."""
+    written = generator.choice((0, lambda size: size // 2))
+    return Strike(at, errno.ENOSPC, True, written, NEED_ROOM, lasting=generator.choice((1, 4, 10**9)))
+
+
+def failed_sync(at: int, generator: random.Random) -> Fault:
+    return Strike(at, errno.EIO, True, None, SYNCS | {"write_and_sync"}, lasting=generator.choice((1, 1, 10**9)))
+
+
+def interrupt(at: int, generator: random.Random) -> Fault:
+    return Fault(at, kinds=CHANGES | READS, raising=KeyboardInterrupt())
+
+
+# Faults of a file operation, by their names in the table: which operations they strike, and how.
+AT_OPERATIONS: dict[str, tuple[frozenset[str], Callable[[int, random.Random], Fault]]] = {
+    "I/O error": (CHANGES | READS, read_error),
+    "full disk": (NEED_ROOM, full_disk),
+    "failed sync": (SYNCS | {"write_and_sync"}, failed_sync),
+    "interrupt": (CHANGES | READS, interrupt),
+}
+
+
+class Harness:
+    """One life, and every fault that can strike it."""
+
+    def __init__(self, make: Callable[[int], Life], machine: Machine, seed: int) -> None:
+        self._make = make
+        self._machine = machine
+        self._seed = seed
+
+    def new(self) -> Life:
+        self._machine.end_processes()
+        return self._make(self._seed)
+
+    def whole(self) -> Life:
+        life = self.new()
+        life.live()
+        return life
+
+    # --- faults that end the process -------------------------------------------------------------------------------
+
+    def cut_power(self, count: int) -> int:
+        """Returns how many states survived."""
+        return cut_power(self.whole(), self._machine, count=count, seed=self._seed).states
+
+    def kill(self, count: int) -> int:
+        """Kills the process after this many of its changes; returns how many there were."""
+        life = self.whole()
+        changes = [number for number, one in enumerate(life.operations) if one.kind in MOMENTS]
+        return kill_after(life, set(shuffled(changes, self._seed, count)))
+
+    # --- faults that the process meets -----------------------------------------------------------------------------
+
+    def fail(self, name: str, count: int) -> int:
+        """Strikes this many operations with the fault ``name``, each in a life of its own; returns how many struck."""
+        kinds, fault_at = AT_OPERATIONS[name]
+        last = len(self.whole().fs.kinds(of=kinds))
+        generator = random.Random(f"{self._seed} {name}")
+        struck = 0
+        for number in shuffled(range(1, last + 1), generator.random(), count):
+            try:
+                struck += self._strike(fault_at(number, generator), generator)
+            except AssertionError as error:
+                error.add_note(f"{name} at operation {number} of {last}; seed {self._seed}")
+                raise
+        return struck
+
+    def _strike(self, fault: Fault, generator: random.Random) -> bool:
+        life = self.new()
+        fs = life.fs.inner = StruckFs(life)
+        fs.faults.append(fault)
+        self.live(life)
+        if not fs.failures:
+            return False
+        if again := [one for one in fs.second_syncs if one.kind in SYNCS and one.path.endswith(".log")]:
+            raise Wrong(f"synced again after a failure: {again}")
+        try:
+            self.survive(life, fs.struck, generator)
+        except AssertionError as error:
+            error.add_note(f"failed: {[(one.kind, one.path) for one in fs.failures[:5]]}")
+            raise
+        return True
+
+    def live(self, life: Life) -> BaseException | None:
+        """Lives until the end or an error, which it returns. Raises: Untyped for an error that is not kstore's."""
+        try:
+            life.live()
+        except (*EXPECTED, KeyboardInterrupt, MemoryError) as error:
+            return error
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise Untyped(repr(error)) from error
+        return None
+
+    def survive(self, life: Life, struck: Iterable[tuple[int, Operation, bool]], generator: random.Random) -> None:
+        """The life's check, on the disk as it is and after a power cut."""
+        done = len(life.operations)
+        self._machine.end_processes()
+        life.survive(MemoryFs(ROOT, life.fs.memory.image()), done + 1, done)
+        self._machine.restart()
+        for image in self._after_a_power_cut(life, list(struck), generator):
+            try:
+                life.survive(MemoryFs(ROOT, image), done + 1, done)
+            except AssertionError as error:
+                error.add_note("then the power was cut")
+                raise
+
+    def _after_a_power_cut(
+        self, life: Life, struck: list[tuple[int, Operation, bool]], generator: random.Random
+    ) -> Iterator[Image]:
+        disk = Disk(ROOT, image=life.before)
+        for number, operation in enumerate([*life.operations, None]):
+            for at, failed, is_sync in struck:
+                if at == number:
+                    (disk.lose_sync if is_sync else disk.apply)(failed)
+            if operation is not None:
+                disk.apply(operation)
+        yield disk.image(nothing)
+        yield disk.image(some(generator, torn=True))

@@ -1,0 +1,123 @@
+"""Each life meets each fault: what had returned before it holds, and what was under way is whole or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.catalogue import ROOT
+from tests.crash.power_cuts import SOAK_STATES
+from tests.crash.programs import last_line
+from tests.faults.harness import AT_OPERATIONS, Harness
+from tests.faults.lives import LIVES, machine_in_memory
+from tests.faults.places import PLACES
+from tests.faults.table import BY_HAND, FAULTS, LIFE_NAMES, PROMISES, grid
+from tests.memory_fs import Machine
+from tests.selection import tries
+
+pytestmark = [
+    # A log whose open or close failed is just dropped.
+    pytest.mark.usefixtures("abandons_logs"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+Tried = Callable[[str, int], None]
+# How often each cell is tried; in ``make soak`` all places of a file operation are.
+COUNT, STATES = tries(12, quick=2), tries(40, quick=2)
+BETWEEN = tries(12, quick=5)
+ALL = 10**9
+# What is counted, if not faults.
+KINDS = {"power cut": "states", "kill": "kills"}
+
+
+def cells(faults: Iterator[str] | tuple[str, ...]) -> pytest.MarkDecorator:
+    """Every life with each of ``faults``, as ``store-failed_sync``."""
+    return pytest.mark.parametrize(
+        ("life", "fault"),
+        [
+            pytest.param(
+                life, fault, id=f"{life}-{fault.replace(' ', '_')}", marks=pytest.mark.promise(PROMISES[fault])
+            )
+            for fault in faults
+            for life in LIFE_NAMES
+        ],
+    )
+
+
+AT_AN_OPERATION = cells(("power cut", "kill", *AT_OPERATIONS))
+BETWEEN_OPERATIONS = cells(tuple(PLACES))
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with machine_in_memory() as machine:
+        yield machine
+
+
+def strike(harness: Harness, fault: str, count: int, states: int) -> int:
+    """Returns how often the fault struck."""
+    if fault == "power cut":
+        return harness.cut_power(states)
+    return harness.kill(count) if fault == "kill" else harness.fail(fault, count)
+
+
+@AT_AN_OPERATION
+@pytest.mark.sampled(18)
+def test_a_fault_at_an_operation_costs_a_life_nothing_that_returned(
+    life: str, fault: str, machine: Machine, seed: int, tried: Tried
+) -> None:
+    struck = strike(Harness(LIVES[life], machine, seed), fault, COUNT, STATES)
+    assert struck
+    tried(KINDS.get(fault, "faults"), struck)
+
+
+@pytest.mark.soak
+@AT_AN_OPERATION
+@pytest.mark.parametrize("variant", range(4))
+def test_a_fault_at_any_operation_costs_a_life_nothing_that_returned(
+    life: str, fault: str, variant: int, machine: Machine, seed: int, tried: Tried
+) -> None:
+    struck = strike(Harness(LIVES[life], machine, seed + variant), fault, ALL, SOAK_STATES // 500)
+    assert struck
+    tried(KINDS.get(fault, "faults"), struck)
+
+
+def strike_between(life: str, fault: str, count: int, seed: int) -> int:
+    return int(last_line("-m", "tests.faults.places", fault, life, str(count), str(seed)))
+
+
+@BETWEEN_OPERATIONS
+@pytest.mark.sampled(2)
+def test_a_fault_between_operations_costs_a_life_nothing_that_returned(
+    life: str, fault: str, seed: int, tried: Tried
+) -> None:
+    if fault == "refused allocation":
+        pytest.importorskip("_testcapi", reason="this interpreter was built without its test module")
+    struck = strike_between(life, fault, BETWEEN, seed)
+    assert struck
+    tried("faults", struck)
+
+
+@pytest.mark.soak
+@BETWEEN_OPERATIONS
+def test_many_faults_between_operations_cost_a_life_nothing_that_returned(
+    life: str, fault: str, seed: int, tried: Tried
+) -> None:
+    if fault == "refused allocation":
+        pytest.importorskip("_testcapi", reason="this interpreter was built without its test module")
+    tried("faults", strike_between(life, fault, 1000, seed + 1))
+
+
+def test_the_table_has_each_life_with_each_fault() -> None:
+    assert tuple(LIVES) == LIFE_NAMES
+    assert {"power cut", "kill", *AT_OPERATIONS, *PLACES} == set(FAULTS)
+
+
+def test_the_files_that_the_table_names_exist() -> None:
+    named = {name for names in BY_HAND.values() for name in names.split()}
+    assert [name for name in named if not (ROOT / "tests" / f"{name}.py").is_file()] == []
+    assert [cell for cell in BY_HAND if cell[0] not in LIFE_NAMES or cell[1] not in FAULTS] == []
+
+
+def test_the_page_of_the_tests_shows_the_table() -> None:
+    assert grid() in (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
