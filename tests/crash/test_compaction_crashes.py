@@ -150,7 +150,7 @@ class Life:
 
     def promise(self, done: int) -> int:
         """The number of the last finished step."""
-        return max(at for at, (count, _, _) in enumerate(self.steps) if count <= done)
+        return max((at for at, (count, _, _) in enumerate(self.steps) if count <= done), default=0)
 
     def reopen(self, fs: FileSystem) -> None:
         Log(self.path, fs=fs, clock=self.clock, durability=self.durability, **SETTINGS).close()

@@ -15,6 +15,8 @@ from tests.faults.places import PLACES
 from tests.faults.table import BY_HAND, FAULTS, LIFE_NAMES, PROMISES, grid
 from tests.memory_fs import Machine
 from tests.selection import tries
+from tools.crash.fault_bugs import FAULT_BUGS
+from tools.crash.mutant import Mutant
 
 pytestmark = [
     # A log whose open or close failed is just dropped.
@@ -22,8 +24,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 Tried = Callable[[str, int], None]
-# How often each cell is tried; in ``make soak`` all places of a file operation are.
-COUNT, STATES = tries(12, quick=2), tries(40, quick=2)
+# How often each cell is tried, and in how many variants of its life; in ``make soak`` all file operations fail.
+COUNT, STATES, VARIANTS = tries(30, quick=2), tries(60, quick=2), tries(2, quick=1)
 BETWEEN = tries(12, quick=5)
 ALL = 10**9
 # What is counted, if not faults.
@@ -44,6 +46,11 @@ def cells(faults: Iterator[str] | tuple[str, ...]) -> pytest.MarkDecorator:
     )
 
 
+def cells_of(bug: Mutant) -> list[str]:
+    """The cells that must catch a planted bug."""
+    return [name.partition("[")[2].removesuffix("]") for name in bug.tests.split()]
+
+
 AT_AN_OPERATION = cells(("power cut", "kill", *AT_OPERATIONS))
 BETWEEN_OPERATIONS = cells(tuple(PLACES))
 
@@ -62,11 +69,13 @@ def strike(harness: Harness, fault: str, count: int, states: int) -> int:
 
 
 @AT_AN_OPERATION
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(8, keep=[cell for bug in FAULT_BUGS for cell in cells_of(bug)])
 def test_a_fault_at_an_operation_costs_a_life_nothing_that_returned(
     life: str, fault: str, machine: Machine, seed: int, tried: Tried
 ) -> None:
-    struck = strike(Harness(LIVES[life], machine, seed), fault, COUNT, STATES)
+    struck = 0
+    for variant in range(VARIANTS):
+        struck += strike(Harness(LIVES[life], machine, seed + variant), fault, COUNT, STATES)
     assert struck
     tried(KINDS.get(fault, "faults"), struck)
 

@@ -6,6 +6,7 @@ They name code, and change with it.
 from __future__ import annotations
 
 from tools.crash.compiled_bugs import COMPILED_BUGS
+from tools.crash.fault_bugs import FAULT_BUGS
 from tools.crash.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -731,4 +732,5 @@ MUTANTS = (
         "tests/unit/test_queue_shared.py",
     ),
     *COMPILED_BUGS,
+    *FAULT_BUGS,
 )

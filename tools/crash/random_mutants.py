@@ -69,7 +69,7 @@ def drawn(source: str, count: int, seed: int) -> list[Change]:
     return found[:count]
 
 
-def _of(node: ast.AST, lines: Sequence[str]) -> Iterator[Change]:
+def _of(node: ast.AST, lines: list[str]) -> Iterator[Change]:
     if isinstance(node, (ast.ExceptHandler, ast.Try)):
         for one in node.body if isinstance(node, ast.ExceptHandler) else node.finalbody:
             if not isinstance(one, (ast.Pass, ast.Raise)):
