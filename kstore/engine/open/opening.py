@@ -11,8 +11,9 @@ Work that a crash has left half done is finished first: swaps, deletions, splits
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kstore.engine.directory import OWN_NAMES
 from kstore.engine.files import Loaded
@@ -32,6 +33,7 @@ from kstore.files.paths import (
     KSTORE_STATE,
     LEADER_EPOCHS,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -54,6 +56,19 @@ logger = logging.getLogger(__name__)
 LACKING_INDEX = "segments lack an index: the first lookup in each rebuilds it"
 
 
+class _Found(NamedTuple):
+    """What the directory says of a log, before anything in it is changed."""
+
+    names: DirectoryNames
+    state_file: StateFile
+    state: LogState | None
+    marks: KafkaMarks
+    start_offset: int
+    # It has never held anything.
+    is_new: bool
+    report: RecoveryReport
+
+
 def load(
     context: SegmentContext,
     durability: Durability,
@@ -69,80 +84,165 @@ def load(
     Raises: StorageError (a failed read does not count as damage), DiskFullError if there is no space to set aside what
     must be cut.
     """
-    fs, directory, config = context.fs, context.directory, context.config
-    names = classify(fs.list(directory))
-    state_known = KSTORE_STATE in names.others
-    state_file = StateFile.open(fs, directory / KSTORE_STATE, mode=config.file_mode)
+    names = classify(context.fs.list(context.directory))
+    state_file = StateFile.open(context.fs, context.directory / KSTORE_STATE, mode=context.config.file_mode)
     try:
-        if names.unfinished:
-            _store_swap(state_file, directory, fs, names)
-        state = state_file.current
-        report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
-        if state is not None:
-            marks = KafkaMarks()
-        elif marks is None:
-            marks = read_kafka_marks(fs, directory)
-        if state is None and state_known:
-            report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
-        start_offset = state.log_start_offset if state is not None else (marks.log_start_offset or 0)
-        is_new = not (state_known or marks.recovery_point or names.unfinished or any(names.bases.values()))
-        segments = _tidy(context, names, start_offset, state, is_new=is_new)
-        index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(names, segments))
-        producers = LogProducers(context, segments, names.bases[".snapshot"], index_sizes)
-        epochs: list[EpochEntry] | None = []
-        if LEADER_EPOCHS in names.others:
-            epochs = read_epochs(context, report)
-        elif state is not None and state.has_epochs:
-            # Otherwise the next append would have a lower epoch than the existing batches.
-            epochs = None
-            report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
-        last = segments.last
-        loaded = Loaded(
-            context=context,
-            durability=durability,
-            segments=segments,
-            producers=producers,
-            state_file=state_file,
-            start_offset=max(start_offset, segments.first.base_offset),
-            end_offset=last.base_offset,
-            position=0,
-            recovery_point=0,
-            epochs=LeaderEpochCache(fs, directory / LEADER_EPOCHS, epochs or (), mode=config.file_mode),
-            seal=False,
-            report=report,
-            losses=losses_of(state),
-        )
-        fits = (
-            state is not None
-            and state.clean
-            and state.fits(last.base_offset, fs.stat(last.files.path_text(LOG_SUFFIX)))
-        )
-        if state is not None:
-            _check_transaction_indexes(loaded, state, fits=fits)
-        if state is not None and fits:
-            loaded.end_offset = loaded.recovery_point = state.durable_end
-            loaded.position = state.clean_size
-        elif is_new:
-            # It never held anything, so there is nothing to check. The record is synced with the names of all files.
-            last.activate(empty_indexes=True)
-            loaded.recovery_point = loaded.end_offset
-            loaded.store()
-        else:
-            recover(loaded, state, marks, advance)
-            if report.clean:
-                _repair_transaction_indexes(loaded, segments)
-        if epochs is None:
-            loaded.epochs.replace(epochs_in(loaded.segments))
-        # An epoch that begins where the log ends is that of the next append.
-        loaded.epochs.truncate_from_end(loaded.end_offset + 1)
-        producers.remove_strays(loaded.end_offset)
-        _split_overflowing(loaded)
-        if lacking := sum(segment.lacks_index for segment in loaded.segments):
-            report.notes.append(f"{lacking} {LACKING_INDEX}")
-        return loaded
+        found = _found(context, names, state_file, marks)
+        segments = _tidy(context, found)
+        epochs = _epochs_of(context, found)
+        loaded = _unchecked(context, durability, found, segments, epochs or ())
+        _find_end(loaded, found, advance)
+        _complete(loaded, rebuilds_epochs=epochs is None)
     except BaseException:
         state_file.close()
         raise
+    return loaded
+
+
+# --- the steps of an open, in their order -----------------------------------------------------------------------------
+
+
+def _found(context: SegmentContext, names: DirectoryNames, state_file: StateFile, marks: KafkaMarks | None) -> _Found:
+    """Reads what ``names`` and the record say of the log. Raises: StorageError."""
+    fs, directory = context.fs, context.directory
+    if names.unfinished:
+        _store_swap(state_file, directory, fs, names)
+    state = state_file.current
+    state_known = KSTORE_STATE in names.others
+    report = RecoveryReport(ignored=sorted(name for name in names.others if name not in OWN_NAMES))
+    if state is not None:
+        marks = KafkaMarks()
+    elif marks is None:
+        marks = read_kafka_marks(fs, directory)
+    if state is None and state_known:
+        report.notes.append(f"{KSTORE_STATE} is damaged: the whole log is checked")
+    return _Found(
+        names=names,
+        state_file=state_file,
+        state=state,
+        marks=marks,
+        start_offset=state.log_start_offset if state is not None else (marks.log_start_offset or 0),
+        is_new=not (state_known or marks.recovery_point or names.unfinished or any(names.bases.values())),
+        report=report,
+    )
+
+
+def _tidy(context: SegmentContext, found: _Found) -> LogSegments:
+    """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one.
+
+    The name of the first segment of a log that is new is left for the caller to sync.
+    """
+    fs, directory, names = context.fs, context.directory, found.names
+    if names.unfinished:
+        has_swapped = finish_swaps(context, names)
+        for name in names.unfinished:
+            if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
+                fs.unlink(directory / str(name))
+        if has_swapped:
+            names = classify(fs.list(directory))
+    for other in names.others:
+        # Left by the replacement of a segment's file, usually an index.
+        if other.endswith(TEMPORARY_SUFFIX) and parse_segment_name(other.removesuffix(TEMPORARY_SUFFIX)) is not None:
+            fs.unlink(directory / other)
+    bases = names.bases[LOG_SUFFIX]
+    known = set(bases)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+        for base_offset in set(names.bases[suffix]) - known:
+            fs.unlink(directory / f"{base_offset:020d}{suffix}")
+    # Segments wholly below the start were being deleted when the writer died, or an unlink came back after a crash.
+    first = max((number for number, base in enumerate(bases) if base <= found.start_offset), default=0)
+    for base_offset in bases[:first]:
+        LogSegment(context, base_offset).delete()
+    del bases[:first]
+    if len(bases) > 1 and found.state is not None and bases[-2] < found.state.recovery_point:
+        emptied = LogSegment(context, bases[-2])
+        if not emptied.size:
+            # A truncation has emptied it and rolled, and its writer died before it had removed all of its files.
+            emptied.delete()
+            del bases[-2]
+    indexed = names.indexed
+    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases)
+    if not len(segments):
+        segment = LogSegment(context, found.start_offset)
+        segment.create()
+        if not found.is_new:
+            fs.sync_dir(directory)
+        segments.add(segment)
+    return segments
+
+
+def _epochs_of(context: SegmentContext, found: _Found) -> list[EpochEntry] | None:
+    """The epochs of the log, so far as their file has them; None if they must be rebuilt from its batches."""
+    if LEADER_EPOCHS in found.names.others:
+        return read_epochs(context, found.report)
+    if found.state is not None and found.state.has_epochs:
+        # Otherwise the next append would have a lower epoch than the existing batches.
+        found.report.notes.append(f"{LEADER_EPOCHS} is lost, and rebuilt from the log")
+        return None
+    return []
+
+
+def _unchecked(
+    context: SegmentContext,
+    durability: Durability,
+    found: _Found,
+    segments: LogSegments,
+    epochs: Sequence[EpochEntry],
+) -> Loaded:
+    """The log, as if its last segment were empty: nothing of it has been read yet."""
+    fs, directory = context.fs, context.directory
+    index_sizes = TransactionIndexSizes.found(fs, directory, _indexed(found.names, segments))
+    return Loaded(
+        context=context,
+        durability=durability,
+        segments=segments,
+        producers=LogProducers(context, segments, found.names.bases[SNAPSHOT_SUFFIX], index_sizes),
+        state_file=found.state_file,
+        start_offset=max(found.start_offset, segments.first.base_offset),
+        end_offset=segments.last.base_offset,
+        position=0,
+        recovery_point=0,
+        epochs=LeaderEpochCache(fs, directory / LEADER_EPOCHS, epochs, mode=context.config.file_mode),
+        seal=False,
+        report=found.report,
+        losses=losses_of(found.state),
+    )
+
+
+def _find_end(loaded: Loaded, found: _Found, advance: Callable[[int], None] | None) -> None:
+    """Gives ``loaded`` its end: believed if the clean mark fits, or found by a recovery, which may cut."""
+    state, last = found.state, loaded.segments.last
+    if state is not None:
+        fits = state.clean and state.fits(last.base_offset, loaded.context.fs.stat(last.files.path_text(LOG_SUFFIX)))
+        _check_transaction_indexes(loaded, state, fits=fits)
+        if fits:
+            loaded.end_offset = loaded.recovery_point = state.durable_end
+            loaded.position = state.clean_size
+            return
+    if found.is_new:
+        # Nothing to check. The record is synced with the names of all files.
+        last.activate(empty_indexes=True)
+        loaded.recovery_point = loaded.end_offset
+        loaded.store()
+        return
+    recover(loaded, state, found.marks, advance)
+    if loaded.report.clean:
+        _repair_transaction_indexes(loaded, loaded.segments)
+
+
+def _complete(loaded: Loaded, *, rebuilds_epochs: bool) -> None:
+    """Brings what belongs to the log into line with its end, which is known now."""
+    if rebuilds_epochs:
+        loaded.epochs.replace(epochs_in(loaded.segments))
+    # An epoch that begins where the log ends is that of the next append.
+    loaded.epochs.truncate_from_end(loaded.end_offset + 1)
+    loaded.producers.remove_strays(loaded.end_offset)
+    _split_overflowing(loaded)
+    if lacking := sum(segment.lacks_index for segment in loaded.segments):
+        loaded.report.notes.append(f"{lacking} {LACKING_INDEX}")
+
+
+# --- what they need ---------------------------------------------------------------------------------------------------
 
 
 def _store_swap(state_file: StateFile, directory: Path, fs: FileSystem, names: DirectoryNames) -> None:
@@ -236,49 +336,3 @@ def read_epochs(context: SegmentContext, report: RecoveryReport) -> list[EpochEn
     except CorruptFileError as error:
         report.notes.append(f"{LEADER_EPOCHS} is rebuilt: {error.reason}")
         return None
-
-
-def _tidy(
-    context: SegmentContext, names: DirectoryNames, start_offset: int, state: LogState | None, *, is_new: bool
-) -> LogSegments:
-    """Finishes or undoes what earlier work left half done, and makes the map of segments; a log has at least one.
-
-    The name of the first segment of a log that ``is_new`` is left for the caller to sync.
-    """
-    fs, directory = context.fs, context.directory
-    if names.unfinished:
-        has_swapped = finish_swaps(context, names)
-        for name in names.unfinished:
-            if name.state in (DELETED_SUFFIX, CLEANED_SUFFIX):
-                fs.unlink(directory / str(name))
-        if has_swapped:
-            names = classify(fs.list(directory))
-    for other in names.others:
-        # Left by the replacement of a segment's file, usually an index.
-        if other.endswith(TEMPORARY_SUFFIX) and parse_segment_name(other.removesuffix(TEMPORARY_SUFFIX)) is not None:
-            fs.unlink(directory / other)
-    bases = names.bases[LOG_SUFFIX]
-    known = set(bases)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
-        for base_offset in set(names.bases[suffix]) - known:
-            fs.unlink(directory / f"{base_offset:020d}{suffix}")
-    # Segments wholly below the start were being deleted when the writer died, or an unlink came back after a crash.
-    first = max((number for number, base in enumerate(bases) if base <= start_offset), default=0)
-    for base_offset in bases[:first]:
-        LogSegment(context, base_offset).delete()
-    del bases[:first]
-    if len(bases) > 1 and state is not None and bases[-2] < state.recovery_point:
-        emptied = LogSegment(context, bases[-2])
-        if not emptied.size:
-            # A truncation has emptied it and rolled, and its writer died before it had removed all of its files.
-            emptied.delete()
-            del bases[-2]
-    indexed = names.indexed
-    segments = LogSegments(LogSegment(context, base, lacks_index=base not in indexed) for base in bases)
-    if not len(segments):
-        segment = LogSegment(context, start_offset)
-        segment.create()
-        if not is_new:
-            fs.sync_dir(directory)
-        segments.add(segment)
-    return segments
