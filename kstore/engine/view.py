@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
@@ -266,9 +266,7 @@ class LogView:
         generation_before = self._generation
         if not (new or stat.inode == self._inode) or not self._mark_holds(generation_before, is_clean=is_clean):
             return False
-        self._generation = state.generation
-        missing = self._missing if self._generation == generation_before else ()
-        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
+        missing = self._take_record(state)
         for each in new:
             segments.last.resize(-1)  # it may have grown before it was sealed
             segments.add(self._segment(each))
@@ -285,29 +283,56 @@ class LogView:
             raise NotALogError(errno.ENOTDIR, "not a log: it holds no segment", str(context.directory))
         swapped = self._swapped(names)
         self.producers.note_snapshots(names.bases[SNAPSHOT_SUFFIX])
-        bases = names.bases[LOG_SUFFIX]
         shown = self._names.state() if KSTORE_STATE in names.others else None
         state = shown.state if shown is not None else None
+        if state is not None:
+            start_offset: int | None = state.log_start_offset
+        else:
+            start_offset = read_kafka_marks(context.fs, context.directory).log_start_offset
         generation_before = self._generation
-        self._generation = state.generation if state else generation_before
-        start_offset = (
-            state.log_start_offset if state else read_kafka_marks(context.fs, context.directory).log_start_offset
-        )
-        # Before anything else is published: readers must not silently skip lost offsets.
-        missing = self._missing if self._generation == generation_before else ()
-        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
+        missing = self._take_record(state)
         self.report.ignored = sorted(name for name in names.others if name not in OWN_NAMES)
+        bases = names.bases[LOG_SUFFIX]
         if not bases:
-            # Its creation or its emptying has not finished. New files may have old names, and even the same inode.
-            if len(self.segments):
-                self._forget(names)
-            self.segments.replace([])
-            self._missing = ()
-            start = start_offset or 0
-            self.ends = Ends(start, start, start, start, start, start, 0)
+            self._show_empty(names, start_offset or 0)
             return
         stat = context.fs.stat(context.directory / segment_name(bases[-1], LOG_SUFFIX))
         is_clean = state is not None and state.fits(bases[-1], stat)
+        known = self._still_known(
+            names, swapped, generation_before, is_clean=is_clean, is_same_directory=is_same_directory
+        )
+        self._take_segments(names, swapped, known, stat)
+        self._set_ends(shown, bases, start_offset, stat, missing, is_last=is_last)
+
+    def _take_record(self, state: LogState | None) -> OffsetSpans:
+        """Takes the generation and the losses of the record, before anything else is published: readers must not
+        silently skip lost offsets. Returns the durable offsets that are still missing."""
+        generation_before = self._generation
+        if state is not None:
+            self._generation = state.generation
+        missing = self._missing if self._generation == generation_before else ()
+        self.losses = losses_of(state).with_lost(missing, LOST_MAX)
+        return missing
+
+    def _show_empty(self, names: DirectoryNames, start: int) -> None:
+        """Shows a log without a segment: its creation or its emptying has not finished."""
+        if len(self.segments):
+            # New files may have old names, and even the same inode.
+            self._forget(names)
+        self.segments.replace([])
+        self._missing = ()
+        self._publish(start, start, start, start, 0)
+
+    def _still_known(
+        self,
+        names: DirectoryNames,
+        swapped: Sequence[int],
+        generation_before: int,
+        *,
+        is_clean: bool,
+        is_same_directory: bool,
+    ) -> dict[int, LogSegment]:
+        """The segments of which what is known still holds, by their bases; counts a cut if others were replaced."""
         known = dict(zip(self.segments.bases, self.segments, strict=True))
         if not self._mark_holds(generation_before, is_clean=is_clean):
             # Truncated since, and perhaps written again: nothing known of the tail and its producers holds.
@@ -315,12 +340,19 @@ class LogView:
             self._forget(names)
         if self._was_compacted(names, generation_before) or swapped != self._swapping:
             # A sealed segment may have been replaced by another one of the same name.
-            self._swapping = swapped
+            self._swapping = list(swapped)
             known.clear()
-            context.handles.clear()
+            self.context.handles.clear()
             self._cut_count += 1
-        if self._drop_replaced(known, bases, is_same_directory=is_same_directory):
+        if self._drop_replaced(known, names.bases[LOG_SUFFIX], is_same_directory=is_same_directory):
             self._cut_count += 1
+        return known
+
+    def _take_segments(
+        self, names: DirectoryNames, swapped: Sequence[int], known: Mapping[int, LogSegment], stat: FileStat
+    ) -> None:
+        """Makes the map of segments: those that are ``known``, and new ones. ``stat`` is that of the last ``.log``."""
+        bases = names.bases[LOG_SUFFIX]
         last = known.get(bases[-1]) or self._segment(bases[-1], lacks_index=bases[-1] not in names.indexed)
         if stat.inode != self._inode:
             # A different file with the same name: nothing known of it holds.
@@ -328,19 +360,24 @@ class LogView:
             self._inode = stat.inode
             self._cut_count += 1
         last.resize(stat.size)
-        if list(known) != bases or list(known.values()) != list(self.segments):
-            # After a crash in a swap, the indexes may have either name.
-            indexed = names.indexed.union(swapped)
-            for base, segment in known.items():
-                if base != bases[-1]:
-                    segment.resize(-1)  # it may have grown before it was sealed
-            sealed = (
-                known.get(base)
-                or self._segment(base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed)
-                for base in bases[:-1]
-            )
-            self.segments.replace([*sealed, last])
-        self._set_ends(shown, bases, start_offset, stat, missing, is_last=is_last)
+        if list(known) == bases and list(known.values()) == list(self.segments):
+            return
+        # After a crash in a swap, the indexes may have either name.
+        indexed = names.indexed.union(swapped)
+        for base, segment in known.items():
+            if base != bases[-1]:
+                segment.resize(-1)  # it may have grown before it was sealed
+        sealed = (
+            known.get(base)
+            or self._segment(base, state=SWAP_SUFFIX if base in swapped else "", lacks_index=base not in indexed)
+            for base in bases[:-1]
+        )
+        self.segments.replace([*sealed, last])
+
+    def _publish(self, start: int, high_watermark: int, end_offset: int, base_offset: int, position: int) -> None:
+        """Shows readers where the log begins and ends, by one store."""
+        # Recovery belongs to the writer: a view knows only that it need not look below the start.
+        self.ends = Ends(start, start, high_watermark, high_watermark, end_offset, base_offset, position)
 
     def _set_ends(
         self,
@@ -360,7 +397,7 @@ class LogView:
         if self._known_end is not None and self._known_end <= bases[-1]:
             # A segment follows the end, so it was sealed there, and a reader up to it needs no other end.
             self._missing, self._mark, end = missing, None, max(start, bases[-1])
-            self.ends = Ends(start, start, end, end, end, bases[-1], 0)
+            self._publish(start, end, end, bases[-1], 0)
             return
         is_clean = state is not None and state.fits(bases[-1], stat)
         if is_clean:
@@ -384,8 +421,7 @@ class LogView:
         if state is not None and not state.clean and state.durability == "sync" and state.boot_id == boot_id():
             high_watermark = min(end_offset, state.durable_end)
         high_watermark = max(high_watermark, start)
-        # Recovery belongs to the writer: a view knows only that it need not look below the start.
-        self.ends = Ends(start, start, high_watermark, high_watermark, max(end_offset, start), bases[-1], position)
+        self._publish(start, high_watermark, max(end_offset, start), bases[-1], position)
         if state is not None and not missing:
             assert shown is not None
             pieces = () if is_clean else self._pieces(last, stat.size)
