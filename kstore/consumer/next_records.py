@@ -18,6 +18,7 @@ from kstore.consumer.sharing import Sharing
 from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter
 from kstore.errors import ClosedError, OffsetOutOfRangeError
+from kstore.files._locks import Attempt
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import ConsumerRecord
 from kstore.setting_rules import UNLIMITED
@@ -180,21 +181,16 @@ class NextRecords:
         reader, positions = before.reader, self._positions
         if positions.piece is not before or self._use.is_woken or reader.paused or self._clock.monotonic() >= until:
             return None
-        is_mine = False
-        try:
-            # As in ``SoleUse.alone``.
-            (is_mine,) = map(self._use.lock.acquire, (False,))
+        with Attempt(self._use.lock) as is_mine:
             if not is_mine:
                 return None
-            self._reading.note(reader)
-            following = before.following(self._piece_count)
-            if following is not None:
-                positions.piece = following
-            self._reading.before = {}
-            return following
-        except OffsetOutOfRangeError:
-            reader.stop()
-            return None
-        finally:
-            if is_mine:
-                self._use.lock.release()
+            try:
+                self._reading.note(reader)
+                following = before.following(self._piece_count)
+                if following is not None:
+                    positions.piece = following
+                self._reading.before = {}
+                return following
+            except OffsetOutOfRangeError:
+                reader.stop()
+                return None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 from kstore.errors import ConsumerStateError, WakeupError
-from kstore.files._locks import block
+from kstore.files._locks import Attempt, block
 from kstore.files.lifetime import Lifetime
 
 __all__ = ["SoleUse"]
@@ -30,16 +30,10 @@ class SoleUse:
         Raises: ClosedError, ForkedError; ConsumerStateError if another thread is in a call.
         """
         self.life.check()
-        is_mine = False
-        try:
-            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
-            (is_mine,) = map(self.lock.acquire, (False,))
+        with Attempt(self.lock) as is_mine:
             if not is_mine:
                 raise ConsumerStateError(f"{self._client_id} is used by another thread: only wakeup is for any")
             yield
-        finally:
-            if is_mine:
-                self.lock.release()
 
     def check_woken(self) -> None:
         """Raises: WakeupError."""

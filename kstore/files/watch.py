@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kstore.errors import PathLike, ThreadStartError
-from kstore.files._locks import block
+from kstore.files._locks import Attempt, block
 from kstore.files.bell import Bell
 from kstore.files.mounts import foreign_type
 from kstore.files.threads import start_thread
@@ -182,10 +182,7 @@ class _Hub:
 
     def _sweep(self) -> None:
         """Ends the system's watches that no watch uses any more; a thread inside does it when it leaves."""
-        is_mine = False
-        try:
-            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
-            (is_mine,) = map(self.mutex.acquire, (False,))
+        with Attempt(self.mutex) as is_mine:
             if not is_mine or self._is_busy:
                 return
             self._is_busy = True
@@ -198,9 +195,6 @@ class _Hub:
                         self._release(held)
             finally:
                 self._is_busy = False
-        finally:
-            if is_mine:
-                self.mutex.release()
 
     def _end(self, number: int) -> None:
         waiting = self._waiting.get(number)

@@ -26,7 +26,7 @@ from kstore.errors import (
     TopicNotFoundError,
     TransactionCoordinatorFencedError,
 )
-from kstore.files._locks import OwnedLock
+from kstore.files._locks import Attempt, OwnedLock
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.logs.topics import Topics
@@ -354,16 +354,10 @@ class TransactionCoordinator:
         failure: BaseException | None = None
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for name, entry in self._all():
-            is_mine = False
-            try:
-                # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
-                (is_mine,) = map(entry.lock.acquire, (False,))
+            with Attempt(entry.lock) as is_mine:
                 if is_mine:  # else another call is working on it
                     failed = self._attempt(name, lambda: self._look_after(name, entry, now, now_ms))  # noqa: B023
                     failure = failure or failed
-            finally:
-                if is_mine:
-                    entry.lock.release()
         if failure is not None:
             raise failure
 
