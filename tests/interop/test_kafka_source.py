@@ -221,7 +221,8 @@ def test_very_many_records_are_the_same_also_in_a_store_that_spark_wrote(both: B
         "if(id % 11 = 0, null, concat('key-', id % 99991)) as key",
         "if(id % 13 = 0, null, concat(id, '-', repeat('v', cast(id % 40 as int)))) as value",
     )
-    rows.write.format("kafka").option("kafka.bootstrap.servers", both.server).save()
+    in_large_batches = {"kafka.linger.ms": "50", "kafka.batch.size": "500000", "kafka.buffer.memory": "67108864"}
+    rows.write.format("kafka").option("kafka.bootstrap.servers", both.server).options(**in_large_batches).save()
     wanted = {"subscribe": "many", **COMMITTED}
     theirs = both.kafka(wanted)
     expected = digest(theirs)
