@@ -44,12 +44,7 @@ def content(log: Log, isolation_level: IsolationLevel = "read_uncommitted") -> C
 
 def latest(log: Log) -> dict[bytes, bytes]:
     """The value of each key that has one, to committed reads."""
-    return values_in(content(log, "read_committed"))
-
-
-def values_in(found: Content) -> dict[bytes, bytes]:
-    """The last value of each key that has one."""
-    values = {key: value for key, value in found.values() if key is not None}
+    values = {key: value for key, value in content(log, "read_committed").values() if key is not None}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -65,6 +60,8 @@ class Life:
         self.before: Image = {}
         # How many operations preceded each content, the content, and the offset below which it was durable.
         self.steps: list[tuple[int, Content, int]] = []
+        # The end at the last of them, and what committed readers got for each key.
+        self.latest: tuple[int, dict[bytes, bytes]] = (0, {})
 
     @property
     def operations(self) -> Sequence[Operation]:
@@ -84,6 +81,7 @@ class Life:
 
     def note(self, log: Log, durable: int) -> None:
         count = len(self.fs.operations) if isinstance(self.fs, RecordingFs) else 0
+        self.latest = log.end_offset, latest(log)
         self.steps.append((count, content(log), durable))
 
     def compact(self, log: Log) -> None:
@@ -117,11 +115,12 @@ class Life:
         left = MemoryFs(ROOT, self.fs.memory.image())
         if not self.steps:
             with Log(self.path, fs=MemoryFs(ROOT, self.before), clock=self.clock, **SETTINGS) as log:
+                self.latest = log.end_offset, latest(log)
                 self.steps.append((0, content(log), log.end_offset))
         _, before, durable = self.steps[-1]
         with Log(self.path, fs=left, clock=self.clock, durability=self.durability, **SETTINGS) as log:
-            after = content(log)
-        if max(after) == max(before) and values_in(after) != values_in(before):
+            after, values = content(log), (log.end_offset, latest(log))
+        if values[0] == self.latest[0] and values != self.latest:
             raise Lost(f"the compaction has left {sorted(after)} of {sorted(before)}")
         self.steps.append((sys.maxsize, after, durable))
 

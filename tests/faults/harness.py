@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kstore.errors import Empty, KstoreError
-from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from kstore.files.paths import CLEANED_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tests.crash.power_cuts import MOMENTS, ROOT, cut_power, kill_after
 from tests.crash_states import Disk, Image, nothing, some
 from tests.evidence import Untyped, Wrong, shuffled
@@ -27,7 +27,7 @@ from tests.memory_fs import Machine, MemoryFs
 
 __all__ = ["AT_OPERATIONS", "Harness"]
 
-HINTS = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+HINTS = tuple(suffix + state for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) for state in ("", CLEANED_SUFFIX))
 NEED_ROOM = WRITES | {"create", "mkdir", "allocate"}
 # What a program meets after a fault, and may pass on.
 EXPECTED = (KstoreError, Empty, TimeoutError)

@@ -19,28 +19,28 @@ APPENDS_OFFSETS = "            self._topics.log_of(owner).append_batches(build_b
 FAULT_BUGS = (
     Mutant(
         "segments that a killed compaction replaced stay beside the new one",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "complete_swap(fs, directory, base, replaced_by(context, base, bases))",
         "complete_swap(fs, directory, base, ())",
         cells("compaction-kill"),
     ),
     Mutant(
         "a split is committed before its other segments have their names",
-        "kstore/engine/swap.py",
+        "kstore/engine/open/swap.py",
         "    for base_offset in reversed(bases[1:]):\n",
         "    for base_offset in bases:\n",
         cells("split-kill"),
     ),
     Mutant(
         "a split goes on after a failed sync of a new segment",
-        "kstore/engine/split.py",
+        "kstore/engine/open/split.py",
         "    tail.file.fsync()\n",
         "    with suppress(StorageError):\n        tail.file.fsync()\n",
         cells("split-failed_sync"),
     ),
     Mutant(
         "a split without room goes on with the segments that it has",
-        "kstore/engine/split.py",
+        "kstore/engine/open/split.py",
         '        refused = f"there is no room: {error}"\n',
         "        pass\n",
         cells("split-full_disk"),
