@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-import kstore
+from kstore.door.door import Door
 from kstore.door.faults import Faults
-
-if TYPE_CHECKING:
-    from kstore import Door, Store
+from kstore.store import Store
 
 __all__ = [
     "Faults",
@@ -50,7 +47,7 @@ def kafka_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 @pytest.fixture
 def kafka_door(kafka_store: Store) -> Iterator[Door]:
     """The door of ``kafka_store``, on a free port of 127.0.0.1."""
-    with kstore.Door(kafka_store, port=0) as door:
+    with Door(kafka_store, port=0) as door:
         yield door
 
 
@@ -71,7 +68,7 @@ def kafka_faults(kafka_door: Door) -> Iterator[Faults]:
 @pytest.fixture(scope="session")
 def kafka_session_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Kafka for all tests of a run, or of a worker of pytest-xdist."""
-    with _store(tmp_path_factory.mktemp("kafka")) as store, kstore.Door(store, port=0) as door:
+    with _store(tmp_path_factory.mktemp("kafka")) as store, Door(store, port=0) as door:
         yield door.bootstrap_servers
 
 
@@ -82,4 +79,4 @@ def kafka_prefix() -> str:
 
 
 def _store(path: Path) -> Store:
-    return kstore.open(path, durability="os")
+    return Store(path, durability="os")
