@@ -17,11 +17,11 @@ from hypothesis import settings
 
 from kstore.engine.change.flush import Flusher
 from kstore.segments import tail
-from tests import again, selection
-from tests.catalogue import ROOT, Listed, all_tests, listed
-from tests.evidence import KINDS, Evidence, Tried, verdict_of
 from tests.promises import PROMISES, commit, commit_times, marked, page, rows_of, tried_rows
-from tests.scheduling import compile_share, scheduling, shares_session, worker_count
+from tests.support.harness import again, selection
+from tests.support.harness.catalogue import ROOT, Listed, all_tests, listed
+from tests.support.harness.evidence import KINDS, Evidence, Tried, verdict_of
+from tests.support.harness.scheduling import compile_share, scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is not a failure.
 settings.register_profile("kstore", deadline=None, print_blob=True)

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from tests.catalogue import ROOT, Listed, all_tests
-from tests.evidence import KINDS, Evidence
+from tests.support.harness.catalogue import ROOT, Listed, all_tests
+from tests.support.harness.evidence import KINDS, Evidence
 
 __all__ = ["PROMISES", "Row", "commit", "commit_times", "marked", "page", "rows_of", "tried_rows"]
 

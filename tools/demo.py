@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import kstore  # noqa: E402  # the checkout comes first on the path
-from tests.golden_data import golden_root  # noqa: E402
+from tests.support.harness.golden_data import golden_root  # noqa: E402
 
 BATCH_LINES = 1_000
 LINES = 400_000

@@ -17,11 +17,11 @@ from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import TopicPartition
 from kstore.store import Store
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Image
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, FailingFs, Fault, Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, FailingFs, Fault, Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 __all__ = [
     "BACKUPS",

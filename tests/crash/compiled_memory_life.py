@@ -60,8 +60,8 @@ from kstore.state.producer_snapshot import ProducerEntry
 from kstore.state.producer_state import ProducerState
 from kstore.types import INT64_MAX, OFFSET_MAX
 from tests.crash.refusals import refused
-from tests.evidence import Untyped, Wrong
-from tests.run_helpers import marker, small_batch
+from tests.support.harness.evidence import Untyped, Wrong
+from tests.support.lives.run_helpers import marker, small_batch
 
 # A call may go on after a refusal. It has no allocation left if so many in a row caused no error.
 QUIET_MAX = 20

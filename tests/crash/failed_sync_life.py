@@ -24,8 +24,8 @@ from kstore import Log
 from kstore.errors import KstoreError, PoisonedError
 from kstore.log import writer_of
 from tests.crash.interrupted_life import InterruptAfterCode
-from tests.evidence import Hung, Wrong
-from tests.fake_clock import ManualClock
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Hung, Wrong
 
 # A call with more places does not end.
 PLACES_MAX = 5_000

@@ -13,7 +13,7 @@ from typing import Any
 
 import kstore
 from kstore.log import writer_of
-from tests.telling_values import hold_against, telling_value
+from tests.support.lives.telling_values import hold_against, telling_value
 
 __all__ = ["THREADS"]
 

@@ -28,7 +28,7 @@ from kstore.errors import KstoreError, PoisonedError
 from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
 from tests.crash.log_life import FLUSH, ROLL, TRUNCATE, Life, Step, append, append_batches, transaction
-from tests.evidence import Hung, Untyped
+from tests.support.harness.evidence import Hung, Untyped
 
 PACKAGE = str(Path(kstore.__file__).parent)
 # A call with more lines, or byte codes, does not end.

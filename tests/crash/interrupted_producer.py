@@ -24,8 +24,8 @@ from kstore.producer.accumulator import Queue
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store
 from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
-from tests.evidence import Hung, Lost, Untyped, Wrong
-from tests.producer_helpers import Unthreaded
+from tests.support.harness.evidence import Hung, Lost, Untyped, Wrong
+from tests.support.lives.producer_helpers import Unthreaded
 
 __all__ = ["CALLS"]
 

@@ -21,7 +21,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
 from tests.crash.log_life import Life, run
 from tests.crash.scenarios import SCENARIOS, Scenario
-from tests.fake_fs import CHANGES, WRITES, Operation, RecordingFs, WatchedFs
+from tests.support.fakes.fake_fs import CHANGES, WRITES, Operation, RecordingFs, WatchedFs
 
 Result = TypeVar("Result")
 

@@ -30,7 +30,7 @@ from kstore.files.paths import TopicPartition
 from kstore.producer.producer import Producer
 from kstore.store import Store
 from kstore.types import Durability
-from tests.fake_fs import WRITES, FailingFs, Fault, Operation
+from tests.support.fakes.fake_fs import WRITES, FailingFs, Fault, Operation
 
 __all__ = ["ELSEWHERE", "GROUP", "PARTITION_COUNT", "SETTINGS", "told_of"]
 

@@ -25,7 +25,7 @@ from typing import Any, cast
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.types import Durability
-from tests.evidence import Crashed, Lost, Wrong
+from tests.support.harness.evidence import Crashed, Lost, Wrong
 
 SEGMENT_BYTES, RETENTION_BYTES = 4096, 200_000
 SETTINGS: dict[str, Any] = {

@@ -21,7 +21,7 @@ import traceback
 
 import kstore
 from kstore.log import writer_of
-from tests.telling_values import telling_value
+from tests.support.lives.telling_values import telling_value
 
 __all__ = ["SETTINGS"]
 

@@ -24,10 +24,10 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.types import Durability
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.telling_values import telling_value
-from tests.without_flusher import log_without_flusher
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.without_flusher import log_without_flusher
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.lives.telling_values import telling_value
 
 __all__ = ["DURABILITIES", "SETTINGS", "STEPS", "Life", "Model", "Step"]
 

@@ -26,7 +26,7 @@ from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.crash.log_life import Batch, Life
 from tests.crash.refusals import refused
-from tests.evidence import Lost, Untyped, Wrong
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 # A call with more refusals does not end.
 REFUSALS_MAX = 20_000

@@ -16,11 +16,11 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Image
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 __all__ = ["DURABILITIES", "LIVES", "LogLife", "indexes_that_grow_early", "lived"]
 

@@ -20,11 +20,23 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kstore.files.fs import FileSystem
-from tests.crash_states import Choice, Disk, Image, Torn, all_but, everything, nothing, one_is, only, some, subset
-from tests.evidence import shuffled
-from tests.fake_fs import CHANGES, Operation
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording
-from tests.selection import is_quick
+from tests.support.fakes.crash_states import (
+    Choice,
+    Disk,
+    Image,
+    Torn,
+    all_but,
+    everything,
+    nothing,
+    one_is,
+    only,
+    some,
+    subset,
+)
+from tests.support.fakes.fake_fs import CHANGES, Operation
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording
+from tests.support.harness.evidence import shuffled
+from tests.support.harness.selection import is_quick
 
 __all__ = ["ROOT", "Counts", "RecordedLife", "choices_for", "cut_power", "fast_directory", "moment_count"]
 

@@ -14,10 +14,10 @@ from kstore.producer._accumulate import Delivery
 from kstore.producer.producer import Producer
 from kstore.store import Store, coordinator_of
 from kstore.types import Durability
-from tests.evidence import Hung, Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, WatchedFs
-from tests.producer_helpers import producer_of
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import FailingFs, WatchedFs
+from tests.support.harness.evidence import Hung, Lost, Untyped, Wrong
+from tests.support.lives.producer_helpers import producer_of
 
 __all__ = ["SETTINGS", "Known", "ProducerLife", "prepare"]
 

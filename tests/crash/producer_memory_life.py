@@ -22,8 +22,8 @@ from tests.crash.interrupted_producer import BATCH_SIZE, BUFFER_MEMORY, PARTITIO
 from tests.crash.interrupted_producer import CALLS as INTERRUPTED_CALLS
 from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
 from tests.crash.refusals import refused
-from tests.evidence import Hung, Untyped, Wrong
-from tests.producer_helpers import Unthreaded
+from tests.support.harness.evidence import Hung, Untyped, Wrong
+from tests.support.lives.producer_helpers import Unthreaded
 
 # Ctrl-C does not reach the thread of the sender, which makes the rounds.
 CALLS = INTERRUPTED_CALLS | {"round": (full_batches, lambda life: life.one.round())}

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from tests.evidence import VERDICTS, Crashed, Hung, verdict_of
+from tests.support.harness.evidence import VERDICTS, Crashed, Hung, verdict_of
 
 __all__ = ["count_of", "last_line"]
 
@@ -49,7 +49,7 @@ def last_line(*arguments: str, silence: float = SILENCE_SECONDS) -> str:
             ran.kill()
         if status:
             stderr = _text(errors.fileno())
-            verdicts = [line for line in stderr.splitlines() if line.startswith("tests.evidence.")]
+            verdicts = [line for line in stderr.splitlines() if line.startswith("tests.support.harness.evidence.")]
             raise VERDICTS.get(verdict_of(verdicts[-1] if verdicts else ""), Crashed)(f"status {status}: {stderr}")
     return said.rstrip("\n").rpartition("\n")[2]
 

@@ -15,11 +15,11 @@ from kstore.queue.queue import Queue, core_of
 from kstore.store import Store
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Image
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 __all__ = ["QueueLife", "RewritingLife", "SharedQueueLife", "small"]
 

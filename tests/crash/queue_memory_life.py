@@ -23,8 +23,8 @@ from kstore.queue.queue import Queue, give_back
 from kstore.types import Durability
 from tests.crash.memory_error_life import DISGUISES, REFUSALS_MAX
 from tests.crash.refusals import refused
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 ITEMS = 12
 LEASE_SECONDS = 30.0

@@ -21,8 +21,8 @@ from tests.crash.power_cuts import ROOT
 from tests.crash.recorded_processes import LIVES
 from tests.crash.shared_power_lives import SharedLife
 from tests.crash.shared_processes import Lived
-from tests.evidence import Crashed
-from tests.fake_fs import Operation
+from tests.support.fakes.fake_fs import Operation
+from tests.support.harness.evidence import Crashed
 
 __all__ = ["RECORDED_LIVES", "compiled_recorder", "reason_not_to_record", "recorded_lived"]
 

@@ -29,7 +29,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 from kstore.store import Store
 from tests.crash.killed_life import KillingFs
-from tests.evidence import Crashed, Lost, Wrong
+from tests.support.harness.evidence import Crashed, Lost, Wrong
 
 PROCESSES = 8
 # How many die in a round with kills, and the last operation at which each may die.

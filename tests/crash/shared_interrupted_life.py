@@ -20,7 +20,7 @@ from typing import cast
 from kstore.types import Durability
 from tests.crash.interrupted_life import LINES_MAX, InterruptAt
 from tests.crash.shared_pair import STEPS, Pair
-from tests.evidence import VERDICTS, Hung, Untyped
+from tests.support.harness.evidence import VERDICTS, Hung, Untyped
 
 
 def interrupt(path: Path, durability: Durability, name: str, number: int) -> bool:

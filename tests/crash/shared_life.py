@@ -21,7 +21,7 @@ from typing import Any, cast
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.killed_life import KillingFs
-from tests.evidence import Lost, Wrong
+from tests.support.harness.evidence import Lost, Wrong
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 100}
 APPENDS = 12

@@ -17,7 +17,7 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import Durability
-from tests.evidence import Hung, Lost, Wrong
+from tests.support.harness.evidence import Hung, Lost, Wrong
 
 __all__ = ["STEPS", "Pair", "Step", "in_time"]
 

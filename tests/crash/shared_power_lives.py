@@ -19,8 +19,8 @@ from kstore.types import Durability
 from tests.conftest import MEMORY
 from tests.crash.power_cut_lives import PATH, SETTINGS, LogLife
 from tests.crash.shared_processes import LIVES, RACES, Lived
-from tests.evidence import Crashed
-from tests.fake_fs import Operation
+from tests.support.fakes.fake_fs import Operation
+from tests.support.harness.evidence import Crashed
 
 __all__ = ["RACES", "SHARED_LIVES", "shared_lived"]
 

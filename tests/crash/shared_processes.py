@@ -29,8 +29,8 @@ from kstore.record.builder import build_batch
 from kstore.types import Durability
 from tests.crash.power_cut_lives import PATH, LogLife, Promise
 from tests.crash.power_cuts import ROOT
-from tests.fake_fs import CHANGES, Operation, WatchedFs
-from tests.shared_parts import drop_tail, others_of, turn_of
+from tests.support.fakes.fake_fs import CHANGES, Operation, WatchedFs
+from tests.support.lives.shared_parts import drop_tail, others_of, turn_of
 
 __all__ = ["LIVES", "RACES", "Lived", "ProcessesLife"]
 

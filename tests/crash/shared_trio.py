@@ -25,8 +25,8 @@ from typing import Any, cast
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.killed_life import KillingFs
-from tests.evidence import Crashed, Lost, Wrong
-from tests.shared_parts import drop_tail
+from tests.support.harness.evidence import Crashed, Lost, Wrong
+from tests.support.lives.shared_parts import drop_tail
 
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 2048, "index_interval_bytes": 150, "max_message_bytes": 400, "flush_ms": 10**9,

@@ -12,8 +12,8 @@ import kstore
 from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from tests.telling_values import telling_value
-from tests.watching_reader import watched_by_threads
+from tests.support.lives.telling_values import telling_value
+from tests.support.lives.watching_reader import watched_by_threads
 
 # Entries of 8 and 12 bytes: several pages of each index.
 BATCHES = 1200

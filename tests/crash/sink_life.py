@@ -18,11 +18,11 @@ from kstore.spark.write_options import WriteOptions
 from kstore.spark.writer import stage
 from tests.crash.power_cuts import ROOT
 from tests.crash.transaction_life import PARTITIONS, PATH, opened, prepared_image, typed
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
-from tests.spark_sink import batch_of
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.lives.spark_sink import batch_of
 
 __all__ = ["BATCHES", "Sink", "SinkLife", "check_exactly_once"]
 

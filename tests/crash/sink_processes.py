@@ -22,8 +22,8 @@ from kstore.spark.staging import StagedFile, staged_name
 from kstore.spark.target import plan_target
 from kstore.spark.write_options import WriteOptions
 from kstore.spark.writer import stage
-from tests.evidence import Hung, Wrong
-from tests.spark_sink import batch_of
+from tests.support.harness.evidence import Hung, Wrong
+from tests.support.lives.spark_sink import batch_of
 
 __all__ = ["PARTITIONS", "TASKS", "Sink", "values_of"]
 

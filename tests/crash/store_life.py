@@ -14,8 +14,8 @@ from typing import Any
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.store import Store
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Lost, Wrong
 
 __all__ = ["SETTINGS", "Model", "Step", "check_store", "do", "random_step", "scripted", "seen_in"]
 

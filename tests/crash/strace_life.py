@@ -19,7 +19,7 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.store import Store
 from kstore.types import Durability
-from tests.fake_fs import CHANGES, READS, RecordingFs
+from tests.support.fakes.fake_fs import CHANGES, READS, RecordingFs
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 TIME = 1_700_000_000_000

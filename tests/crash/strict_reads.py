@@ -13,7 +13,7 @@ from zlib import crc32
 from kstore.errors import CorruptBatchError, TruncatedFileError
 from kstore.log import Log, reads_of
 from kstore.record._codec import Record
-from tests.evidence import Wrong
+from tests.support.harness.evidence import Wrong
 
 __all__ = ["TIME", "Lives", "StrictReads"]
 

@@ -28,12 +28,12 @@ from tests.crash.backup_life import (
     whole,
 )
 from tests.crash.power_cuts import ROOT, cut_power, kill_after
-from tests.crash_states import Disk, Image, all_but, nothing
-from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Disk, Image, all_but, nothing
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

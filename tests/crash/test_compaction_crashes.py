@@ -16,14 +16,14 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
 from kstore.types import Durability, IsolationLevel
-from tests.compaction_model import random_batches
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power, fast_directory
-from tests.crash_states import Image
-from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault, Operation, RecordingFs, WatchedFs
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault, Operation, RecordingFs, WatchedFs
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
+from tests.support.oracles.compaction_model import random_batches
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "delete_retention_ms": 0}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")

@@ -16,8 +16,8 @@ from kstore.types import Durability
 from tests.crash.power_cut_lives import DURABILITIES
 from tests.crash.power_cuts import SOAK_STATES, cut_power
 from tests.crash.recorded_lives import RECORDED_LIVES, compiled_recorder, reason_not_to_record, recorded_lived
-from tests.memory_fs import Machine, in_memory
-from tests.selection import tries
+from tests.support.fakes.memory_fs import Machine, in_memory
+from tests.support.harness.selection import tries
 
 STATES = tries(1000, quick=120)
 

@@ -23,11 +23,11 @@ from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.crash.strict_reads import TIME, Lives, StrictReads
-from tests.evidence import Hung, Lost, Wrong
-from tests.selection import tries
-from tests.telling_values import telling_value
-from tests.watching_reader import ReadingProcess, watched_by_threads
-from tests.without_flusher import log_without_flusher
+from tests.support.fakes.without_flusher import log_without_flusher
+from tests.support.harness.evidence import Hung, Lost, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.telling_values import telling_value
+from tests.support.lives.watching_reader import ReadingProcess, watched_by_threads
 
 READERS = 8
 STEPS = tries(60, quick=20)

@@ -13,11 +13,11 @@ from kstore.log import Log
 from kstore.state.log_state import LogState, StateFile
 from tests.crash.power_cut_lives import indexes_that_grow_early
 from tests.crash.power_cuts import ROOT, cut_power
-from tests.crash_states import Image
-from tests.evidence import Lost
-from tests.fake_fs import WRITES, FailingFs, Fault, Operation
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_fs import WRITES, FailingFs, Fault, Operation
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost
+from tests.support.harness.selection import tries
 
 PATH = ROOT / "log"
 

@@ -12,12 +12,12 @@ from kstore.errors import StorageError
 from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT, choices_for
-from tests.crash_states import Disk
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import FailingFs, Fault
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Disk
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import FailingFs, Fault
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 PATH = ROOT / "log"
 RECORDS = 24

@@ -12,10 +12,10 @@ import pytest
 
 from kstore.errors import LockedError
 from kstore.log import Log
-from tests.evidence import Crashed, Hung, Wrong
-from tests.selection import tries
-from tests.telling_values import hold_against, telling_value
-from tests.watching_reader import ReadingProcess
+from tests.support.harness.evidence import Crashed, Hung, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.telling_values import hold_against, telling_value
+from tests.support.lives.watching_reader import ReadingProcess
 
 FORKS = tries(20, quick=3)
 FORKS_LONG = 150
@@ -170,7 +170,7 @@ def test_a_reading_process_changes_no_byte_of_a_log_that_was_killed(tmp_path: Pa
     path = tmp_path / "log"
     killed = (
         "import os, sys, kstore\n"
-        "from tests.telling_values import telling_value\n"
+        "from tests.support.lives.telling_values import telling_value\n"
         "log = kstore.Log(sys.argv[1], segment_bytes=2048)\n"
         "for offset in range(50): log.append(telling_value(offset, 0, 100))\n"
         "os._exit(0)"

@@ -15,8 +15,8 @@ import pytest
 from kstore.errors import DiskFullError, PoisonedError
 from kstore.log import Log
 from kstore.types import Durability
-from tests.evidence import Crashed, Lost, Wrong
-from tests.without_flusher import log_without_flusher
+from tests.support.fakes.without_flusher import log_without_flusher
+from tests.support.harness.evidence import Crashed, Lost, Wrong
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 8192, "index_interval_bytes": 512, "flush_ms": 10**9}
 PAGE_BYTES = 4096

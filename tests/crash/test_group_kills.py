@@ -15,8 +15,8 @@ import pytest
 
 import kstore
 from kstore import TopicPartition
-from tests.evidence import Crashed, Hung, Lost, Wrong
-from tests.selection import tries
+from tests.support.harness.evidence import Crashed, Hung, Lost, Wrong
+from tests.support.harness.selection import tries
 
 PARTITIONS = 4
 WORKERS = 3

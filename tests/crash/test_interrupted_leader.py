@@ -13,8 +13,8 @@ import pytest
 from kstore.errors import KstoreError, PoisonedError
 from kstore.log import Log, writer_of
 from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
-from tests.evidence import Hung, Lost, Wrong
-from tests.fake_fs import Operation, WatchedFs
+from tests.support.fakes.fake_fs import Operation, WatchedFs
+from tests.support.harness.evidence import Hung, Lost, Wrong
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,7 @@ import pytest
 from kstore.types import Durability
 from tests.crash.interrupted_life import STEPS
 from tests.crash.programs import count_of
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 # The distance between lines in ``make test``.
 SAMPLE_STEP = tries(11, quick=61)

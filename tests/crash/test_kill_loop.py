@@ -22,7 +22,7 @@ import pytest
 from kstore.log import Log
 from kstore.types import CutRange, Durability
 from tests.crash.killed_writers import SETTINGS
-from tests.evidence import Hung, Lost, Untyped, Wrong
+from tests.support.harness.evidence import Hung, Lost, Untyped, Wrong
 
 KILLS = 8  # of each durability
 KILLS_LONG = 350

@@ -14,9 +14,9 @@ from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES, SETTINGS, Life
 from tests.crash.programs import last_line
 from tests.crash.scenarios import SCENARIOS, Scenario
-from tests.evidence import shuffled
-from tests.fake_fs import WRITES
-from tests.selection import tries
+from tests.support.fakes.fake_fs import WRITES
+from tests.support.harness.evidence import shuffled
+from tests.support.harness.selection import tries
 
 # How many kills one case of ``make test`` tries; all of them are in ``make soak``.
 SAMPLE = tries(15, quick=3)

@@ -14,7 +14,7 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.limited_member import SETTINGS
 from tests.crash.power_cut_lives import DURABILITIES
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared logs are Linux's")
 

@@ -20,8 +20,8 @@ from kstore.log import writer_of
 from kstore.segments import tail as segment_tail
 from kstore.store import Store
 from tests.crash.other_writer import ACTIONS, WAITS_MAX
-from tests.evidence import Wrong
-from tests.selection import tries
+from tests.support.harness.evidence import Wrong
+from tests.support.harness.selection import tries
 
 ROOT = Path(__file__).parents[2]
 # Where lines are steps.

@@ -18,9 +18,9 @@ from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES, FLUSH, TRUNCATE, Batch, Life, Model, Step, append, run
 from tests.crash.scenarios import SCENARIOS, Scenario, nothing_there
-from tests.evidence import Untyped, Wrong, shuffled
-from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
-from tests.selection import tries
+from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation, RecordingFs
+from tests.support.harness.evidence import Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 EVERYTHING = CHANGES | READS
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})

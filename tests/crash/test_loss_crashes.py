@@ -14,11 +14,11 @@ from kstore.errors import CorruptBatchError
 from kstore.log import Log, reads_of, writer_of
 from kstore.types import CorruptRange, Durability
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Choice, Disk, everything, nothing
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.fakes.crash_states import Choice, Disk, everything, nothing
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Wrong
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}

@@ -12,11 +12,11 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.power_cut_lives import DURABILITIES, PATH, SETTINGS, LogLife, lived
 from tests.crash.power_cuts import cut_power
-from tests.crash_states import Image
-from tests.evidence import Lost, Wrong
-from tests.fake_fs import Operation
-from tests.memory_fs import Machine, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import Machine, in_memory
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 STATE = PATH / "kstore.state"
 

@@ -10,7 +10,7 @@ import pytest
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES
 from tests.crash.programs import count_of
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 pytest.importorskip("_testcapi", reason="this interpreter was built without its test module: no allocation is refused")
 

@@ -12,11 +12,11 @@ import pytest
 
 from kstore.files.fs import File, FileSystem
 from tests.crash.power_cuts import ROOT, cut_power
-from tests.crash_states import SECTOR_SIZE, Image, Stored
-from tests.evidence import Lost, Wrong
-from tests.fake_fs import Operation
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import SECTOR_SIZE, Image, Stored
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 PATH = ROOT / "zeroed"
 ZEROS = 8 * SECTOR_SIZE

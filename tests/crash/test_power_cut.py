@@ -12,8 +12,8 @@ import pytest
 from kstore.types import Durability
 from tests.crash.power_cut_lives import DURABILITIES, LIVES, indexes_that_grow_early, lived
 from tests.crash.power_cuts import SOAK_STATES, cut_power
-from tests.memory_fs import Machine, in_memory
-from tests.selection import tries
+from tests.support.fakes.memory_fs import Machine, in_memory
+from tests.support.harness.selection import tries
 
 STATES = tries(1700, quick=90)
 VARIANTS = range(4)

@@ -26,12 +26,12 @@ from kstore.record.scan import parse_batches
 from kstore.rules.validate import split_batches
 from kstore.types import Durability
 from tests.crash.power_cuts import choices_for, fast_directory
-from tests.crash_states import Disk, another_boot, write_state
-from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation, RecordingFs
-from tests.selection import tries
-from tests.without_flusher import log_without_flusher
+from tests.support.fakes.crash_states import Disk, another_boot, write_state
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation, RecordingFs
+from tests.support.fakes.without_flusher import log_without_flusher
+from tests.support.harness.evidence import Lost, Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")

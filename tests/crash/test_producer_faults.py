@@ -14,9 +14,9 @@ import pytest
 
 from kstore.types import Durability
 from tests.crash.producer_life import ProducerLife, prepare
-from tests.evidence import Lost, Untyped, shuffled
-from tests.fake_fs import CHANGES, READS, WRITES, FailingFs, Fault, RecordingFs
-from tests.selection import tries
+from tests.support.fakes.fake_fs import CHANGES, READS, WRITES, FailingFs, Fault, RecordingFs
+from tests.support.harness.evidence import Lost, Untyped, shuffled
+from tests.support.harness.selection import tries
 
 EVERYTHING = CHANGES | READS
 # How many operations fail in one case of ``make test``; in ``make soak`` all do.

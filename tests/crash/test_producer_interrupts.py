@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.interrupted_producer import CALLS
 from tests.crash.programs import count_of
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 ERRORS = ("KeyboardInterrupt", "MemoryError")
 # The distance between lines in ``make test``.

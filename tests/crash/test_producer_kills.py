@@ -17,8 +17,8 @@ from kstore.store import Store, coordinator_of
 from kstore.types import Durability
 from tests.crash.killed_producers import ELSEWHERE, GROUP, PARTITION_COUNT, SETTINGS, told_of
 from tests.crash.test_kill_loop import Zygote
-from tests.evidence import Lost, Wrong
-from tests.selection import tries
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 KILLS = tries(34, quick=8)  # of each durability
 KILLS_LONG = 334

@@ -23,11 +23,11 @@ from kstore.log import writer_of
 from kstore.producer.producer import Producer
 from kstore.producer.sender import ROUND_SECONDS_MAX
 from kstore.record._codec import BatchBuffer
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import WRITES, Fault
-from tests.producer_helpers import producer_of, unthreaded
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import WRITES, Fault
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.producer_helpers import producer_of, unthreaded
 
 ROOT = Path(__file__).resolve().parents[2]
 # Only a hang takes longer, even on a busy machine.
@@ -329,7 +329,7 @@ def interrupted(script: str, tmp_path: Path) -> str:
 PREAMBLE = """
 import errno, signal, sys, threading, time
 import kstore
-from tests.fake_fs import WRITES, FailingFs, Fault
+from tests.support.fakes.fake_fs import WRITES, FailingFs, Fault
 signal.signal(signal.SIGINT, signal.default_int_handler)
 fs = FailingFs()
 store = kstore.Store(sys.argv[1], durability="os", background=False, fs=fs)

@@ -10,11 +10,11 @@ import pytest
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power
 from tests.crash.queue_life import QueueLife, RewritingLife, SharedQueueLife, small
-from tests.crash_states import Choice, Disk, everything, nothing
-from tests.evidence import shuffled
-from tests.fake_fs import CHANGES
-from tests.memory_fs import Machine, MemoryFs, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Choice, Disk, everything, nothing
+from tests.support.fakes.fake_fs import CHANGES
+from tests.support.fakes.memory_fs import Machine, MemoryFs, in_memory
+from tests.support.harness.evidence import shuffled
+from tests.support.harness.selection import tries
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 LIVES = {"alone": QueueLife, "shared": SharedQueueLife}

@@ -14,10 +14,10 @@ from kstore.files.local import SYSTEM_FS
 from kstore.queue.queue import Queue
 from kstore.store import Store
 from tests.crash.queue_life import number_of, small
-from tests.evidence import Lost, Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs
+from tests.support.harness.evidence import Lost, Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 EVERYTHING = CHANGES | READS
 SAMPLE = tries(15, quick=5)

@@ -23,8 +23,8 @@ import kstore
 from kstore.types import Durability
 from tests.crash.queue_life import number_of
 from tests.crash.queue_processes import SETTINGS
-from tests.evidence import Crashed, Hung, Lost, Wrong
-from tests.selection import tries
+from tests.support.harness.evidence import Crashed, Hung, Lost, Wrong
+from tests.support.harness.selection import tries
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = tries(8, quick=1)

@@ -28,11 +28,11 @@ from tests.crash.backup_life import (
 )
 from tests.crash.power_cuts import ROOT, cut_power, kill_after
 from tests.crash.test_backup_crashes import BackedUp, check_restore, numbers_of, typed
-from tests.evidence import Lost, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault
-from tests.memory_fs import Machine, MemoryFs, in_memory
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault
+from tests.support.fakes.memory_fs import Machine, MemoryFs, in_memory
+from tests.support.harness.evidence import Lost, shuffled
+from tests.support.harness.selection import tries
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

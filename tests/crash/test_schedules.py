@@ -20,8 +20,8 @@ from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
 from tests.crash.strict_reads import StrictReads
 from tests.crash.test_concurrency import SETTINGS, Writer
-from tests.evidence import Hung
-from tests.selection import tries
+from tests.support.harness.evidence import Hung
+from tests.support.harness.selection import tries
 
 PACKAGE = str(Path(sys.modules[Log.__module__].__file__ or "").parent)
 # A thread that waits for the other's lock does not pass its turn on: the other takes it.

@@ -23,7 +23,7 @@ import kstore
 from kstore.files.paths import TopicPartition
 from kstore.types import Durability
 from tests.crash.shared_backup_processes import ORDERS, QUEUE, SETTINGS
-from tests.evidence import Crashed, Hung, Lost, Wrong
+from tests.support.harness.evidence import Crashed, Hung, Lost, Wrong
 
 ROOT = Path(__file__).resolve().parents[2]
 Tried = Callable[[str, int], None]

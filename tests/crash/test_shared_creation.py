@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.programs import count_of
 from tests.crash.shared_creation import KINDS
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 ROOT = Path(__file__).parents[2]
 ROUNDS, SOAK_ROUNDS = tries(20, quick=2), 1000

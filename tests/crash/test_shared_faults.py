@@ -14,9 +14,9 @@ from kstore.errors import KstoreError
 from kstore.types import Durability
 from tests.crash.programs import count_of
 from tests.crash.shared_pair import STEPS, Pair
-from tests.evidence import Untyped
-from tests.fake_fs import CHANGES, READS, FailingFs, Fault
-from tests.selection import tries
+from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault
+from tests.support.harness.evidence import Untyped
+from tests.support.harness.selection import tries
 
 ROOT = Path(__file__).parents[2]
 DURABILITIES: tuple[Durability, ...] = ("sync", "os")

@@ -15,8 +15,8 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.crash.log_life import DURABILITIES
 from tests.crash.programs import count_of
-from tests.evidence import Crashed, Lost, Wrong
-from tests.selection import tries
+from tests.support.harness.evidence import Crashed, Lost, Wrong
+from tests.support.harness.selection import tries
 
 ROOT = Path(__file__).parents[2]
 

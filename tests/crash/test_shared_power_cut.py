@@ -12,8 +12,8 @@ from tests.crash.log_life import DURABILITIES
 from tests.crash.power_cut_lives import indexes_that_grow_early
 from tests.crash.power_cuts import SOAK_STATES, cut_power
 from tests.crash.shared_power_lives import SHARED_LIVES, shared_lived
-from tests.memory_fs import Machine, in_memory
-from tests.selection import tries
+from tests.support.fakes.memory_fs import Machine, in_memory
+from tests.support.harness.selection import tries
 
 # Writers that were killed are not closed.
 pytestmark = [

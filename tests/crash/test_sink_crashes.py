@@ -11,12 +11,12 @@ from kstore.errors import KstoreError
 from tests.crash.power_cuts import ROOT, cut_power, kill_after
 from tests.crash.sink_life import BATCHES, Sink, SinkLife, check_exactly_once, committed_batches
 from tests.crash.transaction_life import prepared_image, typed
-from tests.crash_states import Image
-from tests.evidence import Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, FailingFs, Fault
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, FailingFs, Fault
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 
 @pytest.fixture(autouse=True)

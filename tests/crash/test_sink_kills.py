@@ -12,9 +12,9 @@ pytest.importorskip("pyspark")
 
 from kstore.store import Store
 from tests.crash.sink_processes import PARTITIONS, TASKS, Sink, values_of
-from tests.evidence import Lost, Wrong
-from tests.selection import tries
-from tests.spark_sink import committed_values, staged_names
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.spark_sink import committed_values, staged_names
 
 
 def committed_batches(store: Path) -> set[int]:

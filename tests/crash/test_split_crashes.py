@@ -14,13 +14,13 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log, writer_of
 from tests.crash.power_cuts import ROOT, cut_power
-from tests.crash_states import Image
-from tests.evidence import Lost, Wrong
-from tests.fake_fs import CHANGES, FailingFs, Fault, Operation
-from tests.log_cases import offsets
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.overflowing import FAR, overflowing_log
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_fs import CHANGES, FailingFs, Fault, Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.log_cases import offsets
+from tests.support.lives.overflowing import FAR, overflowing_log
 
 # A log whose close failed is just dropped.
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]

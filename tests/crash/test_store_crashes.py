@@ -17,12 +17,12 @@ from kstore.store import Store
 from tests.crash.power_cut_lives import indexes_that_grow_early
 from tests.crash.power_cuts import ROOT, SOAK_STATES, cut_power
 from tests.crash.store_life import SETTINGS, Model, Step, check_store, do, scripted
-from tests.crash_states import Image
-from tests.evidence import Lost, Untyped
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Untyped
+from tests.support.harness.selection import tries
 
 PATH = ROOT / "store"
 # Long enough that the next removal deletes a deleted topic's files.

@@ -14,10 +14,10 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CLEAN_SHUTDOWN, KSTORE_STATE
 from kstore.store import Store
 from tests.crash.store_life import SETTINGS, Model, check_store, do, scripted
-from tests.evidence import Untyped, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, RecordingFs
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, RecordingFs
+from tests.support.harness.evidence import Untyped, shuffled
+from tests.support.harness.selection import tries
 
 EVERYTHING = CHANGES | READS
 NEED_ROOM = WRITES | {"create", "mkdir"}

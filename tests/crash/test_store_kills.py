@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.store_life import Model, check_store
 from tests.crash.test_kill_loop import Zygote
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 KILLS = tries(12, quick=6)
 KILLS_LONG = 600

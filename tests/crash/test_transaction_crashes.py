@@ -10,12 +10,12 @@ import pytest
 from kstore.errors import InvalidTransactionStateError, KstoreError, PoisonedError, ProducerFencedError
 from tests.crash.power_cuts import ROOT, cut_power, kill_after
 from tests.crash.transaction_life import PARTITIONS, PATH, Session, TransactionLife, hold, opened, prepared_image, typed
-from tests.crash_states import Image
-from tests.evidence import Untyped, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, FailingFs, Fault
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, FailingFs, Fault
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Untyped, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 
 @pytest.mark.promise("power cut: sync", "whole or absent")

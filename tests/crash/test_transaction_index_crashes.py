@@ -20,12 +20,12 @@ from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.types import Durability
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Choice, Disk, Image, everything, nothing, some
-from tests.evidence import Lost, Wrong, shuffled
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES
-from tests.memory_fs import MemoryFs, MemoryRecording, in_memory
-from tests.selection import tries
+from tests.support.fakes.crash_states import Choice, Disk, Image, everything, nothing, some
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.evidence import Lost, Wrong, shuffled
+from tests.support.harness.selection import tries
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 SETTINGS: dict[str, Any] = {

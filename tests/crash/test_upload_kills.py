@@ -18,7 +18,7 @@ import kstore
 from kstore.errors import LogNotFoundError
 from kstore.store import Store
 from tests.crash.upload_processes import SCHEME, SETTINGS, use_objects
-from tests.evidence import Crashed, Lost, Wrong, shuffled
+from tests.support.harness.evidence import Crashed, Lost, Wrong, shuffled
 
 pytest.importorskip("fsspec")
 

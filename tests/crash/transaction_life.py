@@ -13,11 +13,11 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.store import Store, coordinator_of
 from tests.crash.power_cuts import ROOT
-from tests.crash_states import Disk, Image, everything
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
+from tests.support.fakes.crash_states import Disk, Image, everything
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 __all__ = ["GROUP", "PARTITIONS", "PATH", "Session", "TransactionLife", "hold", "opened", "prepared_image", "typed"]
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from kstore.errors import Empty, KstoreError
 from kstore.files.paths import CLEANED_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tests.crash.power_cuts import MOMENTS, ROOT, cut_power, kill_after
-from tests.crash_states import Disk, Image, nothing, some
-from tests.evidence import Untyped, Wrong, shuffled
-from tests.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation
 from tests.faults.lives import Life
-from tests.memory_fs import Machine, MemoryFs
+from tests.support.fakes.crash_states import Disk, Image, nothing, some
+from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation
+from tests.support.fakes.memory_fs import Machine, MemoryFs
+from tests.support.harness.evidence import Untyped, Wrong, shuffled
 
 __all__ = ["AT_OPERATIONS", "Harness"]
 

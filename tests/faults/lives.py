@@ -23,7 +23,7 @@ from tests.crash.transaction_life import TransactionLife
 from tests.faults.group_life import GroupLife
 from tests.faults.recorded_producers import RecordedProducers
 from tests.faults.shared_log_life import SharedLogLife
-from tests.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
 
 __all__ = ["LIVES", "Life", "machine_in_memory"]
 

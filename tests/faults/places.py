@@ -22,10 +22,10 @@ from unittest import mock
 from tests.crash import refusals
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.crash.memory_error_life import DISGUISES
-from tests.evidence import Untyped
-from tests.fake_fs import Operation, Result
 from tests.faults.harness import EXPECTED, Harness
 from tests.faults.lives import LIVES, Life, machine_in_memory
+from tests.support.fakes.fake_fs import Operation, Result
+from tests.support.harness.evidence import Untyped
 
 __all__ = ["PLACES"]
 

@@ -9,10 +9,10 @@ from kstore.files.fs import FileSystem
 from kstore.store import Store
 from tests.crash.power_cuts import ROOT
 from tests.crash.producer_life import SETTINGS, Known, ProducerLife, prepare
-from tests.crash_states import Image
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation
-from tests.memory_fs import MemoryFs, MemoryRecording
+from tests.support.fakes.crash_states import Image
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 
 __all__ = ["RecordedProducers"]
 

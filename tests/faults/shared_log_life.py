@@ -5,7 +5,7 @@ from __future__ import annotations
 from kstore.files.fs import FileSystem
 from kstore.log import Log
 from tests.crash.power_cut_lives import PATH, SETTINGS, LogLife
-from tests.evidence import Lost
+from tests.support.harness.evidence import Lost
 
 __all__ = ["SharedLogLife"]
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.catalogue import ROOT
 from tests.crash.power_cuts import SOAK_STATES
 from tests.crash.programs import last_line
 from tests.faults.harness import AT_OPERATIONS, Harness
 from tests.faults.lives import LIVES, machine_in_memory
 from tests.faults.places import PLACES
 from tests.faults.table import BY_HAND, FAULTS, LIFE_NAMES, PROMISES, grid
-from tests.memory_fs import Machine
-from tests.selection import tries
+from tests.support.fakes.memory_fs import Machine
+from tests.support.harness.catalogue import ROOT
+from tests.support.harness.selection import tries
 from tools.crash.fault_bugs import FAULT_BUGS
 from tools.crash.mutant import Mutant
 

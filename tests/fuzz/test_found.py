@@ -15,7 +15,7 @@ from kstore.record.builder import build_batch
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.scan import BufferSource, find_next_batch, parse_batches
 from kstore.record.walk import Damage, walk
-from tests.oracle_legacy import message, wrapper
+from tests.support.oracles.oracle_legacy import message, wrapper
 
 pytestmark = pytest.mark.promise("hostile file")
 

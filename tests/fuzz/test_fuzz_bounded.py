@@ -7,8 +7,8 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from tests.evidence import VERDICTS
-from tests.selection import tries
+from tests.support.harness.evidence import VERDICTS
+from tests.support.harness.selection import tries
 from tools.fuzz.seeded import run_seeded
 from tools.fuzz.targets import TARGETS
 

@@ -9,10 +9,10 @@ import pytest
 
 from kstore.log import Log
 from kstore.upkeep.verify import verify_log
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.golden_data import copy_partition, golden_partitions
-from tests.log_cases import segment_bases
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.golden_data import copy_partition, golden_partitions
+from tests.support.lives.log_cases import segment_bases
 
 TREES = ("clean", "crashed", "recovered", "old")
 # The controller's own log has no keys.

@@ -13,7 +13,7 @@ from kstore.errors import CorruptBatchError
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
-from tests.golden_data import golden_partitions, golden_root
+from tests.support.harness.golden_data import golden_partitions, golden_root
 
 # The partition of clean/ that a case was made from; the rest were made from rolled-0.
 SOURCES = {

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 import pytest
 
 from kstore.cli.main import main
-from tests.golden_data import golden_partitions, golden_root
-from tests.older_release import as_older
+from tests.support.harness.golden_data import golden_partitions, golden_root
+from tests.support.oracles.older_release import as_older
 
 OPTIONS = {
     "shallow": [],

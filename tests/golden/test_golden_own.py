@@ -15,9 +15,9 @@ import kstore
 from kstore.files.local import SYSTEM_FS
 from kstore.state.compaction_state import read_compaction_state
 from kstore.state.log_state import OLD_SLOTS_SIZE, LogState, StateFile, read_state
-from tests.fake_fs import SYNCS, WRITES, Operation, WatchedFs
-from tests.golden_data import golden_root
-from tests.version_one import encode_version_one, restamp, version_one_file
+from tests.support.fakes.fake_fs import SYNCS, WRITES, Operation, WatchedFs
+from tests.support.fakes.version_one import encode_version_one, restamp, version_one_file
+from tests.support.harness.golden_data import golden_root
 
 Result = TypeVar("Result")
 LOGS = [f"{tree}/{name}" for tree in ("closed", "killed") for name in ("sync", "interval", "os")]

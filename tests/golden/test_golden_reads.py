@@ -13,7 +13,7 @@ import pytest
 
 from kstore.log import Log
 from kstore.record._codec import Record
-from tests.golden_data import golden_root
+from tests.support.harness.golden_data import golden_root
 
 TREES = ("clean", "crashed", "recovered", "old")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kstore
-from tests.golden_data import golden_partitions, golden_root
+from tests.support.harness.golden_data import golden_partitions, golden_root
 
 BATCH = re.compile(r"(\w+): (\S+)")
 SHALLOW = ".log.shallow.txt"

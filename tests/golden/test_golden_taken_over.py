@@ -17,7 +17,7 @@ from kstore.log import writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.upkeep.verify import verify_log
-from tests.golden_data import golden_partitions, golden_root
+from tests.support.harness.golden_data import golden_partitions, golden_root
 
 # A directory whose broker stopped cleanly, was killed, or recovered after that; and logs of old versions.
 TREES = ("clean", "crashed", "recovered", "old")

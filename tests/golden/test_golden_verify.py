@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstore.upkeep.verify import verify, verify_log
-from tests.golden_data import copy_partition, golden_partitions, golden_root
+from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
 
 # What is damaged in each case, unless it is a batch; a tail is what follows the last whole batch.
 KINDS: dict[str, set[str]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from tests.compaction_model import Kept
-from tests.evidence import Wrong
+from tests.support.harness.evidence import Wrong
+from tests.support.oracles.compaction_model import Kept
 from tools.interop.broker import Broker
 
 __all__ = ["first_difference", "timeless", "wait_until_clean"]

@@ -15,8 +15,8 @@ import pytest
 
 from kstore.files.remote import Location, open_remote
 from tests.interop.scenarios import SCENARIOS
-from tests.older_release import as_older
 from tests.spark.conftest import spark as spark
+from tests.support.oracles.older_release import as_older
 from tools.interop import java
 from tools.interop.broker import Broker
 from tools.interop.dfs import Dfs, running_dfs

@@ -20,7 +20,7 @@ from kstore.messages.primitives import NUMBERS
 from kstore.messages.schema import Field, Message, load_messages
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from tests.golden_data import golden_root
+from tests.support.harness.golden_data import golden_root
 from tools.interop import java
 from tools.interop.dump import Run, kafka_dumps
 

@@ -23,7 +23,7 @@ import kstore
 from kstore.errors import DivergedError, FileMissingError
 from kstore.upkeep.mirror import mirror
 from kstore.upkeep.verify import verify_log
-from tests.evidence import Lost, Wrong
+from tests.support.harness.evidence import Lost, Wrong
 from tools.interop import java
 from tools.interop.broker import Broker, BrokerError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kstore.files.remote import Location
-from tests.golden_data import golden_root
+from tests.support.harness.golden_data import golden_root
 
 __all__ = ["PARTITIONS", "files_of", "put_broker_s", "put_files"]
 

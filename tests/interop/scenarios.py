@@ -17,9 +17,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from kstore.log import writer_of
-from tests import golden_data, oracle_legacy
 from tests.interop.author import Author, Content, content
 from tests.interop.killed_writer import BATCH_RECORD_COUNT, record_at
+from tests.support.harness import golden_data
+from tests.support.oracles import oracle_legacy
 from tools.interop.records import Row, read_consumed
 
 __all__ = ["SCENARIOS", "Scenario"]

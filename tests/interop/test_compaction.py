@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from kstore.log import Log
-from tests.compaction_model import batches_in, random_batches
-from tests.evidence import Lost
 from tests.interop.cleaning import first_difference, timeless, wait_until_clean
 from tests.interop.conftest import Kafka
+from tests.support.harness.evidence import Lost
+from tests.support.oracles.compaction_model import batches_in, random_batches
 from tools.interop import java
 from tools.interop.dump import kafka_dumps, runs_over, unexpected_reports
 from tools.interop.handover import put_in_place

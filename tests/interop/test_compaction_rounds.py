@@ -16,11 +16,11 @@ import pytest
 
 from kstore.log import Log
 from kstore.upkeep.handover import from_broker, to_broker
-from tests.compaction_model import Batches, Kept, batches_in
-from tests.evidence import Wrong
-from tests.fake_clock import ManualClock
 from tests.interop.cleaning import first_difference, timeless, wait_until_clean
 from tests.interop.conftest import Kafka
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Wrong
+from tests.support.oracles.compaction_model import Batches, Kept, batches_in
 from tools.interop.broker import Broker
 from tools.interop.records import Row, rows_of
 

@@ -27,8 +27,8 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import PARTITION_METADATA
 from kstore.rules.handover import format_topic_id
 from kstore.store import Store, coordinator_of
-from tests.evidence import Hung, Lost, Wrong
 from tests.interop.conftest import Kafka
+from tests.support.harness.evidence import Hung, Lost, Wrong
 from tools.interop.broker import Broker
 
 pytestmark = pytest.mark.interop

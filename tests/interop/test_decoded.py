@@ -9,7 +9,7 @@ import pytest
 from kstore.cli.main import main
 from tests.decoded import payloads, texts
 from tests.interop.conftest import Kafka
-from tests.odd_batches import ODD, ODD_LEGACY
+from tests.support.lives.odd_batches import ODD, ODD_LEGACY
 from tools.interop import java
 from tools.interop.dump import Run, kafka_dumps
 

@@ -1,4 +1,4 @@
-"""The rules of groups (``tests/door_group_rows.py``) against a real broker: what the door answers is what that does."""
+"""The rules of groups (``door_group_rows``) against a real broker: what the door answers is what that does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.door_group_rows import ROWS, TOPIC, Stage
 from tests.interop.conftest import Kafka
+from tests.support.lives.door_group_rows import ROWS, TOPIC, Stage
 
 pytestmark = pytest.mark.interop
 

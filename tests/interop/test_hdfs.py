@@ -13,8 +13,8 @@ import kstore
 from kstore.cli.main import main
 from kstore.errors import CorruptBatchError, FileMissingError, LogNotFoundError, ReadOnlyError, StorageError
 from kstore.files.remote import Location, open_remote
-from tests.golden_data import golden_root
 from tests.interop.on_hdfs import PARTITIONS, files_of, put_broker_s, put_files
+from tests.support.harness.golden_data import golden_root
 from tools.interop.dfs import Dfs
 
 pytestmark = pytest.mark.interop

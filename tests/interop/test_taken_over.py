@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from tests.golden.test_golden_taken_over import PARTITIONS, Life, taken_over
-from tests.golden_data import golden_root
 from tests.interop.conftest import Kafka
+from tests.support.harness.golden_data import golden_root
 from tools.interop.dump import Printed, Run, kafka_dumps, runs_over, unexpected_reports, without_emptied
 
 pytestmark = pytest.mark.interop

@@ -24,8 +24,8 @@ from kstore.record.builder import build_batch
 from kstore.store import Store, coordinator_of
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.transactions.metadata import TransactionState
-from tests.fake_fs import FailingFs, Fault
 from tests.interop.conftest import Kafka
+from tests.support.fakes.fake_fs import FailingFs, Fault
 from tools.interop.broker import Broker
 from tools.interop.dump import Run, kafka_dumps
 from tools.interop.handover import put_in_place

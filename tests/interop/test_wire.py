@@ -12,7 +12,7 @@ from kstore.messages.primitives import Reader
 from kstore.messages.schema import load_messages
 from tests.interop.conftest import Kafka
 from tests.interop.decoder_logs import encode_random
-from tests.selection import tries
+from tests.support.harness.selection import tries
 from tools.interop import java
 
 pytestmark = pytest.mark.interop

@@ -15,7 +15,7 @@ import pytest
 
 import kstore
 from kstore.cli.main import cli, main
-from tests.selection import tries
+from tests.support.harness.selection import tries
 
 # These run until they are stopped, or start a Spark.
 ENDLESS = ("ui", "replicate", "spark")

@@ -26,8 +26,17 @@ from kstore.record._codec import (
 )
 from kstore.record.batch import CODEC_NAMES, parse_v2
 from kstore.record.builder import build_batch, build_batches
-from tests.oracle_codec import OracleBatch, OracleError, OracleRecord, crc32c, decode, encode, text_or_bytes, varint
-from tests.selection import tries
+from tests.support.harness.selection import tries
+from tests.support.oracles.oracle_codec import (
+    OracleBatch,
+    OracleError,
+    OracleRecord,
+    crc32c,
+    decode,
+    encode,
+    text_or_bytes,
+    varint,
+)
 
 with warnings.catch_warnings():
     # When imported, kafka-python reads its schemas with a function that Python has deprecated.

@@ -33,9 +33,9 @@ from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.reading import Reading
 from kstore.store import Store
 from kstore.transactions.group_records import OffsetAndMetadata
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 MEMBERS_MAX, PARTITIONS_MAX = 4, 8
 LIMIT_MS = 60_000

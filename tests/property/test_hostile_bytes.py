@@ -17,9 +17,9 @@ from kstore.errors import CorruptDataError, KstoreError
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from tests.evidence import Hung, Untyped, Wrong
-from tests.oracle_legacy import message, wrapper
-from tests.selection import tries
+from tests.support.harness.evidence import Hung, Untyped, Wrong
+from tests.support.harness.selection import tries
+from tests.support.oracles.oracle_legacy import message, wrapper
 
 pytestmark = pytest.mark.promise("hostile file", "bytes")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.scan import parse_batches
-from tests.oracle_legacy import message, wrapper
-from tests.selection import tries
+from tests.support.harness.selection import tries
+from tests.support.oracles.oracle_legacy import message, wrapper
 
 with warnings.catch_warnings():
     # When imported, kafka-python reads its schemas with a function that Python has deprecated.

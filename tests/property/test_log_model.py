@@ -26,14 +26,14 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.types import CorruptRange, Durability
-from tests.crash_states import Disk, another_boot, everything, some
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.fake_fs import RecordingFs
-from tests.selection import tries
-from tests.telling_values import telling_value
-from tests.watching_reader import ReadingProcess, watched_by_threads
-from tests.without_flusher import log_without_flusher
+from tests.support.fakes.crash_states import Disk, another_boot, everything, some
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import RecordingFs
+from tests.support.fakes.without_flusher import log_without_flusher
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
+from tests.support.lives.telling_values import telling_value
+from tests.support.lives.watching_reader import ReadingProcess, watched_by_threads
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 2048, "index_interval_bytes": 100, "flush_ms": 10**9}
 CODECS = st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])

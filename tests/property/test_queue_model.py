@@ -23,10 +23,10 @@ from kstore.errors import Empty, LeaseLostError
 from kstore.queue import of_store, space
 from kstore.queue.job import Job
 from kstore.store import Store
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.memory_fs import MemoryFs, in_memory
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.memory_fs import MemoryFs, in_memory
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 ROOT = Path("/model")
 LEASE_MS = 10_000

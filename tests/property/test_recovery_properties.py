@@ -18,11 +18,11 @@ from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.walk import walk
 from kstore.types import RecoveryReport
-from tests.crash_states import Image, Stored
-from tests.memory_fs import MemoryFs, in_memory
-from tests.oracle_legacy import message
-from tests.run_helpers import TIME, marker, small_batch
-from tests.selection import tries
+from tests.support.fakes.crash_states import Image, Stored
+from tests.support.fakes.memory_fs import MemoryFs, in_memory
+from tests.support.harness.selection import tries
+from tests.support.lives.run_helpers import TIME, marker, small_batch
+from tests.support.oracles.oracle_legacy import message
 
 pytestmark = pytest.mark.promise("rebuilt", "torn tail", "unclean open")
 

@@ -19,11 +19,18 @@ from kstore.record.builder import build_batch
 from kstore.record.scan import BufferSource, scan
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.types import OFFSET_MAX
-from tests.foreign_batches import tampered
-from tests.oracle_codec import OracleError, OracleRecord, Reader, decode_record, decode_records, text_or_bytes
-from tests.oracle_legacy import message, wrapper
-from tests.run_helpers import TIME, small_batch, tally
-from tests.selection import tries
+from tests.support.harness.selection import tries
+from tests.support.lives.foreign_batches import tampered
+from tests.support.lives.run_helpers import TIME, small_batch, tally
+from tests.support.oracles.oracle_codec import (
+    OracleError,
+    OracleRecord,
+    Reader,
+    decode_record,
+    decode_records,
+    text_or_bytes,
+)
+from tests.support.oracles.oracle_legacy import message, wrapper
 
 pytestmark = pytest.mark.promise("hostile file", "bytes")
 

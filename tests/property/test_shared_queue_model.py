@@ -20,9 +20,9 @@ from kstore.queue import of_store, space
 from kstore.queue.job import Job
 from kstore.queue.queue import Queue
 from kstore.store import Store
-from tests.evidence import Lost, Wrong
-from tests.fake_clock import ManualClock
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.selection import tries
 
 LEASE_SECONDS = 10
 PROCESS_COUNT = 3

@@ -17,11 +17,11 @@ from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TIME_INDEX_SUFFIX, segment_name
 from kstore.log import Log
 from kstore.upkeep.verify import verify_log
-from tests.fake_clock import ManualClock
-from tests.fake_fs import Operation, WatchedFs
-from tests.log_cases import edit, segment_bases
-from tests.log_helpers import TIME
-from tests.selection import tries
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import Operation, WatchedFs
+from tests.support.harness.selection import tries
+from tests.support.lives.log_cases import edit, segment_bases
+from tests.support.lives.log_helpers import TIME
 
 Result = TypeVar("Result")
 

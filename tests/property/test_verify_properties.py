@@ -18,10 +18,10 @@ from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify import LogVerification, segment_files, verify_log
 from kstore.upkeep.verify.pieces import PieceVerification, pieces_of, verify_head, verify_piece
-from tests.golden_data import golden_partitions, golden_root
-from tests.log_cases import data, transaction
-from tests.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
-from tests.selection import tries
+from tests.support.harness.golden_data import golden_partitions, golden_root
+from tests.support.harness.selection import tries
+from tests.support.lives.log_cases import data, transaction
+from tests.support.oracles.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
 from tools.fuzz.directory import MUTATORS
 
 pytestmark = pytest.mark.promise("hostile file")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from kstore.files.fs import storage_error, sync_error
-from tests.crash_states import Choice, Disk, Image, Torn, all_but, everything, nothing, one_is, only, some
-from tests.fake_clock import ManualClock
-from tests.fake_fs import CHANGES, SYNCS, WRITES, Operation, WatchedFs
-from tests.memory_fs import MemoryFs
+from tests.support.fakes.crash_states import Choice, Disk, Image, Torn, all_but, everything, nothing, one_is, only, some
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.fake_fs import CHANGES, SYNCS, WRITES, Operation, WatchedFs
+from tests.support.fakes.memory_fs import MemoryFs
 
 __all__ = ["ROOT", "Ended", "Fault", "SimulatedFs", "any_choice", "flip_bit"]
 

@@ -25,14 +25,14 @@ from kstore.store import Store, parts_of
 from kstore.types import Durability
 from tests.crash.interrupted_life import InterruptAfterCode
 from tests.crash.queue_life import small
-from tests.evidence import Lost, Untyped, Wrong
-from tests.fake_clock import ManualClock
-from tests.memory_fs import Machine, in_memory
 from tests.simulation.faults import ROOT, Ended, Fault, FaultKind, SimulatedFs, any_choice, flip_bit
 from tests.simulation.model import Entry, Found, LogModel, TopicModel
 from tests.simulation.queueing import NAME, Items
 from tests.simulation.steps import STEPS, Step
 from tests.simulation.transactions import TOPIC, Transactions
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.fakes.memory_fs import Machine, in_memory
+from tests.support.harness.evidence import Lost, Untyped, Wrong
 
 __all__ = ["STEP_COUNT", "Life", "Outcome"]
 

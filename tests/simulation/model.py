@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kstore.log import Log
 from kstore.types import CorruptRange
-from tests.evidence import Lost, Wrong
+from tests.support.harness.evidence import Lost, Wrong
 
 __all__ = ["Batch", "Entry", "Found", "LogModel", "TopicModel"]
 

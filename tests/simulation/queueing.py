@@ -11,7 +11,7 @@ from kstore.errors import Empty
 from kstore.queue.job import Job
 from kstore.queue.queue import Queue
 from tests.crash.queue_life import PADDING, number_of
-from tests.evidence import Lost, Wrong
+from tests.support.harness.evidence import Lost, Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life

@@ -13,12 +13,12 @@ import pytest
 
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from tests.evidence import Lost
-from tests.selection import tries
 from tests.simulation.life import Life, before_rot, offsets_at
 from tests.simulation.model import Batch, Entry, Found, LogModel
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.shrink import shrunk
+from tests.support.harness.evidence import Lost
+from tests.support.harness.selection import tries
 
 pytestmark = [pytest.mark.usefixtures("abandons_logs"), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -11,8 +11,8 @@ from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.store import coordinator_of
-from tests.evidence import Lost, Wrong
 from tests.simulation.model import Batch, Entry, Found
+from tests.support.harness.evidence import Lost, Wrong
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life

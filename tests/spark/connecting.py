@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tests.evidence import Hung
+from tests.support.harness.evidence import Hung
 
 __all__ = ["connected"]
 

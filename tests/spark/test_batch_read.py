@@ -16,9 +16,9 @@ from kstore.spark import read
 from kstore.spark.schema import spark_schema
 from kstore.spark.session import FILTER_PUSHDOWN
 from kstore.types import TIMESTAMP_TYPES, IsolationLevel
-from tests.evidence import Wrong
 from tests.golden.test_golden_reads import expected_records
-from tests.golden_data import golden_root
+from tests.support.harness.evidence import Wrong
+from tests.support.harness.golden_data import golden_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from kstore.errors import MissingExtraError
 from kstore.spark.java import java_home
 from kstore.spark.pack import pack
 from tests.spark.sessions import QUIET, environment, run_script, spark_home
-from tests.unpacking import unpack
+from tests.support.harness.unpacking import unpack
 
 JOB = Path(__file__).with_name("cluster_job.py")
 PARTITIONS = 2

@@ -15,9 +15,9 @@ import kstore
 import kstore.spark
 from kstore.spark import options, write_options
 from kstore.spark.session import RECOMMENDED
-from tests.selection import tries
 from tests.spark.connecting import connected
-from tests.unit.test_docs import code_blocks, rows, section
+from tests.support.harness.selection import tries
+from tests.unit.project.test_docs import code_blocks, rows, section
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,8 +32,8 @@ from kstore.spark.jobs.repartition import repartition
 from kstore.spark.jobs.verify import main as verify_main
 from kstore.types import INT64_MAX
 from kstore.upkeep.stats import log_stats
-from tests.golden_data import copy_partition, golden_partitions, golden_root
-from tests.log_helpers import TIME
+from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
+from tests.support.lives.log_helpers import TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ import pytest
 import kstore
 import kstore.spark
 from kstore.spark.jobs import command, compact, rebuild_indexes, repartition, stats
-from tests.log_helpers import TIME
 from tests.spark.test_docs import GUIDE
 from tests.spark.test_jobs import MINUTE_MS, make_store
-from tests.unit.test_docs import code_blocks, section
+from tests.support.lives.log_helpers import TIME
+from tests.unit.project.test_docs import code_blocks, section
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

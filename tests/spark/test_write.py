@@ -9,7 +9,7 @@ import pytest
 
 from kstore.producer.partitioner import partition_for_key
 from kstore.store import Store
-from tests.spark_sink import committed_values, staged_names
+from tests.support.lives.spark_sink import committed_values, staged_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ import pytest
 
 from kstore.spark.staging import parse_name
 from kstore.store import Store
-from tests.evidence import Hung, Lost, Wrong
-from tests.spark_sink import committed_values
+from tests.support.harness.evidence import Hung, Lost, Wrong
+from tests.support.lives.spark_sink import committed_values
 
 pytestmark = pytest.mark.spark
 

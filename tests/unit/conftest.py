@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstore.cli.main import main
-from tests.dump_helpers import Dump
+from tests.support.lives.dump_helpers import Dump
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from tools.crash.mutant import Mutant
 
 __all__ = ["COMPILED_BUGS"]
 
-SINGLE = "tests/unit/test_append_single.py"
-SYNCED = "tests/unit/test_append_synced.py tests/unit/test_group_commit.py"
-WRITES = "tests/unit/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"
-CHECKED = "tests/unit/test_log_checked.py"
-RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/test_runs.py"
+SINGLE = "tests/unit/engine/test_append_single.py"
+SYNCED = "tests/unit/engine/test_append_synced.py tests/unit/engine/test_group_commit.py"
+WRITES = "tests/unit/producer/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"
+CHECKED = "tests/unit/engine/test_log_checked.py"
+RUNS_OF_BATCHES = "tests/property/test_run_properties.py tests/unit/record/test_runs.py"
 
 COMPILED_BUGS = (
     Mutant(
@@ -25,7 +25,7 @@ COMPILED_BUGS = (
         "kstore/engine/writer.py",
         "elif not files.is_sync and files.ends.recovery_point < files.ends.end_offset:",
         "elif not files.is_sync and files.tail is not None:",
-        "tests/crash/test_compiled_power_cuts.py tests/unit/test_log_shared.py",
+        "tests/crash/test_compiled_power_cuts.py tests/unit/engine/test_log_shared.py",
     ),
     Mutant(
         "a part of a record that a full disk took is not cut off",
@@ -116,14 +116,14 @@ COMPILED_BUGS = (
         "kstore/engine/append/_placed.pyx",
         "        or first_sequence != ((sequence + 1) & INT32_MAX)\n",
         "",
-        "tests/unit/test_sequence.py",
+        "tests/unit/rules/test_sequence.py",
     ),
     Mutant(
         "a block whose body was interrupted keeps its lock",
         "kstore/files/_locks.pyx",
         "        try:\n            self.steps.throw(error)\n",
         "        try:\n            return False\n",
-        "tests/unit/test_block.py tests/unit/test_lock_interrupts.py",
+        "tests/unit/files/test_block.py tests/unit/files/test_lock_interrupts.py",
     ),
     Mutant(
         "the CRC of a small batch of a run is not checked",

@@ -13,22 +13,25 @@ __all__ = ["MUTANTS"]
 
 LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
-SWAP = "tests/unit/test_segment_swap.py"
+SWAP = "tests/unit/segments/test_segment_swap.py"
 STORE = "tests/crash/test_store_crashes.py"
 SHARED_LOG = " ".join(
-    f"tests/unit/test_{name}.py" for name in ("log_shared", "shared_announcements", "shared_failures")
+    f"tests/unit/{name}.py"
+    for name in ("engine/test_log_shared", "shared/test_shared_announcements", "shared/test_shared_failures")
 )
-LOSSES = "tests/unit/test_log_losses.py tests/unit/test_log_damaged_end.py tests/crash/test_loss_crashes.py"
-TRANSACTION_INDEXES = "tests/unit/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
-FLUSHES = "tests/unit/test_log_flush.py"
-STATE = "tests/unit/test_log_state.py tests/golden/test_golden_own.py"
-KNOWN_NAMES = "tests/unit/test_known_names.py"
+LOSSES = (
+    "tests/unit/engine/test_log_losses.py tests/unit/engine/test_log_damaged_end.py tests/crash/test_loss_crashes.py"
+)
+TRANSACTION_INDEXES = "tests/unit/engine/test_log_producers.py tests/crash/test_transaction_index_crashes.py"
+FLUSHES = "tests/unit/engine/test_log_flush.py"
+STATE = "tests/unit/state/test_log_state.py tests/golden/test_golden_own.py"
+KNOWN_NAMES = "tests/unit/engine/test_known_names.py"
 QUEUE = "tests/crash/test_queue_crashes.py"
-EVIDENCE = "tests/unit/test_lost_evidence.py"
+EVIDENCE = "tests/unit/engine/test_lost_evidence.py"
 CUT_COPIES = "tests/crash/test_cut_copies.py"
 PROGRAM_ENDS = "tests/crash/test_program_ends.py"
 SHARED = "tests/crash/test_shared_power_cut.py"
-DOOR_GROUP = "tests/unit/test_door_group.py"
+DOOR_GROUP = "tests/unit/door/test_door_group.py"
 
 
 def lives(*names: str) -> str:
@@ -43,28 +46,28 @@ MUTANTS = (
         "kstore/engine/read/reads.py",
         "high_watermark=min(source.last_stable_offset(), ends.high_watermark)",
         "high_watermark=source.last_stable_offset()",
-        "tests/unit/test_committed_reads.py",
+        "tests/unit/engine/test_committed_reads.py",
     ),
     Mutant(
         "a replaced segment opens the files of the one that replaces it",
         "kstore/segment.py",
         "        if self._retired:\n            raise",
         "        if False:\n            raise",
-        "tests/unit/test_swap_readers.py",
+        "tests/unit/segments/test_swap_readers.py",
     ),
     Mutant(
         "a read-only log reads the file of a segment that another process has replaced",
         "kstore/segments/pin.py",
         "        if self.is_lost(fs, path):",
         "        if False:",
-        "tests/unit/test_reads_after_cuts.py",
+        "tests/unit/engine/test_reads_after_cuts.py",
     ),
     Mutant(
         "a truncation during a verification is damage",
         "kstore/engine/over/check.py",
         "            if source.truncation_count != truncation_count:",
         "            if False:",
-        "tests/unit/test_log_view_races.py",
+        "tests/unit/engine/test_log_view_races.py",
     ),
     Mutant(
         "a read-only log trusts the young times of its directory",
@@ -165,7 +168,7 @@ MUTANTS = (
         "kstore/segments/tail.py",
         "            self.cut_back(sync=sync and not isinstance(error, SyncFailedError))\n",
         "            self.cut_back()\n",
-        "tests/unit/test_append_synced.py",
+        "tests/unit/engine/test_append_synced.py",
     ),
     Mutant(
         "a segment that a failed roll has removed comes back with a power cut",
@@ -179,7 +182,7 @@ MUTANTS = (
         "kstore/segments/resume.py",
         "        if not _bears_out(file, numbers, offsets, times.last_entry):\n            return NOT_INDEXED\n",
         "",
-        "tests/unit/test_log_retention.py",
+        "tests/unit/engine/test_log_retention.py",
     ),
     Mutant(
         "a rolled segment's name is not synced",
@@ -215,7 +218,7 @@ MUTANTS = (
         "kstore/engine/append/appends.py",
         "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
         "                    files.note_failure(error)\n",
-        "tests/unit/test_append_placed.py",
+        "tests/unit/engine/test_append_placed.py",
     ),
     Mutant(
         "an interrupt hides that the sync of an append has failed",
@@ -259,21 +262,21 @@ MUTANTS = (
         "kstore/engine/open/recovery.py",
         "        position += 1\n    return directory",
         "        break\n    return directory",
-        "tests/unit/test_log_recovery.py",
+        "tests/unit/engine/test_log_recovery.py",
     ),
     Mutant(
         "a process does not take in the leader epochs that another one wrote",
         "kstore/shared/catch_up.py",
         "        if seen.epoch != before.epoch:",
         "        if False:",
-        "tests/unit/test_log_shared.py",
+        "tests/unit/engine/test_log_shared.py",
     ),
     Mutant(
         "a recovery does not sync the names of indexes",
         "kstore/engine/open/recovery.py",
         "    loaded.context.fs.sync_dir(loaded.context.directory)\n    loaded.store()",
         "    loaded.store()",
-        "tests/unit/test_log_producers.py",
+        "tests/unit/engine/test_log_producers.py",
     ),
     Mutant(
         "a new log's directory is not synced",
@@ -333,7 +336,7 @@ MUTANTS = (
         "kstore/rules/recover.py",
         "(doubt.suffix_only or follower is None)",
         "True",
-        "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
+        "tests/unit/rules/test_recover.py tests/unit/engine/test_log_recovery.py",
     ),
     Mutant(
         "a batch's CRC is not checked when a log is recovered or read",
@@ -347,14 +350,14 @@ MUTANTS = (
         "kstore/engine/read/reader.py",
         "            batch.ensure_valid()\n",
         "",
-        "tests/property/test_hostile_bytes.py tests/unit/test_log_lookup.py tests/golden/test_golden_damage.py",
+        "tests/property/test_hostile_bytes.py tests/unit/engine/test_log_lookup.py tests/golden/test_golden_damage.py",
     ),
     Mutant(
         "the CRC of what is found behind damage is not checked",
         "kstore/record/scan.py",
         "            return parse_batch(self._source.pread(head.size, position)).is_valid()",
         "            return bool(parse_batch(self._source.pread(head.size, position)))",
-        "tests/unit/test_scan.py",
+        "tests/unit/record/test_scan.py",
     ),
     # --- lost evidence, locks and forks -------------------------------------------------------------------------------
     Mutant(
@@ -397,14 +400,14 @@ MUTANTS = (
         "kstore/files/lock.py",
         "    if any(not (shared and held.shared) for held in _held.get(file_id, ())):",
         "    if False:",
-        "tests/unit/test_lock.py tests/unit/test_log_lock.py",
+        "tests/unit/files/test_lock.py tests/unit/engine/test_log_lock.py",
     ),
     Mutant(
         "a forked child keeps its parent's locks",
         "kstore/files/lock.py",
         "            os.close(held.fd)\n        except OSError:\n            # Other code",
         "            pass\n        except OSError:\n            # Other code",
-        "tests/unit/test_lock.py tests/crash/test_forks.py",
+        "tests/unit/files/test_lock.py tests/crash/test_forks.py",
     ),
     Mutant(
         "what send accepted is forgotten at the interpreter's exit",
@@ -426,7 +429,7 @@ MUTANTS = (
         "kstore/compaction/cleaner.py",
         "self.blocks.map_end = stop_offset - 1",
         "self.blocks.map_end = self.uncleanable - 1",
-        "tests/unit/test_cleaner.py",
+        "tests/unit/compaction/test_cleaner.py",
     ),
     Mutant(
         "a compacted segment is not synced",
@@ -498,7 +501,7 @@ MUTANTS = (
         "            # Before the entry goes: a directory without one would be a topic again.\n"
         "            self.fs.sync_dir(self.path)\n",
         "",
-        "tests/unit/test_store.py",
+        "tests/unit/logs/test_store.py",
     ),
     # --- a log that is shared -----------------------------------------------------------------------------------------
     Mutant(
@@ -506,7 +509,7 @@ MUTANTS = (
         "kstore/shared/catch_up.py",
         "known = None if cuts else files.producers.index_sizes",
         "known = files.producers.index_sizes",
-        "tests/unit/test_log_shared.py",
+        "tests/unit/engine/test_log_shared.py",
     ),
     Mutant(
         "a member of a shared log that cannot end a change stops the others",
@@ -563,7 +566,7 @@ MUTANTS = (
         "kstore/engine/directory.py",
         "        fs.sync_dir(path.parent)\n    except StorageError as error:",
         "        pass\n    except StorageError as error:",
-        "tests/unit/test_log_loader.py",
+        "tests/unit/engine/test_log_loader.py",
     ),
     Mutant(
         "a writer that opens the tail does not announce it to the other processes",
@@ -608,14 +611,14 @@ MUTANTS = (
         "kstore/rules/recover.py",
         "            durable = damage.first_offset < doubt.known_end\n",
         "            durable = damage.first_offset < doubt.recovery_point\n",
-        "tests/unit/test_recover.py tests/unit/test_log_recovery.py",
+        "tests/unit/rules/test_recover.py tests/unit/engine/test_log_recovery.py",
     ),
     Mutant(
         "a transaction index that recovery keeps is not synced",
         "kstore/engine/open/transaction_rebuild.py",
         "            if found:\n",
         "            if not found:\n",
-        "tests/unit/test_log_producers.py",
+        "tests/unit/engine/test_log_producers.py",
     ),
     Mutant(
         "a lost transaction index is missed after a clean close only",
@@ -629,7 +632,7 @@ MUTANTS = (
         "kstore/engine/files.py",
         "            if not self.is_sync:\n                tail.file.fdatasync()\n            self.producers",
         "            self.producers",
-        "tests/unit/test_parked_tails.py",
+        "tests/unit/engine/test_parked_tails.py",
     ),
     Mutant(
         "a sync follows one that has failed",
@@ -658,7 +661,7 @@ MUTANTS = (
         "kstore/state/log_state.py",
         "        if version > VERSION:\n            raise",
         "        if version > VERSION:\n            return None\n            raise",
-        "tests/unit/test_log_state.py::test_a_store_opens_beside_a_log_of_a_later_version",
+        "tests/unit/state/test_log_state.py::test_a_store_opens_beside_a_log_of_a_later_version",
     ),
     Mutant(
         "the old state goes before the new one is stored",
@@ -672,14 +675,14 @@ MUTANTS = (
         "kstore/files/log_lock.py",
         "    try:\n        _probe_above(directory, shared=shared)\n    except BaseException:",
         "    try:\n        pass\n    except BaseException:",
-        "tests/unit/test_log_lock.py",
+        "tests/unit/engine/test_log_lock.py",
     ),
     Mutant(
         "a rebuilt index takes the place of that of another segment",
         "kstore/engine/index_repairs.py",
         "    if segment.tail is not None or (stat.inode, stat.size) != (scanned.inode, scanned.size):\n",
         "    if segment.tail is not None:\n",
-        "tests/unit/test_index_repairs.py",
+        "tests/unit/engine/test_index_repairs.py",
     ),
     # --- queues -------------------------------------------------------------------------------------------------------
     Mutant(
@@ -687,14 +690,14 @@ MUTANTS = (
         "kstore/queue/core.py",
         "        self.lock.refuse_inside()  # it is needed once the item is in the log\n",
         "",
-        "tests/unit/test_reentrant_calls.py",
+        "tests/unit/project/test_reentrant_calls.py",
     ),
     Mutant(
         "an item that another process moves may be acked",
         "kstore/queue/state.py",
         "            and (claim is None or claim.owner == lease.owner)\n",
         "",
-        "tests/unit/test_queue_journal.py",
+        "tests/unit/queue/test_queue_journal.py",
     ),
     Mutant(
         "what became of items is not on disk before their segment is removed",
@@ -729,7 +732,7 @@ MUTANTS = (
         "kstore/queue/ledger.py",
         "if not self.state.is_shared or self._end != end - len(values):",
         "if not self.state.is_shared:",
-        "tests/unit/test_queue_shared.py",
+        "tests/unit/queue/test_queue_shared.py",
     ),
     *COMPILED_BUGS,
     *FAULT_BUGS,

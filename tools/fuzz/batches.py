@@ -23,7 +23,7 @@ from kstore.state.log_state import (
     SLOTS_POSITION,
 )
 from kstore.state.producer_snapshot import CRC_START as SNAPSHOT_CRC_START
-from tests.oracle_legacy import wrapper
+from tests.support.oracles.oracle_legacy import wrapper
 from tools.fuzz.mutate import INTERESTING, Mutator, mended, mutate
 
 __all__ = ["batch_bounds", "mend_batches", "mend_snapshot", "mend_state", "mutate_batches"]

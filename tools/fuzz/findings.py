@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from kstore.errors import KstoreError
-from tests.evidence import Hung, Wrong
+from tests.support.harness.evidence import Hung, Wrong
 
 __all__ = ["UNCOMPRESSED_BYTES_MAX", "Finding", "expect", "try_input", "within_memory"]
 
@@ -23,7 +23,7 @@ SECONDS_MAX = 5.0
 
 
 class Finding(NamedTuple):
-    """An input that ``target`` handled wrongly; ``verdict`` is a word of tests/evidence.py."""
+    """An input that ``target`` handled wrongly; ``verdict`` is a word of tests/support/harness/evidence.py."""
 
     target: str
     verdict: str

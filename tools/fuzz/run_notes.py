@@ -17,7 +17,7 @@ from kstore.record.scan import BufferSource
 from kstore.record.walk import walk_runs
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.distribution import Distribution
-from tests.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
+from tests.support.oracles.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect
 
 __all__ = ["checks", "counts", "end_of"]

@@ -15,10 +15,10 @@ from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.state.log_state import SLOT_SIZE, SLOTS_POSITION, LogState
 from kstore.state.producer_snapshot import ProducerEntry, encode_snapshot
 from tests.decoded import payloads
-from tests.golden_data import golden_root
-from tests.odd_batches import ODD, ODD_LEGACY
-from tests.oracle_legacy import message, wrapper
-from tests.version_one import version_one_file
+from tests.support.fakes.version_one import version_one_file
+from tests.support.harness.golden_data import golden_root
+from tests.support.lives.odd_batches import ODD, ODD_LEGACY
+from tests.support.oracles.oracle_legacy import message, wrapper
 from tools.fuzz.batches import batch_bounds
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from kstore.ui.app import guarded_app
 from kstore.ui.checking import Checks
 from kstore.ui.survey import Survey
-from tests.fake_clock import ManualClock
-from tests.ui_parts import LetIn, Site, served
+from tests.support.fakes.fake_clock import ManualClock
+from tests.support.lives.ui_parts import LetIn, Site, served
 from tools.pictures.reports import BROWSERS, make_store
 
 __all__ = ["PICTURES", "main"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import kstore
 from kstore.reports.document import Document
 from kstore.reports.page import page
-from tests.fake_clock import ManualClock
+from tests.support.fakes.fake_clock import ManualClock
 
 __all__ = ["BROWSERS", "PICTURES", "main", "make_store", "shoot"]
 

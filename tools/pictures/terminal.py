@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.style import Style
 from rich.text import Span, Text
 
-from tests.golden_data import golden_root
-from tests.terminal import in_terminal
+from tests.support.harness.golden_data import golden_root
+from tests.support.harness.terminal import in_terminal
 from tools.pictures.drawn import picture
 
 __all__ = ["COMMANDS", "DESCRIPTION", "drawn", "lay_out", "session"]

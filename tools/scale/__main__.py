@@ -17,7 +17,7 @@ INTRODUCTION = """# How cost grows
 What an operation costs when there is 10 and 100 times as much of something. *Steps* are calls of functions, Python's
 and compiled ones, in the calling thread; they are the same on every machine. *us* is the processor time of that thread,
 where compiled code and the system show; time is noisy. *Flat* is what takes no more than 1.5 times the steps, and 3
-times the time, at 100 times as much. `tests/unit/test_scale.py` holds the steps.
+times the time, at 100 times as much. `tests/unit/project/test_scale.py` holds the steps.
 
 What grows looks at each of the things, or says something of each: `verify` reads everything; a store's metrics are one
 set for each log; the first look at a directory lists it; `create_topic` writes the list of topics as one file. A

@@ -10,7 +10,7 @@ failed, the log is poisoned: it then serves what is known to be durable and acce
 ``_commit`` takes any number of appends. There are shorter paths of the same steps where there is nothing to decide,
 all compiled; whatever needs a decision is left to ``_commit``. ``PlacedAppends``: batches of one append that certainly
 go into the active segment. ``WrittenAppends``: one plain record that is not synced. ``SyncedAppends``: synced plain
-records, of several threads if they append at the same time. ``tests/unit/test_append_placed.py``,
+records, of several threads if they append at the same time. ``tests/unit/engine/test_append_placed.py``,
 ``test_append_single.py`` and ``test_append_synced.py`` compare the paths.
 """
 
