@@ -140,11 +140,15 @@ class Client:
 class Stage:
     """One fresh group on one server."""
 
-    def __init__(self, host: str, port: int, group: str, stack: ExitStack, wait: Callable[[float], None]) -> None:
+    def __init__(
+        self, host: str, port: int, group: str, stack: ExitStack, wait: Callable[[float, str, int], None]
+    ) -> None:
+        """``wait`` lets so many seconds pass for a group that has been sent so many requests without an answer yet."""
         self.group = group
-        self.wait = wait
+        self._wait = wait
         self._address = host, port
         self._stack = stack
+        self._clients: list[Client] = []
         self._watcher = self.client("watcher")
         # A broker answers 15 until its own topic is there.
         while self.coordinator_error():
@@ -157,7 +161,13 @@ class Stage:
 
     def client(self, name: str) -> Client:
         host, port = self._address
-        return Client(self._stack.enter_context(WireClient(port, host, client_id=name)), self.group)
+        client = Client(self._stack.enter_context(WireClient(port, host, client_id=name)), self.group)
+        self._clients.append(client)
+        return client
+
+    def wait(self, seconds: float) -> None:
+        """After all that was sent has arrived."""
+        self._wait(seconds, self.group, sum(client.talk.unanswered_count for client in self._clients))
 
     def description(self) -> Body:
         [group] = self._watcher.ask("DescribeGroups", 5, groups=[self.group])["groups"]

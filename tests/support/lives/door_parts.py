@@ -50,6 +50,11 @@ class WireClient:
         self.socket.sendall(frame_of(api, version, body or {}, self._number, self.client_id))
         self._asked.append((wire_of(api).response, version, self._number))
 
+    @property
+    def unanswered_count(self) -> int:
+        """How many requests were sent whose answers were not read yet."""
+        return len(self._asked)
+
     def answer(self) -> dict[str, Any]:
         """The answer to the oldest request without one."""
         message, version, number = self._asked.pop(0)

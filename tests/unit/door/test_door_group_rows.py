@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ import kstore
 from kstore.door.door import Door
 from kstore.door.groups import Groups
 from tests.support.fakes.fake_clock import ManualClock
-from tests.support.lives.door_group_rows import ROWS, TOPIC, Stage
+from tests.support.lives.door_group_rows import ROWS, SECONDS_MAX, TOPIC, Stage
 
 
 class Opened(NamedTuple):
@@ -25,10 +26,18 @@ class Opened(NamedTuple):
     def groups(self) -> Groups:
         return self.door._served.groups
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, group: str, unanswered: int) -> None:
+        """Moves the clock once every request without an answer waits in the group, so that none comes too late."""
+        deadline = time.monotonic() + SECONDS_MAX
+        while self.waiting(group) != unanswered:
+            assert time.monotonic() < deadline, f"{self.waiting(group)} requests wait, expected {unanswered}"
         self.clock.advance(int(seconds * 1000))
         for _ in range(3):  # a group that is busy just now is left out
             self.groups.run_due()
+
+    def waiting(self, group: str) -> int:
+        members = self.groups._entries[group].group.members.values()
+        return sum((member.joining is not None) + (member.syncing is not None) for member in list(members))
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ T0 = TopicPartition(TOPIC, 0)
 
 
 def stage_of(door: Door, stack: ExitStack, group: str = "g") -> Stage:
-    return Stage("127.0.0.1", door.port, group, stack, lambda seconds: None)
+    return Stage("127.0.0.1", door.port, group, stack, lambda *_: None)
 
 
 @pytest.fixture
