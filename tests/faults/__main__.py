@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from tests.crash.power_cuts import MOMENTS, moment_count
-from tests.faults.harness import AT_OPERATIONS, Harness
+from tests.faults.harness import AT_OPERATIONS, Harness, place_count
 from tests.faults.lives import LIVES, machine_in_memory
 from tests.faults.table import BY_HAND, FAULTS
 
@@ -21,7 +21,7 @@ def main() -> None:
     with machine_in_memory() as machine:
         for name in sys.argv[1:] or LIVES:
             life = Harness(LIVES[name], machine, SEED).whole()
-            places = {fault: len(life.fs.kinds(of=kinds)) for fault, (kinds, _) in AT_OPERATIONS.items()}
+            places = {fault: place_count(fault, life.operations) for fault in AT_OPERATIONS}
             places["power cut"] = moment_count(life.operations)
             places["kill"] = len(life.fs.kinds(of=MOMENTS))
             places["refused allocation"] = len(life.operations)

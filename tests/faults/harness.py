@@ -25,9 +25,11 @@ from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs
 from tests.support.fakes.memory_fs import Machine, MemoryFs
 from tests.support.harness.evidence import Untyped, Wrong, shuffled
 
-__all__ = ["AT_OPERATIONS", "Harness"]
+__all__ = ["AT_OPERATIONS", "Harness", "place_count"]
 
 HINTS = tuple(suffix + state for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) for state in ("", CLEANED_SUFFIX))
+# Past the last operation of every life.
+NEVER = 10**9
 NEED_ROOM = WRITES | {"create", "mkdir", "allocate"}
 # What a program meets after a fault, and may pass on.
 EXPECTED = (KstoreError, Empty, TimeoutError)
@@ -92,13 +94,21 @@ def interrupt(at: int, generator: random.Random) -> Fault:
     return Fault(at, kinds=CHANGES | READS, raising=KeyboardInterrupt())
 
 
-# Faults of a file operation, by their names in the table: which operations they strike, and how.
-AT_OPERATIONS: dict[str, tuple[frozenset[str], Callable[[int, random.Random], Fault]]] = {
-    "I/O error": (CHANGES | READS, read_error),
-    "full disk": (NEED_ROOM, full_disk),
-    "failed sync": (SYNCS | {"write_and_sync"}, failed_sync),
-    "interrupt": (CHANGES | READS, interrupt),
+# Faults of a file operation, by their names in the table.
+AT_OPERATIONS: dict[str, Callable[[int, random.Random], Fault]] = {
+    "I/O error": read_error,
+    "full disk": full_disk,
+    "failed sync": failed_sync,
+    "interrupt": interrupt,
 }
+
+
+def place_count(name: str, operations: Iterable[Operation]) -> int:
+    """How many of a life's operations this fault can strike."""
+    fault = AT_OPERATIONS[name](NEVER, random.Random(0))
+    for operation in operations:
+        fault.strikes(operation)
+    return fault.seen
 
 
 class Harness:
@@ -134,13 +144,12 @@ class Harness:
 
     def fail(self, name: str, count: int) -> int:
         """Strikes this many operations with the fault ``name``, each in a life of its own; returns how many struck."""
-        kinds, fault_at = AT_OPERATIONS[name]
-        last = len(self.whole().fs.kinds(of=kinds))
         generator = random.Random(f"{self._seed} {name}")
+        last = place_count(name, self.whole().operations)
         struck = 0
         for number in shuffled(range(1, last + 1), generator.random(), count):
             try:
-                struck += self._strike(fault_at(number, generator), generator)
+                struck += self._strike(AT_OPERATIONS[name](number, generator), generator)
             except AssertionError as error:
                 error.add_note(f"{name} at operation {number} of {last}; seed {self._seed}")
                 raise

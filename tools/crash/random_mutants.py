@@ -19,6 +19,7 @@ from __future__ import annotations
 import ast
 import random
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 def caught(tests: str, root: Path) -> tuple[bool, float]:
     """Whether the tests fail or hang, and their processor time in seconds."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", QUICK, *tests.split()]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", QUICK, *shlex.split(tests)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, timeout=SECONDS_MAX, check=False).returncode
