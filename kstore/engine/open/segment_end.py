@@ -11,7 +11,7 @@ from kstore.indexes.stored import stored_entries
 from kstore.record.batch import Batch
 from kstore.record.heads import HEAD_BYTES
 from kstore.record.walk import Damage, walk
-from kstore.segment import LogSegment
+from kstore.segment import UNINDEXED_BYTES, LogSegment
 from kstore.segments.places import START, Located
 from kstore.types import OFFSET_MAX
 
@@ -61,7 +61,10 @@ def segment_end(segment: LogSegment, stop: int, *, offset_stop: int = OFFSET_MAX
 
 
 def _last_indexed(segment: LogSegment, stop: int) -> Located:
-    """The batch of the last index entry, if it is there; else the segment's start."""
+    """The batch of the last index entry, if it is there; else the segment's start, as in a segment that is read faster
+    without its index: all readers must begin at the same place, or they see different ends after damage."""
+    if stop <= UNINDEXED_BYTES:
+        return START
     try:
         file = segment.log_file()
         if isinstance(file, RemoteFile):
