@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from kstore.door.waiting import Waiter
+from kstore.files._locks import OwnedLock
 
 __all__ = ["Loan", "Memory"]
 
@@ -31,9 +34,11 @@ class Memory:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._changed = threading.Condition()
-        # Guarded by _changed.
+        self._lock = OwnedLock()
+        # Guarded by _lock.
         self._taken = 0
+        # Of the requests that wait; changed with the lock, read as a copy.
+        self._waiters: set[Waiter] = set()
         self._is_ended = False
 
     @property
@@ -48,23 +53,45 @@ class Memory:
         """
         loan = Loan(self, 0)
         try:
-            with self._changed:
-                wanted = min(size, self.total)
-                is_free = self._changed.wait_for(lambda: self._is_ended or self._taken + wanted <= self.total, seconds)
-                if is_free and not self._is_ended:
-                    self._taken += wanted
-                    loan.size = wanted
+            if not self._take(loan, min(size, self.total)):
+                self._wait(loan, min(size, self.total), time.monotonic() + seconds)
             yield loan
         finally:
             loan.keep(0)
 
+    def _take(self, loan: Loan, wanted: int) -> bool:
+        """Whether there is nothing to wait for: the loan has its bytes, or will never get any."""
+        with self._lock:
+            if self._is_ended:
+                return True
+            if self._taken + wanted > self.total:
+                return False
+            self._taken += wanted
+            loan.size = wanted
+            return True
+
+    def _wait(self, loan: Loan, wanted: int, deadline: float) -> None:
+        waiter = Waiter()
+        with self._lock:
+            self._waiters.add(waiter)
+        try:
+            # Once more after it can be woken.
+            while not self._take(loan, wanted) and time.monotonic() < deadline:
+                waiter.wait(deadline)
+        finally:
+            with self._lock:
+                self._waiters.discard(waiter)
+
     def _give(self, size: int) -> None:
-        with self._changed:
+        with self._lock:
             self._taken -= size
-            self._changed.notify_all()
+        self._wake_all()
 
     def end(self) -> None:
-        """Ends all waits, and lends nothing more."""
-        with self._changed:
-            self._is_ended = True
-            self._changed.notify_all()
+        """Ends all waits, and lends nothing more. Takes no lock, which an interrupted thread may hold."""
+        self._is_ended = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for waiter in tuple(self._waiters):
+            waiter.wake()
