@@ -48,9 +48,9 @@ demo: $(call with,demo)
 demo-spark: $(call with,demo-spark)
 	$(RUN) tools/demo_spark.py
 
-# BUT=spark leaves out the tests of that mark too.
+# BUT=spark leaves out the tests of that mark too, and TESTS="tests/unit tests/crash" names those to run.
 test: $(call with,test)
-	$(RUN) -m pytest -q $(call hung_after,300) -n auto --dist loadscope -m "not long and not soak and not interop$(if $(BUT), and not $(BUT))" tests
+	$(RUN) -m pytest -q $(call hung_after,300) -n auto --dist loadscope -m "not long and not soak and not interop$(if $(BUT), and not $(BUT))" $(or $(TESTS),tests)
 
 test-all: $(call with,test-all)
 	$(RUN) -m pytest -q $(call hung_after,900) -n auto --dist loadscope -m "not soak and not interop" tests
