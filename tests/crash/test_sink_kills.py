@@ -52,7 +52,7 @@ def test_killed_executors_and_drivers_leave_each_row_once(
         if len(found := committed_batches(store)) != 1:
             raise Wrong(f"a batch is in some partitions only: {found}")
 
-    while sink.kills < tries(200, quick=4):
+    while sink.kills < tries(200, quick=1):
         batch_id += 1
         sink.finish_batch(batch_id, look)
     tried("kills", sink.kills)
