@@ -150,14 +150,14 @@ class Stage:
         self._stack = stack
         self._clients: list[Client] = []
         self._watcher = self.client("watcher")
-        # A broker answers 15 until its own topic is there.
+        # A broker answers 15 until its own topic is there, and 14 or 16 until the group's partition of it is loaded.
         while self.coordinator_error():
             time.sleep(0.05)
 
     def coordinator_error(self) -> int:
         answer = self._watcher.ask("FindCoordinator", 4, keyType=0, coordinatorKeys=[self.group])
         found: int = answer["coordinators"][0]["errorCode"]
-        return found or self._watcher.ask("ListGroups", 4)["errorCode"]
+        return found or self._watcher.ask("ListGroups", 4)["errorCode"] or self.description()["errorCode"]
 
     def client(self, name: str) -> Client:
         host, port = self._address
