@@ -148,6 +148,6 @@ def leader_epoch(topics: Topics, owner: TopicPartition) -> int:
     directory = topics.directory
     try:
         entries = read_leader_epochs(directory.fs, directory.partition_path(owner) / LEADER_EPOCHS)
-    except KstoreError:  # damaged, or being removed: whoever opens the log repairs it, or is told
+    except KstoreError:  # damaged, or being removed: opening the log repairs it, or raises
         return 0
     return entries[-1].epoch if entries else 0

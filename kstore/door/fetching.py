@@ -54,7 +54,7 @@ def _wait(call: Call, request: _Fetch, deadline: float) -> None:
     request.release()
     with parking.waiting(waiter, request.logs()) as seconds:
         while True:
-            # Once more after arming: what came before that wakes nobody.
+            # Look once more after arming: what came before that has woken no one.
             request.look()
             request.release()
             now = time.monotonic()

@@ -152,7 +152,7 @@ class Groups:
             self._settle(entry, answers)
             return errors
 
-    def run_due(self, now: float = 0.0) -> None:
+    def run_due(self, _now: float = 0.0) -> None:
         """Ends sessions and waits that are over, by the store's clock. A group that is busy gets its turn next time."""
         now = self._clock.monotonic()
         with self._mutex:

@@ -13,8 +13,9 @@ __all__ = ["find_coordinator", "heartbeat", "join_group", "leave_group", "sync_g
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Kafka: group.min.session.timeout.ms, group.max.session.timeout.ms.
 SESSION_MS_MIN, SESSION_MS_MAX = 6_000, 1_800_000
-# From these versions on: a new member is told its id first; a static leader that comes back may be told to skip the
-# assignment; a sync names the protocol; a leave names several members; a join's answer may have no protocol.
+# The first versions in which: a new member gets its id before it joins; a static leader that comes back may skip the
+# assignment; a sync names the protocol; a leave names several members; a join's answer may have no protocol; and one
+# FindCoordinator asks for several keys.
 TWO_PHASE_VERSION = 4
 SKIP_VERSION = 9
 PROTOCOL_VERSION = 5

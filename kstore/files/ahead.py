@@ -59,7 +59,7 @@ class PiecesAt:
         self._pieces: deque[_Piece] = deque()
 
     def take(self, position: int) -> bytes | None:
-        """The piece at ``position``, waited for; None if it is none of the positions. Raises: what fetching it
+        """The piece at ``position``, waited for; None if ``position`` is not one of them. Raises: what fetching it
         raised."""
         while self._pieces and self._pieces[0].start < position:
             self._pieces.popleft()

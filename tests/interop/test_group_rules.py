@@ -10,7 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.interop.conftest import Kafka
-from tests.support.lives.door_group_rows import ROWS, TOPIC, Stage
+from tests.support.lives.door_group_rows import ROWS
+from tests.support.lives.door_group_stage import TOPIC, Stage
 
 pytestmark = pytest.mark.interop
 

@@ -1,6 +1,6 @@
 """How much of a slice may be served without a check by its receiver: the batches that this process has checked.
 
-A reader of records checks each batch that it reads. Bytes that are sent as they lie were read by nobody, so they are
+A reader of records checks each batch that it reads. Bytes that are sent as they lie were never read, so they are
 checked once: CRCs and the order of offsets, as in every read. The segment remembers the range until its file may have
 changed.
 """

@@ -52,7 +52,7 @@ class Caller:
         return self.waiter
 
     def call(self, name: str, version: int, body: dict[str, Any]) -> Any:
-        """The response to a request, None if there is none."""
+        """The response to a request; None for a request without one."""
         wire = wire_of(name)
         head = Head(wire.request.key, version, 7)
         tagged = b"\0" if version in wire.request.flexible else b""

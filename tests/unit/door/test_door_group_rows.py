@@ -15,7 +15,8 @@ import kstore
 from kstore.door.door import Door
 from kstore.door.groups import Groups
 from tests.support.fakes.fake_clock import ManualClock
-from tests.support.lives.door_group_rows import ROWS, SECONDS_MAX, TOPIC, Stage
+from tests.support.lives.door_group_rows import ROWS
+from tests.support.lives.door_group_stage import SECONDS_MAX, TOPIC, Stage
 
 
 class Opened(NamedTuple):

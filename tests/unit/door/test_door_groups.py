@@ -17,7 +17,7 @@ from kstore.door.door import Door
 from kstore.errors import GroupInUseError
 from kstore.store import Store
 from tests.support.fakes.fake_clock import ManualClock
-from tests.support.lives.door_group_rows import EMPTY, PREPARING, STABLE, TOPIC, Stage
+from tests.support.lives.door_group_stage import EMPTY, PREPARING, STABLE, TOPIC, Stage
 from tests.support.lives.door_parts import opened
 
 T0 = TopicPartition(TOPIC, 0)

@@ -128,7 +128,7 @@ def test_heads_tell_the_same_as_the_batches(
 def test_a_damaged_byte_never_moves_where_committed_reads_end(
     opened: Callable[[Path], Log], tmp_path: Path, seed: int, tried: Count
 ) -> None:
-    """A flipped bit may show a transaction that is none, or another producer: what is believed is checked."""
+    """A flipped bit may show a transaction that was never begun, or another producer: what is believed is checked."""
     rng = random.Random(seed)
     for number in range(tries(20, quick=2)):
         path = tmp_path / f"t-{number}"
