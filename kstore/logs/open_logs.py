@@ -191,7 +191,9 @@ class OpenLogs:
         while True:
             self._settings.of(owner)  # no entries for partitions that do not exist
             with self._mutex:
-                entry = self._entries.setdefault(owner, _Entry())
+                entry = self._entries.get(owner)
+                if entry is None:
+                    entry = self._entries[owner] = _Entry()
             with entry.lock:
                 # After a wait this may be the entry of a deleted partition, beside which there is a new one.
                 if self._entries.get(owner) is entry:

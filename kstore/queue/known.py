@@ -302,7 +302,10 @@ class KnownItems(Generic[LeaseT]):
     def _doubt(self, copy: int, old: int) -> None:
         """Notes a copy that was read and may count later."""
         self.unconfirmed[copy] = old
-        self._copies.setdefault(old, set()).add(copy)
+        copies = self._copies.get(old)
+        if copies is None:
+            copies = self._copies[old] = set()
+        copies.add(copy)
 
     def _no_copy(self, copy: int) -> None:
         """Removes a copy from those that may count later."""

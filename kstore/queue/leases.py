@@ -113,7 +113,10 @@ class Leases(dict[float, dict[int, LeaseT]]):
         """Where a new lease of ``seconds`` belongs."""
         group = self.get(seconds)
         if group is None:
-            group = self.setdefault(seconds, {}) if len(self) < GROUPS_MAX else self._others()
+            if len(self) >= GROUPS_MAX:
+                return self._others()
+            # Not by ``setdefault``: if CPython 3.13 is refused memory there, it counts an entry that it has not stored.
+            group = self[seconds] = {}
         return group
 
     def give_again(self, lease: LeaseT) -> None:

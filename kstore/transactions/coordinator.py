@@ -261,7 +261,10 @@ class TransactionCoordinator:
 
     def _entry(self, transactional_id: str) -> _Entry:
         with self._mutex:
-            return self._entries.setdefault(transactional_id, _Entry())
+            entry = self._entries.get(transactional_id)
+            if entry is None:
+                entry = self._entries[transactional_id] = _Entry()
+            return entry
 
     def _checked(
         self, transactional_id: str, entry: _Entry, producer_id: int, producer_epoch: int

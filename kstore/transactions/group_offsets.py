@@ -273,7 +273,10 @@ class GroupOffsets:
 
     def _partition(self, number: int) -> _Partition:
         with self._mutex:
-            return self._partitions.setdefault(number, _Partition())
+            partition = self._partitions.get(number)
+            if partition is None:
+                partition = self._partitions[number] = _Partition()
+            return partition
 
     def _caught_up(self, number: int) -> _Partition | None:
         """The state of one partition, up to its high watermark; None if the partition does not exist here."""
@@ -365,7 +368,10 @@ class _Partition:
                 continue
             commit = _Commit(record.offset, committed)
             if batch.is_transactional:
-                self.pending.setdefault(batch.producer_id, {})[kept] = commit
+                pending = self.pending.get(batch.producer_id)
+                if pending is None:
+                    pending = self.pending[batch.producer_id] = {}
+                pending[kept] = commit
             else:
                 self._set(kept, commit)
 
@@ -380,7 +386,9 @@ class _Partition:
         self.pending.pop(producer_id, None)
 
     def _set(self, kept: GroupPartition, commit: _Commit) -> None:
-        commits = self.groups.setdefault(kept.group, {})
+        commits = self.groups.get(kept.group)
+        if commits is None:
+            commits = self.groups[kept.group] = {}
         before = commits.get(kept.owner)
         if before is None or before.at < commit.at:
             commits[kept.owner] = commit
