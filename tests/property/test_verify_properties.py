@@ -30,7 +30,7 @@ LOGS = tries(40, quick=3)
 DAMAGED_EACH = tries(20, quick=4)
 COPIES_OF_BROKERS = tries(8, quick=1)
 # Only one partition in this many is tried in a quick run.
-ONE_IN = tries(1, quick=9)
+ONE_IN = tries(1, quick=23)
 PRODUCERS = (5, 6, 7)
 
 

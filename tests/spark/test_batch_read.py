@@ -216,7 +216,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("on", [True, False])
-@pytest.mark.sampled(1)
+@pytest.mark.long
 def test_filters_give_the_same_with_pushdown_on_and_off(spark: SparkSession, events: Path, on: bool) -> None:
     # If nothing is pushed down, one query is like another.
     queries = QUERIES if on else dict(list(QUERIES.items())[:4])

@@ -62,6 +62,7 @@ def test_the_guide_s_examples_print_what_it_says(
 
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "after the page's other blocks"])
+@pytest.mark.sampled(1)
 def test_the_readme_s_example_runs(
     spark: SparkSession,
     tmp_path: Path,

@@ -281,7 +281,7 @@ def latest(rows: list[Row], *, keep_tombstones: bool = False) -> set[Row]:
 
 
 @pytest.mark.parametrize("keep_tombstones", [False, True])
-@pytest.mark.sampled(1)
+@pytest.mark.long
 def test_compact_gives_the_last_record_of_each_key(
     spark: SparkSession, store: Path, tmp_path: Path, keep_tombstones: bool
 ) -> None:

@@ -33,6 +33,7 @@ def stream(spark: SparkSession, path: Path, checkpoint: Path, **options: str) ->
     query.processAllAvailable()
 
 
+@pytest.mark.long
 def test_each_mistake_has_one_sentence_in_batch_and_stream(spark: SparkSession, tmp_path: Path) -> None:
     kstore.spark.register(spark)
     good, damaged = tmp_path / "good" / "t-0", tmp_path / "damaged" / "t-0"

@@ -36,6 +36,7 @@ def test_a_running_session_is_taken_and_given_the_settings(spark: SparkSession, 
     assert again.read.format("kstore").load(str(write_log(tmp_path, 10))).count() == 10
 
 
+@pytest.mark.long
 def test_registering_changes_no_setting_and_may_be_done_again(spark: SparkSession, tmp_path: Path) -> None:
     before = spark.conf.get(FILTER_PUSHDOWN) or "false"
     spark.conf.set(FILTER_PUSHDOWN, "false")

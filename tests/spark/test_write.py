@@ -157,6 +157,7 @@ def stream(spark: SparkSession, source: Path, path: Path, checkpoint: Path, **op
     return query
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()

@@ -151,6 +151,7 @@ def test_a_lost_end_tells_the_time_before_it(here: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.sampled(1)
 def test_findings_fit_the_terminal_and_their_commands_still_run(tmp_path: Path, columns: int) -> None:
     parent = tmp_path / LONG_NAME
     parent.mkdir()

@@ -51,7 +51,7 @@ def run(name: str, directory: Path, *arguments: str) -> list[str]:
         ("duckdb_polars.py", ("duckdb", "polars"), CLICKS),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_an_example_prints_the_same_each_time(
     tmp_path: Path, name: str, needs: tuple[str, ...], expected: list[str]
 ) -> None:

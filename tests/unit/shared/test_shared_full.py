@@ -50,6 +50,7 @@ log.close()
 @pytest.mark.parametrize(
     ("step", "kept"), [("append", 26), ("many", 26), ("batches", 26), ("roll", 26), ("truncate", 10)]
 )
+@pytest.mark.sampled(5)
 def test_a_limit_of_file_sizes_of_one_process_stops_no_other(
     step: str, kept: int, durability: Durability, tmp_path: Path
 ) -> None:

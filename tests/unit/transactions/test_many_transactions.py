@@ -17,12 +17,13 @@ from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.directory import verify
 from tests.support.harness.cpu_limit import cpu_limit
+from tests.support.harness.selection import tries
 from tests.support.lives.run_helpers import marker, small_batch
 
 pytestmark = pytest.mark.promise("hostile file")
 
-COUNT = 10_000
-SECONDS_MAX = 5
+COUNT = tries(10_000, quick=4000)
+SECONDS_MAX = tries(5, quick=2)
 ABORT, COMMIT = EndTransactionMarker(ControlRecordType.ABORT, 0), EndTransactionMarker(ControlRecordType.COMMIT, 0)
 
 
