@@ -145,6 +145,8 @@ class LogFiles(LogFields):
         self._deleted: deque[tuple[float, LogSegment, Sequence[str]]] = deque()
         self.closed: Exception | None = None
         self.poisoned: Exception | None = None
+        # Why, if a sync in the background failed and no caller knows yet: then ``close`` raises it.
+        self.untold: SyncFailedError | None = None
         self._has_ended_reads = False
         self._parks_under = parks_under
         self._has_kafka_marks = has_kafka_marks
@@ -191,6 +193,7 @@ class LogFiles(LogFields):
             raise self.closed
         if self.poisoned is not None:
             self.end_reads()  # unless an interrupt came before it
+            self.untold = None
             raise PoisonedError(
                 getattr(self.poisoned, "errno", None),
                 f"no writes since a failure of unknown outcome ({self.poisoned}): reopen the log to recover",
@@ -376,6 +379,7 @@ class LogFiles(LogFields):
         try:
             self.syncs.alone(sync)
         except SyncFailedError as error:
+            self.untold = error
             self.poison(error)
 
     # --- segments that go ---------------------------------------------------------------------------------------------

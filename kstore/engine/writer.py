@@ -42,6 +42,7 @@ from kstore.errors import (
     OffsetOutOfRangeError,
     SharedLogError,
     StorageError,
+    SyncFailedError,
 )
 from kstore.files._locks import OwnedLock
 from kstore.files.checkpoint import EpochEntry
@@ -499,6 +500,11 @@ class LogWriter:
 
     # --- close --------------------------------------------------------------------------------------------------------
 
+    def keep_failure(self, error: KstoreError) -> None:
+        """Keeps the error of a sync in the background for ``close``, unless another call raises it before."""
+        if isinstance(error, SyncFailedError):
+            self.files.untold = error
+
     def close(self) -> None:
         """Flushes, marks the log as closed cleanly, and releases it. A second close does nothing.
 
@@ -533,6 +539,10 @@ class LogWriter:
                     # Other processes keep the log open; nothing would ask this one for a flush again. It may have
                     # written what is not on disk even if it has no tail: another one may have rolled since.
                     self._flush.flush_in_turn()
+            elif (failed := files.untold) is not None:
+                files.untold = None
+                reason = f"a sync in the background has failed ({failed}), and what was appended may not be on disk"
+                raise SyncFailedError(failed.errno, reason, failed.filename) from failed
         finally:
             try:
                 self._let_go()

@@ -311,7 +311,8 @@ class Flushes:
             except ClosedError:
                 pass  # it was flushed when it was closed
             except (PoisonedError, SyncFailedError) as error:
-                failure = failure or error  # every later append raises it
+                flusher.keep_failure(error)
+                failure = failure or error  # every later append raises it, or the log's close
             except Exception as error:
                 # No error prevents the flush of another log, or the next attempt for this one.
                 failure = failure or error
@@ -357,6 +358,10 @@ class _LogFlusher:
             # Before the flush: an append during it is not covered, and requests another.
             self._noted = False
             writer.flush()
+
+    def keep_failure(self, error: KstoreError) -> None:
+        if (writer := self._writer()) is not None:
+            writer.keep_failure(error)
 
     def stop(self) -> None:
         """Returns when the log is not being flushed, and will not be flushed any more."""

@@ -270,6 +270,8 @@ class Flushable(Protocol):
 
     def flush_sealed(self) -> None: ...
 
+    def keep_failure(self, error: KstoreError) -> None: ...
+
 
 class Flusher:
     """A log's own thread: calls ``log.flush()`` at most ``delay_seconds`` after the first ``note()``, and
@@ -378,7 +380,8 @@ def _work_when_due(log: weakref.ref[Flushable], wake: Bell, owner: weakref.ref[F
     try:
         flusher._work(target)
     except (ClosedError, PoisonedError, SyncFailedError) as error:
-        # A failed sync has poisoned the log, so every later append raises it; a closed log needs no flush.
+        # A failed sync has poisoned the log, so every later append raises it, or the close; a closed log needs no flush.
+        target.keep_failure(error)
         logger.warning("the background flush ended: %s", error)
         return False
     except KstoreError as error:

@@ -16,7 +16,7 @@ import pytest
 
 import kstore
 from kstore.engine import files as log_files
-from kstore.errors import PoisonedError, StorageError
+from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files import descriptors
 from kstore.files.descriptors import OpenTails
 from kstore.log import Log, writer_of
@@ -220,6 +220,18 @@ def test_a_failed_sync_poisons_the_log_that_is_parked_and_no_other(tmp_path: Pat
         assert is_parked(poisoned[0])
         assert logs[4].append(b"y") == 1
         assert fs.second_syncs == []
+
+
+def test_a_close_says_that_the_sync_of_a_parked_log_has_failed(tmp_path: Path) -> None:
+    fs = FailingFs()
+    log = Log(tmp_path / "log", fs=fs, durability="os")
+    log.append(b"x")
+    fs.faults.append(Fault(1, kinds=frozenset({"fdatasync"}), suffix=".log"))
+    writer_of(log).files.park()
+    with pytest.raises(SyncFailedError, match="in the background"):
+        log.close()
+    log.close()
+    assert fs.second_syncs == []
 
 
 @pytest.mark.parametrize("kind", ["truncate", "open"])

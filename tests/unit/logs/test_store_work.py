@@ -10,7 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from kstore.errors import ConfigError, StorageError, TopicExistsError, UnsupportedFormatError
+from kstore.errors import (
+    ConfigError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+    TopicExistsError,
+    UnsupportedFormatError,
+)
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition
@@ -66,6 +73,31 @@ def test_a_task_that_fails_is_shown_and_goes_on(tmp_path: Path) -> None:
         status = {task.name: task for task in store.status().tasks}["checkpoints"]
         assert (status.error, status.error_count) == ("", 1)
         assert TopicPartition("orders", 0) in read_offset_checkpoint(SYSTEM_FS, tmp_path / "s" / RECOVERY_POINTS)
+
+
+@pytest.mark.parametrize("way", ["store", "queue", "heard before"])
+def test_a_close_says_that_a_flush_in_the_background_has_failed(tmp_path: Path, way: str) -> None:
+    clock, fs = ManualClock(), FailingFs(SYSTEM_FS)
+    store = opened(tmp_path / "s", clock, fs=fs, durability="interval")
+    if way == "queue":
+        store.queue("orders").put(b"x")
+    else:
+        store.create_topic("orders")
+        fill(store, "orders", 1)
+    fs.faults.append(Fault(1, kinds=frozenset({"fdatasync"}), suffix=".log"))
+    clock.advance(60_000)
+    store.run_due_tasks()
+    assert fs.failures
+    if way == "heard before":
+        with pytest.raises(PoisonedError):
+            store.log("orders").append(b"y")
+        store.close()
+    else:
+        with pytest.raises(SyncFailedError, match="in the background"):
+            store.close()
+    assert fs.second_syncs == []
+    with opened(tmp_path / "s") as again:
+        assert [record.value for record in again.log("orders").read()]
 
 
 def test_a_topic_whose_settings_cannot_be_stops_no_other(tmp_path: Path) -> None:
