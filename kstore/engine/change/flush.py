@@ -380,7 +380,7 @@ def _work_when_due(log: weakref.ref[Flushable], wake: Bell, owner: weakref.ref[F
     try:
         flusher._work(target)
     except (ClosedError, PoisonedError, SyncFailedError) as error:
-        # A failed sync has poisoned the log, so every later append raises it, or the close; a closed log needs no flush.
+        # A failed sync has poisoned the log: a later append, or the close, raises it. A closed log needs no flush.
         target.keep_failure(error)
         logger.warning("the background flush ended: %s", error)
         return False

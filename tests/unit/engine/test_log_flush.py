@@ -16,7 +16,7 @@ import pytest
 import kstore
 from kstore.engine.change import flush as flusher_module
 from kstore.engine.change.flush import UNFLUSHED_MAX, Flusher, TailFlush
-from kstore.errors import ClosedError, PoisonedError, SyncFailedError
+from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError
 from kstore.files import local, platform
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -387,6 +387,9 @@ class Flushed:
 
     def flush_sealed(self) -> None:
         self.flushes.put("note_sealed")
+
+    def keep_failure(self, error: KstoreError) -> None:
+        """Nothing."""
 
 
 @pytest.mark.parametrize("what", ["note", "note_sealed"])

@@ -29,7 +29,7 @@ import kstore
 import kstore.store  # now, since the finalizers of these tests may run during a later import
 from kstore.engine.change import flush as flushers
 from kstore.engine.change.flush import Flusher
-from kstore.errors import ClosedError
+from kstore.errors import ClosedError, KstoreError
 from kstore.files import descriptors, handles, lock
 from kstore.files import threads as thread_module
 from kstore.files import watch as watches
@@ -429,6 +429,9 @@ class Flushed:
         """Nothing."""
 
     def flush_sealed(self) -> None:
+        """Nothing."""
+
+    def keep_failure(self, error: KstoreError) -> None:
         """Nothing."""
 
 
