@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "CONSUMER_METRICS",
-    "CONSUMER_PARTITION_METRICS",
-    "METRICS",
-    "PRODUCER_METRICS",
-    "PRODUCER_TOPIC_METRICS",
-    "STORE_METRICS",
-    "Histogram",
-    "Metric",
-    "MetricValue",
-]
-
 
 class Metric(NamedTuple):
     """One metric. If the unit is bytes, seconds or a ratio, the name ends with it, as Prometheus expects.

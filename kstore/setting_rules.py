@@ -16,31 +16,6 @@ from typing import Any, NamedTuple
 from kstore.errors import ConfigError
 from kstore.types import INT64_MAX
 
-__all__ = [
-    "COUNT",
-    "GIB",
-    "KIB",
-    "MIB",
-    "NO_LIMIT",
-    "SIZE",
-    "TIME",
-    "UNLIMITED",
-    "Rule",
-    "Setting",
-    "changed",
-    "gzip_level",
-    "one_of",
-    "or_none",
-    "parse_fields",
-    "parse_size",
-    "resolved",
-    "shown",
-    "snake_case",
-    "table",
-    "whole",
-    "within",
-]
-
 # "Never" for a time or a count, as in Kafka.
 UNLIMITED = INT64_MAX
 # Kafka's way to write "no limit" where 0 is a limit.

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from tests.support.harness.catalogue import ROOT, Listed, all_tests
 from tests.support.harness.evidence import KINDS, Evidence
 
-__all__ = ["PROMISES", "Row", "commit", "commit_times", "marked", "page", "rows_of", "tried_rows"]
-
 # By name, as the marker ``promise`` uses it: what is promised.
 PROMISES = {
     "returns: sync": 'durability "sync": an append returns when its bytes are on disk; waiting callers share one sync',

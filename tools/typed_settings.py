@@ -14,8 +14,6 @@ from kstore.producer import config as producer_config
 from kstore.queue import config as queue_config
 from kstore.setting_rules import SIZE, TIME, Rule
 
-__all__ = ["PATH", "text"]
-
 PATH = Path(__file__).parent.parent / "kstore" / "settings.py"
 
 # Accepted types that a field's own type does not show.

@@ -29,8 +29,6 @@ from kstore.transactions.group_records import OffsetAndMetadata
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Consumer"]
-
 Result = TypeVar("Result")
 Look = Callable[[], tuple[Piece | None, float]]
 

@@ -14,8 +14,6 @@ from kstore.aio._line import Entry, Line, items_of, loops_of, settle
 from kstore.aio.threads import Threads, ended
 from kstore.errors import ClosedError, StorageError
 
-__all__ = ["Gathering", "all_but_refused", "all_or_one_by_one", "one_by_one"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Entries, and a result or an exception for each, or one exception for all.

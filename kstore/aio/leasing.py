@@ -16,8 +16,6 @@ from kstore.queue.config import seconds_of
 from kstore.queue.job import Job
 from kstore.queue.queue import LOOK_SECONDS, Queue, core_of, give_back
 
-__all__ = ["Getters", "deadline_of"]
-
 logger = logging.getLogger(__name__)
 
 # The largest number of items leased at once for all waiting tasks.

@@ -25,8 +25,6 @@ from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Log"]
-
 
 class _Append(NamedTuple):
     """A record that is more than a small value. ``is_certain``: the log accepts it."""

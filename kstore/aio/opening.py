@@ -8,8 +8,6 @@ from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar
 
-__all__ = ["Opening", "made_by"]
-
 Arguments = ParamSpec("Arguments")
 
 

@@ -18,8 +18,6 @@ from kstore.consumer.reading import Reading
 from kstore.consumer.wanted import RebalanceListener
 from kstore.logs.topics import Topics
 
-__all__ = ["LoopConsumer"]
-
 Found = TypeVar("Found")
 
 

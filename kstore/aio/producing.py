@@ -21,8 +21,6 @@ from kstore.producer.records import GivenHeaders, RecordMetadata
 from kstore.producer.waiting import arrived
 from kstore.rules.arguments import as_columns
 
-__all__ = ["Producer", "SentMany"]
-
 # The names in ``send_many``, and their names in ``send``.
 Columns = Mapping[str, Sequence[Any] | None]
 FIELDS: Final = {"keys": "key", "timestamps": "timestamp", "headers": "headers"}

@@ -27,8 +27,6 @@ from kstore.queue.queue import Queue as SyncQueue
 from kstore.record._codec import as_headers
 from kstore.rules.arguments import as_columns
 
-__all__ = ["Job", "Queue"]
-
 logger = logging.getLogger(__name__)
 
 # The most that a queue's own headers add to an item with a delay.

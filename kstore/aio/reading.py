@@ -18,8 +18,6 @@ from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["Decode", "Reader", "decode_records", "decode_values"]
-
 Item = TypeVar("Item")
 Decode = Callable[[Batch, int, int, int], list[Any]]
 

@@ -20,8 +20,6 @@ from kstore.producer.records import ProducerRecord
 from kstore.producer.waiting import is_on_loop, wake
 from kstore.transactions.of_store import StoreCoordinator
 
-__all__ = ["LoopProducer", "NoRoomError"]
-
 
 class NoRoomError(BaseException):
     """The record was not accepted: no memory is free for it now. Not a failure: interceptors do not see it."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, TopicSettings
     from kstore.store import StoreArguments
 
-__all__ = ["Store", "open"]
-
 Result = TypeVar("Result")
 
 

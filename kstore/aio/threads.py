@@ -18,8 +18,6 @@ from kstore.errors import ClosedError, ThreadStartError
 from kstore.files.fork import ForkGuard
 from kstore.files.threads import start_thread
 
-__all__ = ["THREADS", "Threads", "ended", "to_the_end", "whole"]
-
 Result = TypeVar("Result")
 
 # How many blocking calls run in parallel; further ones wait for their turn.

@@ -15,8 +15,6 @@ from kstore.consumer.waiting import LogWaiter
 from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.files.bell import Bell
 
-__all__ = ["LoopEvent", "LoopWaiter"]
-
 # How long to wait, in seconds, if no further check is needed.
 FOREVER: Final = 3600.0
 

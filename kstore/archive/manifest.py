@@ -32,20 +32,6 @@ from kstore.rules.topics import KSTORE_TOPICS, decode_topics
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX
 from kstore.types import OFFSET_MAX
 
-__all__ = [
-    "TIME_MS_MAX",
-    "LogEntry",
-    "Manifest",
-    "SegmentEntry",
-    "StoredFile",
-    "decode_manifest",
-    "encode_manifest",
-    "is_replica",
-    "is_stored_name",
-    "manifest_name",
-    "manifest_time",
-]
-
 # Version 2 has logs in several pieces; a manifest without any is of version 1.
 FORM = CheckedText("kstore-backup", 2, oldest=1)
 STORED_NAME = re.compile(r"[0-9]{20}(-[0-9]{1,19}){1,2}-[0-9a-f]{8}\.[a-z]{1,20}")

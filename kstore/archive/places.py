@@ -11,8 +11,6 @@ from kstore.files.fs import FileSystem
 from kstore.files.remote import RemoteFiles, is_remote, local_path
 from kstore.rules.topics import KSTORE_TOPICS
 
-__all__ = ["log_to_read", "store_to_read"]
-
 
 def log_to_read(path: PathLike, fs: FileSystem) -> tuple[FileSystem, Path]:
     """Where the directory of a log is that ``path`` leads to.

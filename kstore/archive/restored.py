@@ -11,8 +11,6 @@ from kstore.files.paths import META_PROPERTIES, PRODUCER_IDS
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.state.log_state import LogState
 
-__all__ = ["ROOT_FILES", "restored_state"]
-
 # The small files of a root that a backup may bring; their names become paths.
 ROOT_FILES = frozenset({META_PROPERTIES, PRODUCER_IDS})
 STATE_GENERATION = 2

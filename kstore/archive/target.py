@@ -53,8 +53,6 @@ from kstore.files.remote import UPLOAD_SUFFIX, Location, new_file, open_remote, 
 from kstore.record.crc import crc32c
 from kstore.rules.topics import KSTORE_TOPICS
 
-__all__ = ["CHUNK_BYTES", "BackupTarget", "check_outside_stores"]
-
 CHUNK_BYTES = 1 << 20
 DIRECTORY_MODE = 0o700
 MANIFEST_SIZE_MAX = 1 << 30

@@ -64,8 +64,6 @@ from kstore.indexes.rebuild import IndexBuilder
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, decode_topics
 from kstore.state.log_state import state_file_bytes
 
-__all__ = ["BackupFs", "place_to_read", "shown_backup"]
-
 NO_DEVICE = -1
 NANOSECONDS = 1_000_000
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)

@@ -13,8 +13,6 @@ from kstore.files.fs import FileSystem, plain_text
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import TopicPartition
 
-__all__ = ["CheckedBackup", "check_backups"]
-
 
 class CheckedBackup(NamedTuple):
     """One backup; ``errors`` say which of its files are damaged or missing. It is sound if ``errors`` is empty."""

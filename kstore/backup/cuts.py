@@ -40,8 +40,6 @@ from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.state_log import StateLog
 from kstore.transactions.transaction_records import decode_transaction_key, decode_transaction_value
 
-__all__ = ["Cuts", "checked_offsets", "plan_cuts"]
-
 
 class _Place(NamedTuple):
     """A batch, and where it is."""

@@ -40,8 +40,6 @@ from kstore.rules.losses import LossRanges
 from kstore.rules.topics import TopicEntry
 from kstore.segment import LogSegment
 
-__all__ = ["BorrowedLogs", "LogMoment", "Moment", "is_same_segment", "open_files"]
-
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 # All locks are given back and taken again if one of them is not free for this long; it doubles each time.
 WAIT_SECONDS = 0.02

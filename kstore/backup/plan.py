@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from kstore.archive.manifest import LogEntry, Manifest, StoredFile
 from kstore.files.paths import TopicPartition
 
-__all__ = ["MERGED_BYTES_MAX", "NamedFiles", "kept_count"]
-
 # No merge makes a larger piece: it would delay the next manifest for too long.
 MERGED_BYTES_MAX = 64 << 20
 # The first size class ends at 256 KiB, because below that a request costs more than its bytes; each further one ends at

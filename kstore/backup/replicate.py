@@ -48,8 +48,6 @@ from kstore.logs.topics import Topics
 from kstore.rules.topics import decode_topics
 from kstore.setting_rules import COUNT, TIME, Rule, shown, within
 
-__all__ = ["Replicator", "ReplicatorSettings"]
-
 logger = logging.getLogger(__name__)
 
 # How often a round looks for what no log reports; and the longest pause after failed ones.

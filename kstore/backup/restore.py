@@ -45,8 +45,6 @@ from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, decode_topics
 from kstore.state.log_state import state_file_bytes
 from kstore.transactions.of_store import StoreCoordinator
 
-__all__ = ["RestoreResult", "restore"]
-
 
 class RestoreResult(NamedTuple):
     """A restored store: the time of its backup, and what was written."""

@@ -47,8 +47,6 @@ from kstore.record.crc import crc32c
 from kstore.rules.topics import decode_topics, encode_topics
 from kstore.segment import LogSegment
 
-__all__ = ["BackupResult", "Copier", "back_up"]
-
 Item = TypeVar("Item")
 
 # How many segments may be left to copy at the moment: their files stay open until then.

@@ -21,8 +21,6 @@ from kstore.errors import ConfigError, RequestError
 from kstore.log import Log
 from kstore.types import Durability
 
-__all__ = ["command"]
-
 EXAMPLES = f"""
 \b
 Examples:

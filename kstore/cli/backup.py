@@ -17,8 +17,6 @@ from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import BYTE_RATE_MIB
 from kstore.store import Store
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

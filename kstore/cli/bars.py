@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from kstore.cli.terminal import TerminalText
 
-__all__ = ["bar", "has_blocks", "sparkline"]
-
 # Eighths of a character, from the left and from below.
 LEFT_EIGHTHS = " ▏▎▍▌▋▊▉█"
 LOWER_EIGHTHS = " ▁▂▃▄▅▆▇█"

@@ -25,8 +25,6 @@ from kstore.files.paths import (
     TopicPartition,
 )
 
-__all__ = ["command"]
-
 # Column, and field in JSON, by the file's name.
 FILES = {
     RECOVERY_POINTS: "recovery point",

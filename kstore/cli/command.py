@@ -15,8 +15,6 @@ from kstore.cli.renamed import take_renamed
 from kstore.cli.table import room, wrapped
 from kstore.errors import TopicNotFoundError
 
-__all__ = ["KstoreCommand", "KstoreGroup", "ReaderGoneError", "UserInterrupt"]
-
 # A line of an epilog that click leaves as it is: two columns, of which the first is an example or a value.
 TWO_COLUMNS = re.compile(r"(?P<name> *\S.*?)(?P<gap> {2,})(?P<text>\S.*)")
 EXAMPLE = re.compile(r" *(kstore|spark-submit|echo|tail|seq) ")

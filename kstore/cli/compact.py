@@ -23,8 +23,6 @@ from kstore.config import LogConfig
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

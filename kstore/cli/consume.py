@@ -24,8 +24,6 @@ from kstore.record._codec import Record
 from kstore.store import Store
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, Durability, IsolationLevel
 
-__all__ = ["command"]
-
 # How long a poll waits; Ctrl-C ends it at once.
 POLL_SECONDS = 5.0
 POLL_RECORDS = 10_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["counted"]
-
 
 def counted(count: int, noun: str) -> str:
     """``count`` and ``noun``, with an "s" unless the count is 1."""

@@ -16,8 +16,6 @@ from kstore.files.paths import topic_partition
 from kstore.log import reads_of
 from kstore.store import Store
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -19,8 +19,6 @@ from kstore.logs.topics import PartitionDescription
 from kstore.rules.topics import format_topic_id
 from kstore.store import Store, TopicDescription
 
-__all__ = ["command"]
-
 # From this many on, empty partitions share a row.
 ALIKE_MIN = 3
 # Of a bar, and the gap before it.

@@ -30,8 +30,6 @@ from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 
-__all__ = ["command"]
-
 METADATA_SNAPSHOT_SUFFIX = ".checkpoint"
 
 DUMPERS: dict[str, Callable[[Job, str], None]] = {

@@ -11,8 +11,6 @@ from kstore.cli.places import LogPlace, log_places
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count, report_progress
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["each_log"]
-
 Result = TypeVar("Result")
 
 

@@ -17,8 +17,6 @@ from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.errors import OffsetOutOfRangeError
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

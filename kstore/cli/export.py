@@ -26,8 +26,6 @@ from kstore.record.columns import COLUMNS
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm
 
-__all__ = ["command"]
-
 STDOUT = "-"
 
 EXAMPLES = """

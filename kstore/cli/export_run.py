@@ -18,8 +18,6 @@ from kstore.upkeep.tables import Compression, TableForm, write_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["OWNER_COLUMNS", "Export", "TableOptions"]
-
 OWNER_COLUMNS = ("topic", "partition")
 LINES_AT_ONCE = 1000
 

@@ -12,8 +12,6 @@ from kstore.cli.renamed import renamed_option
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.log import Log
 
-__all__ = ["Extent", "extent_options"]
-
 START: dict[str, Any] = {
     "type": int,
     "metavar": "OFFSET",

@@ -16,17 +16,6 @@ from kstore.upkeep.verify import Finding, LogVerification
 from kstore.upkeep.verify.consequences import ADVICE, advice_group, consequence, is_loss, times_around
 from kstore.upkeep.verify.findings import NO_POSITION, repair_of
 
-__all__ = [
-    "INDENTS",
-    "command_lines",
-    "damage_lines",
-    "findings_lines",
-    "headline",
-    "note_line",
-    "painted_lines",
-    "records",
-]
-
 INDENTS = ("  ", "    ", "      ")
 MORE = " \\"
 ORDER = list(ADVICE)

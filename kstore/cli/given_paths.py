@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["NO_SUCH_FILE", "name_as_given"]
-
 # The words of the system, and so of ls, cat and grep.
 NO_SUCH_FILE = os.strerror(errno.ENOENT)
 

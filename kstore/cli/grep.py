@@ -25,8 +25,6 @@ from kstore.files.fs import plain_text
 from kstore.types import IsolationLevel
 from kstore.upkeep.search import FIELDS, Pattern
 
-__all__ = ["command"]
-
 # "-" of a range is not part of an offset, so context lines differ from matches as in grep.
 GROUP_BORDER = b"--\n"
 

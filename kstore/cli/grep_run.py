@@ -26,8 +26,6 @@ from kstore.types import CorruptRange, IsolationLevel
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["Found", "Job", "Task", "Want", "searched"]
-
 # Pieces that are searched or wait for a process, for each process.
 PIECES_AHEAD = 2
 OPEN_LOGS_MAX = 8

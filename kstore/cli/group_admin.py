@@ -12,8 +12,6 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.store import Store, coordinator_of
 
-__all__ = ["GroupOffset", "Reset", "describe_group", "planned_reset", "reset_offsets", "target_offset"]
-
 
 class GroupOffset(NamedTuple):
     """A group's state in a partition. None: no commit, or no such log; ``member`` is "" if no member reads it."""

@@ -20,8 +20,6 @@ from kstore.engine.read.times import TimePoint
 from kstore.log import Log
 from kstore.store import Store
 
-__all__ = ["command"]
-
 NONE = "-"
 
 EXAMPLES = """

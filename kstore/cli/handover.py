@@ -18,8 +18,6 @@ from kstore.files.paths import KSTORE_STATE
 from kstore.rules.handover import parse_topic_id
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker
 
-__all__ = ["command"]
-
 OCTAL = re.compile(r"(?:0o)?[0-7]{3,4}", re.ASCII)
 OWNER_MODE = 0o600
 MODE_MAX = 0o777

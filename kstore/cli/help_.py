@@ -7,8 +7,6 @@ import click
 from kstore.cli.command import KstoreCommand
 from kstore.cli.names import nearest
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -27,8 +27,6 @@ from kstore.upkeep.tables import TableForm, read_table, table_rows
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Interrupts", "held_interrupts"]
-
 
 class Interrupts:
     """Whether Ctrl-C was pressed, and where it may interrupt. For the main thread."""

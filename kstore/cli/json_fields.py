@@ -13,8 +13,6 @@ from kstore.files.paths import topic_partition
 from kstore.types import CorruptRange
 from kstore.upkeep.stat_fields import with_old_names
 
-__all__ = ["damage_fields", "log_fields", "old_names", "owner_fields"]
-
 # By command: the new name, and the one that an earlier release printed.
 OLD_NAMES: dict[str, dict[str, str]] = {
     "checkpoints": {"start_offset": "log_start"},

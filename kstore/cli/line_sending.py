@@ -10,8 +10,6 @@ from typing import Protocol
 from kstore.cli.record_json import JsonRecord
 from kstore.producer._accumulate import Deliveries
 
-__all__ = ["LineSender", "Sends"]
-
 
 class Sends(Protocol):
     """What it needs of a producer."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-__all__ = ["LineWriter"]
-
 WRITE_BYTES = 1 << 18
 
 

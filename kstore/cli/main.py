@@ -23,8 +23,6 @@ from kstore.errors import KstoreError
 from kstore.files.descriptors import raise_soft_limit
 from kstore.files.fs import FULL_ERRNOS, plain_text
 
-__all__ = ["cli", "main"]
-
 # What the list of commands shows, by section and name: the module that has the ``command``, and its ``short_help``.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {

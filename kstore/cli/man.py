@@ -17,8 +17,6 @@ from kstore import __version__
 from kstore.cli.command import TWO_COLUMNS
 from kstore.cli.main import SECTIONS, cli
 
-__all__ = ["page", "pages", "write_pages"]
-
 # The names of an option, and the value that it takes.
 NAMES = re.compile(r"(?P<names>-[^ ,]+(?:(?:, | / )-[^ ,]+)*)(?P<value>.*)")
 # A title over the lines of an epilog.

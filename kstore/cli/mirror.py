@@ -16,8 +16,6 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.files.fs import plain_text
 from kstore.upkeep.mirror import MirroredLog, mirror, size_of
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -14,16 +14,6 @@ from kstore.config import LogConfig
 from kstore.errors import KstoreError
 from kstore.files.paths import topic_partition
 
-__all__ = [
-    "complete_groups",
-    "complete_partitions",
-    "complete_settings",
-    "complete_topics",
-    "nearest",
-    "topic_hint",
-    "topics_in",
-]
-
 # The parameters of commands that name a topic, a queue, or a partition by its directory.
 TOPIC_PARAMETERS = ("topics", "topic", "alter", "delete", "name", "owner")
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import click
 
-__all__ = ["RATE", "RATE_MIN", "NumberType"]
-
 # How much a second. Less is a slip: a wait of hours for the first.
 RATE_MIN = 0.001
 

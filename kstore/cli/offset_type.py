@@ -10,8 +10,6 @@ import click
 from kstore.cli.time_type import TimeType
 from kstore.log import Log
 
-__all__ = ["OffsetType", "Place", "begin_offset", "end_offset"]
-
 FORM = re.compile(r"(?P<word>beginning|earliest|end|latest|stored)|(?P<number>-?[0-9]{1,19})|(?P<at>[se])@(?P<time>.+)")
 FORMS = "beginning, end, stored, N, -N (from the end), s@TIME (from a time), e@TIME (up to a time)"
 

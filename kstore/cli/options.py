@@ -10,18 +10,6 @@ import click
 from kstore.cli.terminal import show_raw
 from kstore.types import CorruptRange, Durability, IsolationLevel
 
-__all__ = [
-    "DURABILITY",
-    "ISOLATION_LEVEL",
-    "JOBS",
-    "ON_CORRUPT",
-    "RAW",
-    "SHARED_OPTION",
-    "STORAGE_OPTION",
-    "format_option",
-    "lost_line",
-]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 ISOLATION_LEVEL = click.option(

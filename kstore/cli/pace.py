@@ -9,8 +9,6 @@ from typing import Final
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError
 
-__all__ = ["Pace"]
-
 # A delayed run may catch up on at most this much of what it missed.
 CATCH_UP_SECONDS: Final = 0.1
 

@@ -20,8 +20,6 @@ from kstore.files.stray import StrayFs
 from kstore.log import Log
 from kstore.upkeep.verify import find_logs
 
-__all__ = ["LogPlace", "is_file", "log_bytes", "log_places", "open_place", "places_of", "target_of"]
-
 
 class LogPlace(NamedTuple):
     """A log, the file system that shows it, and the text that ``log_places`` finds it by."""

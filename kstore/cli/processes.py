@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from kstore.errors import KstoreError
 
-__all__ = ["BYTES_MIN", "in_order", "processor_count", "report_progress"]
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 

@@ -24,8 +24,6 @@ from kstore.errors import DeliveryError, KstoreError
 from kstore.producer.producer import Producer
 from kstore.types import Durability
 
-__all__ = ["command"]
-
 # How many failed lines are reported one by one.
 REPORTED_MAX = 10
 # With a limit of records a second, how many chunks are sent in a second.

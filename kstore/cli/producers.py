@@ -16,8 +16,6 @@ from kstore.cli.table import table
 from kstore.cli.time_type import timestamp_text
 from kstore.types import ProducerInfo
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -16,8 +16,6 @@ from kstore.producer.producer import Producer
 from kstore.store import Store
 from kstore.types import Durability
 
-__all__ = ["opened_producer", "parse_producer_settings", "store_options"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Their values are text, even if they look like numbers.

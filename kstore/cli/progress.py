@@ -30,8 +30,6 @@ from kstore.cli.terminal import TerminalText, escaped, terminal_of
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["LiveLine", "progress"]
-
 # A terminal is written to at most ten times a second, however small the steps.
 REFRESHES_PER_SECOND = 10
 TO_LINE_START = "\r\x1b[K"

@@ -31,8 +31,6 @@ from kstore.rules.internal_topics import journal_of
 from kstore.setting_rules import TIME_UNITS_MS
 from kstore.store import Store
 
-__all__ = ["command"]
-
 CHUNK = 500
 # Earlier releases took seconds.
 DELAY = UnitType("duration", TIME_UNITS_MS, "5s or 500ms", bare="s", maximum=int(SECONDS_MAX) * 1000)

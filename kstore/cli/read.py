@@ -21,8 +21,6 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

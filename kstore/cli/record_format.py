@@ -14,8 +14,6 @@ from collections.abc import Callable
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 
-__all__ = ["FormatError", "RecordFormat"]
-
 Part = Callable[[TopicPartition, Record], bytes]
 
 TOKEN = re.compile(rb"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)

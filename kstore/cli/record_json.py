@@ -16,19 +16,6 @@ from kstore.errors import KstoreError
 from kstore.record._codec import Record
 from kstore.types import TIMESTAMP_TYPES
 
-__all__ = [
-    "InputError",
-    "JsonRecord",
-    "add_bytes",
-    "compact",
-    "header_fields",
-    "json_line",
-    "line_start",
-    "parse_record",
-    "record_fields",
-    "record_line",
-]
-
 BASE64 = "_base64"
 TYPE_BYTES = {each: each.encode() for each in TIMESTAMP_TYPES}
 RECORD_FIELDS = {"key", "value", "headers", "timestamp", "key_base64", "value_base64"}

@@ -11,8 +11,6 @@ import click
 from kstore.cli.interrupts import Interrupts
 from kstore.cli.record_json import InputError, JsonRecord, parse_record
 
-__all__ = ["BATCH_RECORDS", "FIELDS", "Parse", "line_batches", "line_parser"]
-
 READ_BYTES = 1 << 20
 # How late Ctrl-C may be noticed.
 WAIT_MS = 500

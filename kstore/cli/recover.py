@@ -25,8 +25,6 @@ from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

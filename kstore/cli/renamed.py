@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-__all__ = ["renamed_option", "take_renamed", "warn"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # What the old spelling, which is not shown and has no default, does not share with the new one.

@@ -20,8 +20,6 @@ from kstore.reports.gathering import GatheredLog, examined, gathered_from, large
 from kstore.reports.report import report_on
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["command"]
-
 # About how many times faster a log is examined by its headers alone, in batches of some 16 KiB.
 HEADERS_SPEED = 4
 

@@ -12,8 +12,6 @@ from kstore.cli.places import LogPlace
 from kstore.files.paths import topic_partition
 from kstore.rules.internal_topics import is_internal
 
-__all__ = ["Selection", "selection_options"]
-
 
 class Selection(NamedTuple):
     """The logs of ``topics`` and ``partitions``; all if there are none, but not those of internal topics."""

@@ -18,8 +18,6 @@ from kstore.door.door import DEFAULT_PORT, Door
 from kstore.store import Store
 from kstore.types import Durability
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

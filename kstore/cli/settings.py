@@ -10,8 +10,6 @@ import click
 from kstore.cli.names import complete_settings
 from kstore.cli.renamed import renamed_option
 
-__all__ = ["config_option", "parse_settings"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 WORDS = {"true": True, "false": False}

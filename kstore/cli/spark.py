@@ -12,8 +12,6 @@ from kstore.errors import ConfigError
 from kstore.spark.jobs import JOBS
 from kstore.spark.session import missing_extra
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -28,8 +28,6 @@ from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, is_deleted, log_stats
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

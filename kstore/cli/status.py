@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BROKEN_PIPE", "DAMAGED", "FAILED", "INTERRUPTED", "NOTHING_FOUND", "NOT_ALL_READ", "OK", "USAGE"]
-
 OK = 0
 # One status for damaged data and for errors of the system: scripts ask only whether all is well.
 DAMAGED = FAILED = 1

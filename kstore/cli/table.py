@@ -10,8 +10,6 @@ from typing import TextIO
 
 from kstore.cli.terminal import Colour, TerminalText, coloured, escaped
 
-__all__ = ["painted", "room", "table", "wrapped"]
-
 GAP, NARROW_GAP = "  ", " "
 # No column of text is folded to less, and the first one, which names the row, not even to that.
 FOLDED_WIDTH_MIN, NAME_WIDTH_MIN = 12, 20

@@ -18,20 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Literal, TextIO, TypeAlias, cast
 
-__all__ = [
-    "Colour",
-    "TerminalText",
-    "coloured",
-    "escaped",
-    "escaped_bytes",
-    "guarded_output",
-    "show_raw",
-    "shown_bytes",
-    "shown_line",
-    "shown_output",
-    "terminal_of",
-]
-
 Colour: TypeAlias = Literal["red", "yellow", "green"]
 
 # C0 except the tab, DEL and C1, and what changes the direction of text or breaks its lines in Unicode.

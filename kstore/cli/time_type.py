@@ -10,8 +10,6 @@ import click
 
 from kstore.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["TIME_EXAMPLES", "TimeType", "timestamp_text"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A bare number with fewer digits is a slip: seconds, for instance. As ms it would be in the first months of 1970.
 MS_DIGITS_MIN = 11

@@ -15,8 +15,6 @@ from kstore.cli.table import table
 from kstore.rules.topics import format_topic_id, kept_settings
 from kstore.store import Store
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

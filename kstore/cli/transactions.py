@@ -18,8 +18,6 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import OpenTransaction
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

@@ -12,8 +12,6 @@ from kstore.cli.unit_type import BYTE_RATE
 from kstore.ui.checking import BYTES_PER_SECOND
 from kstore.ui.server import serve
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

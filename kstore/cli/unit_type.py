@@ -11,8 +11,6 @@ from kstore.cli.renamed import warn
 from kstore.setting_rules import QUANTITY, SIZE_UNITS, TIME_UNITS_MS
 from kstore.types import INT64_MAX
 
-__all__ = ["BYTE_RATE", "BYTE_RATE_BARE", "BYTE_RATE_MIB", "DURATION", "DURATION_MS", "SIZE", "UnitType"]
-
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 

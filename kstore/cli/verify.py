@@ -26,8 +26,6 @@ from kstore.upkeep.verify import LogVerification, verify_present, verify_store_f
 from kstore.upkeep.verify.consequences import consequence
 from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["command"]
-
 EXAMPLES = """
 \b
 Examples:

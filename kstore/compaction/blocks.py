@@ -37,8 +37,6 @@ from kstore.types import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, TIMESTAMP_MAX, Abort
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["BlockCleaner", "CleanedSegment", "CompactionReport", "Item", "NotRewritableError", "block_batch"]
-
 # The flags of a batch for ``OffsetMap.filter_block``.
 KEEP_ALL, DROP_TOMBSTONES, HAS_HORIZON, NEEDS_HORIZON, LOG_APPEND_TIME, KEEP_KEYLESS = 1, 2, 4, 8, 16, 32
 # The attributes that a batch keeps when it loses its last record.

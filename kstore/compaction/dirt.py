@@ -13,9 +13,6 @@ from kstore.setting_rules import UNLIMITED
 from kstore.state.compaction_state import remembered_dirt
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["LogDirt", "look"]
-
-
 # A read for one batch.
 SHORT_CHUNK_BYTES = 1 << 14
 

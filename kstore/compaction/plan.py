@@ -18,8 +18,6 @@ from kstore.files.overlay import OverlayFs
 from kstore.metrics import LogCounters
 from kstore.segment import SegmentContext
 
-__all__ = ["plan_compaction"]
-
 
 class _NoLock:
     """``WriteLock`` of a writer that writes to nothing but an overlay."""

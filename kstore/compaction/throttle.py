@@ -7,8 +7,6 @@ from collections.abc import Callable
 from kstore.clock import Clock
 from kstore.errors import ConfigError
 
-__all__ = ["Throttle"]
-
 # Waits are cut into pieces of this length, so that an end is noticed; shorter ones accumulate.
 WAIT_SECONDS_MAX = 0.1
 WAIT_SECONDS_MIN = 0.05

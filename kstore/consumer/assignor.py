@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 from kstore.files.paths import TopicPartition
 
-__all__ = ["STRATEGIES", "Assignment", "assign"]
-
 # The members, each with its partitions, sorted.
 Assignment: TypeAlias = dict[str, tuple[TopicPartition, ...]]
 _Wanted: TypeAlias = Mapping[str, Sequence[str]]

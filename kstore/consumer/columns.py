@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from kstore.engine.read.columns import ReadOptions
 
-__all__ = ["reading_options", "table_of", "topic_table"]
-
 OFFSET = "offset"
 # What a log reads, not which columns it makes.
 READING = ("isolation_level", "on_corrupt")

@@ -19,8 +19,6 @@ from kstore.errors import ConfigError, KstoreError
 from kstore.files.paths import TopicPartition
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["Commits"]
-
 logger = logging.getLogger(__name__)
 
 

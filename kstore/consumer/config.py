@@ -29,8 +29,6 @@ from kstore.setting_rules import (
 )
 from kstore.types import INT32_MAX, ISOLATION_LEVELS, IsolationLevel
 
-__all__ = ["ConsumerConfig", "OffsetReset", "consumer_settings", "next_client_id"]
-
 OffsetReset = Literal["earliest", "latest", "none"]
 
 RESETS: tuple[OffsetReset, ...] = ("earliest", "latest", "none")

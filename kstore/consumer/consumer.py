@@ -37,8 +37,6 @@ from kstore.types import OFFSET_MAX
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Consumer"]
-
 # How often an iteration checks for other work: after this time, and this many pieces.
 QUIET_SECONDS = 0.002
 QUIET_PIECES = 64

@@ -10,8 +10,6 @@ from kstore.errors import KstoreError
 from kstore.files.paths import TopicPartition
 from kstore.metric_rows import CONSUMER_METRICS
 
-__all__ = ["ConsumerCounters", "consumer_metrics", "partition_metrics"]
-
 
 class ConsumerCounters:
     """The counters other than those of reading, updated by the consumer's own thread."""

@@ -11,8 +11,6 @@ from kstore.errors import RecordDeserializationError
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import ConsumerRecord
 
-__all__ = ["DESERIALIZERS", "Deserializer", "Deserializers"]
-
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 _Deserialize: TypeAlias = "Callable[[str, Headers, bytes | None], Any]"
 

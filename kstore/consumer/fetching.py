@@ -27,9 +27,6 @@ from kstore.types import IsolationLevel, OnCorrupt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartitionReader"]
-
-
 # Each open one may keep a megabyte of its log.
 OPEN_READERS_MAX = 8
 

@@ -39,8 +39,6 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
 from kstore.types import INT64_MAX
 
-__all__ = ["FileGroup", "decode_state", "encode_state", "group_directory"]
-
 logger = logging.getLogger(__name__)
 
 MEMBERS = "members"

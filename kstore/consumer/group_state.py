@@ -15,8 +15,6 @@ from kstore.consumer.assignor import assign
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 
-__all__ = ["GroupMember", "GroupState"]
-
 Partitions = Mapping[str, Sequence[int]]
 
 

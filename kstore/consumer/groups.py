@@ -18,8 +18,6 @@ from kstore.errors import CommitFailedError, GroupInUseError, TopicNotFoundError
 from kstore.files._locks import Condition, block
 from kstore.files.paths import TopicPartition
 
-__all__ = ["Draft", "GroupBox", "GroupChange", "Membership", "MemoryGroup"]
-
 NOTHING: frozenset[TopicPartition] = frozenset()
 # A member checks this many others at each heartbeat, in turn: a check must not cost more in a larger group.
 LOOK_COUNT = 16

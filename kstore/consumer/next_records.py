@@ -24,8 +24,6 @@ from kstore.record._codec import ConsumerRecord
 from kstore.setting_rules import UNLIMITED
 from kstore.types import INT32_MAX
 
-__all__ = ["NextRecords", "Polled"]
-
 # The longest sleep of a consumer before it checks whether anything else is due.
 WAIT_SECONDS_MAX = 60.0
 

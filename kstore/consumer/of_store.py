@@ -18,8 +18,6 @@ from kstore.rules.internal_topics import OFFSETS, is_internal
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["StoreGroups"]
-
 logger = logging.getLogger(__name__)
 
 READ_ONLY = (

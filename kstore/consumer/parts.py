@@ -21,8 +21,6 @@ from kstore.errors import ConfigError
 from kstore.logs.topics import Topics
 from kstore.messages.primitives import check_string
 
-__all__ = ["ConsumerParts", "consumer_parts"]
-
 
 class ConsumerParts(NamedTuple):
     """Each part has one job. None refers to the consumer, so that an unused consumer can be collected."""

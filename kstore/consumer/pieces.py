@@ -11,8 +11,6 @@ from kstore.files.paths import TopicPartition
 from kstore.record._codec import RecordCursor
 from kstore.record._runs import RunRecords, RunValues
 
-__all__ = ["Cursor", "CursorPiece", "ListPiece", "Piece", "Reader"]
-
 # Creates items on request, and knows its progress.
 Cursor = RecordCursor | RunRecords | RunValues
 

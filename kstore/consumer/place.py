@@ -14,8 +14,6 @@ from kstore.errors import ConsumerStateError
 from kstore.files.paths import TopicPartition
 from kstore.logs.topics import Topics
 
-__all__ = ["GroupMetadata", "GroupPlace"]
-
 
 class GroupMetadata(NamedTuple):
     """A consumer's place in its group: ``member_id`` is "", ``generation`` -1 before it has joined."""

@@ -11,8 +11,6 @@ from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter
 from kstore.files.paths import TopicPartition
 
-__all__ = ["UNSTABLE_WAIT_SECONDS", "Positions"]
-
 # The pause while an open transaction decides about an offset: its end causes no notification.
 UNSTABLE_WAIT_SECONDS = 0.05
 

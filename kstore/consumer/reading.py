@@ -22,8 +22,6 @@ from kstore.transactions.group_records import OffsetAndMetadata
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Reading"]
-
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")

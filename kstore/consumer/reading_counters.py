@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ReadingCounters"]
-
 
 class ReadingCounters:
     """For all partitions that a consumer reads, or has read."""

@@ -19,8 +19,6 @@ from kstore.errors import ConfigError, ConsumerStateError
 from kstore.files.paths import TopicPartition
 from kstore.logs.topics import Topics
 
-__all__ = ["Sharing"]
-
 # The shortest interval between two looks for new topics.
 METADATA_SECONDS_MIN = 0.01
 

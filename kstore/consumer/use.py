@@ -9,8 +9,6 @@ from kstore.errors import ConsumerStateError, WakeupError
 from kstore.files._locks import Attempt, block
 from kstore.files.lifetime import Lifetime
 
-__all__ = ["SoleUse"]
-
 
 class SoleUse:
     """Keeps other threads out of a consumer while one calls it."""

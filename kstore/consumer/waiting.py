@@ -13,8 +13,6 @@ from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log, reads_of, writer_of
 
-__all__ = ["LogWaiter"]
-
 # A watch may fire while others are being armed, and is then armed again; at most this many times.
 ARM_TRIES_MAX = 4
 

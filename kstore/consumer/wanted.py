@@ -11,8 +11,6 @@ from kstore.errors import ConfigError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.logs.topics import Topics
 
-__all__ = ["RebalanceListener", "Wanted", "topic_partition", "topic_partitions"]
-
 
 class RebalanceListener(Protocol):
     """Called in the consumer's thread when its partitions change; may commit and seek in it."""

@@ -20,8 +20,6 @@ from kstore.door.offsets import list_offsets, offsets_for_leader_epochs
 from kstore.door.producing import init_producer_id, produce
 from kstore.door.served import Served
 
-__all__ = ["APIS", "Api", "fallback_versions", "find", "served"]
-
 
 class Api(NamedTuple):
     """One API. ``highest`` and ``lowest`` are the served versions, both inclusive.

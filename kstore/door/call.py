@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kstore.door.waiting import Waiter
     from kstore.engine.read.fetch import FetchSlice
 
-__all__ = ["Call", "ConnectionEnded", "Handler", "Message", "Reply", "Sender"]
-
 # A request or a response: Kafka's names of fields in camelCase, see ``kstore.messages.schema``.
 Message: TypeAlias = dict[str, Any]
 

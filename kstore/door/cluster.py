@@ -14,8 +14,6 @@ from kstore.messages.schema import Uuid
 from kstore.rules.internal_topics import INTERNAL_TOPICS, QUEUE_JOURNAL, is_internal, journal_of
 from kstore.store import parts_of
 
-__all__ = ["describe_cluster", "is_hidden", "is_reserved", "leader_epoch", "metadata"]
-
 BROKER_ENDPOINTS = 1
 # Bits of the operations that are allowed: without an authorizer, all of them (Kafka: AclOperation).
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))

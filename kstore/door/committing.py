@@ -12,8 +12,6 @@ from kstore.files.paths import TopicPartition
 from kstore.transactions.group_offsets import METADATA_BYTES_MAX
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["offset_commit", "offset_delete", "offset_fetch"]
-
 # From these versions on: a group that does not exist has a code of its own; several groups are asked for together.
 GROUP_NOT_FOUND_VERSION = 9
 BATCHED_FETCH_VERSION = 8

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from kstore.setting_rules import COUNT, GIB, KIB, MIB, SIZE, TIME, Rule, changed, parse_fields, within
 
-__all__ = ["DOOR_RULES", "DoorConfig"]
-
 INT32_MAX = 2**31 - 1
 
 

@@ -38,8 +38,6 @@ from kstore.errors import KstoreError
 if TYPE_CHECKING:
     from kstore.engine.read.fetch import FetchSlice
 
-__all__ = ["Connection"]
-
 logger = logging.getLogger(__name__)
 
 # What every connection keeps; a larger frame gets memory of its own, for as long as it is handled.

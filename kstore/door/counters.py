@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-__all__ = ["Counters", "Lines", "Refusals"]
-
 logger = logging.getLogger(__name__)
 
 # Each subject gets at most one line in the log within this time, and so do all again after as many of them.

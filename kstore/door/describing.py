@@ -19,8 +19,6 @@ from kstore.files.paths import LOG_SUFFIX, TopicPartition
 from kstore.logs.topics import Topics
 from kstore.store import parts_of
 
-__all__ = ["describe_configs", "describe_log_dirs"]
-
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 # Where a value comes from: the topic's own settings, those of the store, nowhere.

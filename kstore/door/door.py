@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kstore.settings import Size, Time
     from kstore.store import Store
 
-__all__ = ["Door"]
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9092

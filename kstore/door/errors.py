@@ -6,8 +6,6 @@ from typing import Final
 
 from kstore import errors
 
-__all__ = ["code_of"]
-
 UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1

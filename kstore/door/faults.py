@@ -14,8 +14,6 @@ from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import ConfigError
 
-__all__ = ["Faults"]
-
 # A request that gets no answer looks this often whether it is still to get none; ``clear`` wakes it before.
 LOOK_SECONDS = 60.0
 # By their names in Kafka's definitions.

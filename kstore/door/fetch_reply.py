@@ -15,8 +15,6 @@ from kstore.engine.read.fetch import FetchSlice
 from kstore.files.checkpoint import EpochEntry
 from kstore.messages.primitives import INT16, INT32, NUMBERS, Writer
 
-__all__ = ["FLEXIBLE_SINCE", "FetchReply", "FetchedPart"]
-
 FLEXIBLE_SINCE = 12
 # number, error, high watermark, last stable offset
 PART = struct.Struct(">ihqq")

@@ -23,8 +23,6 @@ from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, 
 from kstore.log import Log
 from kstore.state.leader_epoch import end_offset_for
 
-__all__ = ["fetch"]
-
 logger = logging.getLogger(__name__)
 
 # A broker's fetch.max.bytes, whatever a client asks for.

@@ -17,20 +17,6 @@ from kstore.messages import schema
 from kstore.messages.primitives import Reader
 from kstore.messages.schema import load_messages
 
-__all__ = [
-    "API_VERSIONS",
-    "HEAD",
-    "SIZE",
-    "Head",
-    "Request",
-    "Wire",
-    "read_head",
-    "read_request",
-    "response_bytes",
-    "response_header",
-    "wire_of",
-]
-
 SIZE = struct.Struct(">i")
 HEAD = struct.Struct(">hhi")
 API_VERSIONS = 18

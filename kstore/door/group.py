@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from kstore.door import errors as codes
 
-__all__ = ["Answer", "Group", "GroupMember", "GroupPhase", "Join", "Joined", "Leaver", "Sync", "Synced"]
-
 # How long a new member's join may wait. It cannot send heartbeats yet, so its session tells nothing (as Kafka).
 NEW_MEMBER_SECONDS = 300.0
 NEVER = math.inf

@@ -6,8 +6,6 @@ from kstore.door.call import Call, Message
 from kstore.door.errors import code_of
 from kstore.errors import KstoreError
 
-__all__ = ["delete_groups", "describe_groups", "list_groups"]
-
 # Bits of the operations that are allowed on a group: read, describe, delete (Kafka: AclOperation).
 GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
 UNKNOWN_OPERATIONS = -(2**31)

@@ -26,8 +26,6 @@ from kstore.messages.schema import load_messages
 from kstore.store import Store, parts_of
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["GroupDescription", "Groups", "subscribed_topics"]
-
 logger = logging.getLogger(__name__)
 
 # Groups without members stay for their state and type, which tools show; the oldest of them go.

@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["CAN_ASK", "is_own_user", "owner_of_peer"]
-
 CAN_ASK = sys.platform == "linux"
 
 Address: TypeAlias = "tuple[str, int]"

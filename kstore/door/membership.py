@@ -7,8 +7,6 @@ from kstore.door.call import Call, Message
 from kstore.door.group import Join, Leaver, Sync
 from kstore.errors import KstoreError
 
-__all__ = ["find_coordinator", "heartbeat", "join_group", "leave_group", "sync_group"]
-
 # Of FindCoordinator: what a key names. Share groups are not served.
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Kafka: group.min.session.timeout.ms, group.max.session.timeout.ms.

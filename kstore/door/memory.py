@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from kstore.door.waiting import Waiter
 from kstore.files._locks import OwnedLock
 
-__all__ = ["Loan", "Memory"]
-
 
 class Loan:
     """Memory that one request has; falsy if it got none. For the request's thread."""

@@ -11,8 +11,6 @@ from kstore.errors import KstoreError
 from kstore.state.leader_epoch import UNDEFINED_EPOCH, end_offset_for, epoch_at
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = ["list_offsets", "offsets_for_leader_epochs"]
-
 # What a client may ask for in the place of a time, and from which version on. EARLIEST_LOCAL is EARLIEST here: nothing
 # is elsewhere.
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4

@@ -25,8 +25,6 @@ from kstore.files.bell import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
 
-__all__ = ["Parking"]
-
 
 class _News(Bell):
     """Rings when the directory of a log changes; wakes everyone who waits for that."""

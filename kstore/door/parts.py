@@ -14,8 +14,6 @@ from kstore.errors import TopicNotFoundError
 from kstore.files.checkpoint import EpochEntry
 from kstore.log import Log, reads_of
 
-__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "Part", "epoch_error", "part_of"]
-
 # As clients number them.
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # A client that does not check sends this in the place of an epoch.

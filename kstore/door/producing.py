@@ -23,8 +23,6 @@ from kstore.record.batch import MAGIC_V2
 from kstore.record.parse import parse_batch
 from kstore.store import coordinator_of
 
-__all__ = ["init_producer_id", "produce"]
-
 NO_ACKS: Final = 0
 ACKS: Final = (-1, 0, 1)
 ZSTD_SINCE: Final = 7

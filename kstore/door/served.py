@@ -15,8 +15,6 @@ from kstore.door.parking import Parking
 if TYPE_CHECKING:
     from kstore.store import Store
 
-__all__ = ["Served"]
-
 
 @dataclass(slots=True)
 class Served:

@@ -24,8 +24,6 @@ from kstore.errors import StorageError, ThreadStartError
 from kstore.files.fork import ForkGuard
 from kstore.files.threads import start_thread
 
-__all__ = ["Server", "bound"]
-
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128

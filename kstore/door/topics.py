@@ -24,8 +24,6 @@ from kstore.files.paths import validate_topic
 from kstore.rules.topics import collision, kept_settings
 from kstore.store import parts_of
 
-__all__ = ["alter_configs", "create_partitions", "create_topics", "delete_records", "delete_topics"]
-
 logger = logging.getLogger(__name__)
 
 # Kafka: QuotaManager's limit for one request, since each is a directory.

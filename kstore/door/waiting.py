@@ -9,8 +9,6 @@ import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-__all__ = ["Waiter"]
-
 
 class Waiter:
     """Waits for one request. ``wait`` is for the connection's thread, everything else for any thread."""

@@ -26,17 +26,6 @@ from kstore.files.paths import (
 )
 from kstore.state.compaction_state import KSTORE_COMPACTION
 
-__all__ = [
-    "OWN_NAMES",
-    "directory_mode",
-    "ensure_directory",
-    "ensure_log_directory",
-    "ensure_present",
-    "is_log",
-    "is_marked",
-    "make_directory",
-]
-
 # Names that make a directory a log even without a segment: creating one may have been interrupted.
 MARKS = (KSTORE_STATE, PARTITION_METADATA, LEADER_EPOCHS)
 OWN_NAMES = {*MARKS, LOCK, KSTORE_COMPACTION, KSTORE_GROUPS}

@@ -37,8 +37,6 @@ from kstore.engine._ends import EndsMaker
 from kstore.files.fs import File
 from kstore.segment import LogSegment
 
-__all__ = ["ENDS_MAKER", "Ends", "ends_of", "grown_ends", "make_ends"]
-
 
 class Ends(NamedTuple):
     """All ends of a log at one moment; for their order see the module."""

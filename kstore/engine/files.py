@@ -38,8 +38,6 @@ from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import LogState, StateFile
 from kstore.types import OFFSET_MAX, Durability, RecoveryReport
 
-__all__ = ["Loaded", "LogFiles"]
-
 logger = logging.getLogger(__name__)
 
 SUFFIXES_WITHOUT_TRANSACTIONS = tuple(suffix for suffix in SUFFIXES if suffix != TXN_INDEX_SUFFIX)

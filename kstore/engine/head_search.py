@@ -24,8 +24,6 @@ from kstore.record.walk import Damage
 from kstore.segment import LogSegment
 from kstore.segments.places import Located
 
-__all__ = ["JUMP_BYTES", "HeadSearch"]
-
 # Batches of this size on average are jumped over. At 20 ms a request, 32 requests at once jump over as many bytes in a
 # second as a process in Python reads.
 JUMP_BYTES = 128 << 10

@@ -25,8 +25,6 @@ from kstore.record.walk import Damage, walk
 from kstore.segment import LogSegment
 from kstore.types import OFFSET_MAX
 
-__all__ = ["IndexOwner", "IndexRepairs", "ScannedSegment", "built_indexes", "replace_indexes", "scan_segment"]
-
 logger = logging.getLogger(__name__)
 
 # Together with the indexes in the log's cache of handles: 64 MiB, the offsets of 32 GiB of log.

@@ -25,8 +25,6 @@ from kstore.segment import SegmentContext
 from kstore.state.log_state import StateLook, look_at_state
 from kstore.state.roll_slot import RollSlot
 
-__all__ = ["LISTINGS_MAX", "KnownNames", "NamesLook", "is_settled"]
-
 # A listing that keeps changing is used after this many tries: each one was true when it was made.
 LISTINGS_MAX = 10
 # No file system that is trusted counts time in larger steps.

@@ -17,8 +17,6 @@ from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
 from kstore.state.shared_slot import CHANGING, POISONED, TAIL_KNOWN, SharedSlot, SharedState
 
-__all__ = ["Others"]
-
 logger = logging.getLogger(__name__)
 
 # A step larger than any number of changes that a process can miss.

@@ -43,8 +43,6 @@ from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX, AbortedTransaction
 
-__all__ = ["LogProducers", "PendingProducers", "UnsyncedIndex", "skip_marker", "skip_without_producers"]
-
 logger = logging.getLogger(__name__)
 
 # How often (ms) producers that have written nothing for too long are dropped, as in Kafka.

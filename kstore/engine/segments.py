@@ -13,8 +13,6 @@ from typing import NamedTuple
 from kstore.segment import LogSegment
 from kstore.types import OFFSET_MAX
 
-__all__ = ["LogSegments", "SegmentSnapshot"]
-
 
 class SegmentSnapshot(NamedTuple):
     """The map at one moment: ``bases`` rising, ``segments`` parallel to them. Immutable, so any thread may keep it."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from kstore.rules.compact import LastRecord
 from kstore.segment import LogSegment
 
-__all__ = ["Cleanable", "LogOffsets"]
-
 
 class Cleanable(NamedTuple):
     """The input of a compaction: the sealed ``segments``, and the limits that it must not pass.

@@ -14,8 +14,6 @@ from kstore.rules.sequence import Producer
 from kstore.segment import SegmentContext
 from kstore.types import RecoveryReport
 
-__all__ = ["LogSource"]
-
 
 class LogSource(Protocol):
     """A log's segments, and how much of them is published."""

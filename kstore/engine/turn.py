@@ -9,8 +9,6 @@ from kstore.files._locks import OwnedLock
 from kstore.files.log_lock import WriteLock
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["Alone", "Turn", "TurnLock"]
-
 
 class TurnLock(Protocol):
     """``with`` takes and releases it; so do the methods, which are those of a ``threading.Lock``. A thread that has it

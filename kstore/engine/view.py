@@ -56,8 +56,6 @@ from kstore.state.leader_epoch import rising
 from kstore.state.log_state import LOST_MAX, LogState, StateLook, losses_of, read_state
 from kstore.types import RecoveryReport
 
-__all__ = ["LogView"]
-
 # A broker creates the offset index of its active segment with the first entry (LazyIndex): until then there may be one
 # batch without it. A larger segment than this, which is above the size of any batch by default, has no writer.
 ACTIVE_UNINDEXED_BYTES_MAX = 2 << 20

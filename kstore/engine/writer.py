@@ -62,8 +62,6 @@ from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, RECORD_OFFSET_MAX, Durability, RecoveryReport, RetentionResult
 
-__all__ = ["LogWriter", "StoreTies", "lone_writer", "open_writer"]
-
 logger = logging.getLogger(__name__)
 
 

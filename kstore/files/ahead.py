@@ -9,8 +9,6 @@ from kstore.errors import ThreadStartError
 from kstore.files._locks import Gate
 from kstore.files.threads import start_thread
 
-__all__ = ["PIECE_BYTES", "PiecesAhead", "PiecesAt"]
-
 # At 20 ms a request and 100 MB/s a connection, a piece takes five times as long as its request.
 PIECE_BYTES = 8 << 20
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-__all__ = ["Bell"]
-
 
 class Bell:
     """An event that code which interrupts the waiting thread itself may set: a signal handler, or a garbage collection.

@@ -6,8 +6,6 @@ import functools
 import sys
 from pathlib import Path
 
-__all__ = ["boot_id"]
-
 LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MACOS_BOOT_ID = b"kern.bootsessionuuid"
 UNKNOWN = bytes(16)

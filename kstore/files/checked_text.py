@@ -12,8 +12,6 @@ from typing import NamedTuple
 from kstore.errors import CorruptFileError, PathLike, UnsupportedFormatError
 from kstore.record.crc import crc32c
 
-__all__ = ["CheckedText"]
-
 HEAD = re.compile(rb"(\S{1,40}) ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 

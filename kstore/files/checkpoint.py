@@ -28,22 +28,6 @@ from kstore.types import OFFSET_MAX
 if TYPE_CHECKING:
     import uuid
 
-__all__ = [
-    "EpochEntry",
-    "encode_leader_epochs",
-    "encode_topic_id",
-    "read_broker_epoch",
-    "read_leader_epochs",
-    "read_offset_checkpoint",
-    "read_small_file",
-    "read_topic_id",
-    "replace_file",
-    "write_clean_shutdown",
-    "write_leader_epochs",
-    "write_offset_checkpoint",
-    "write_topic_id",
-]
-
 SIZE_MAX = 64 * 1024
 # A store's checkpoint has a line for each of its partitions, of which a broker may have 100,000; that of a partition's
 # epochs one for each election of a leader, of which years bring thousands.

@@ -15,8 +15,6 @@ from kstore.files.fs import File, storage_error
 from kstore.files.local import OsFile
 from kstore.record.crc import crc32c
 
-__all__ = ["PIECE_BYTES", "FileRange", "copy_range", "crc_of"]
-
 PIECE_BYTES = 1 << 20
 # What a kernel, or a pair of file systems, answers if it cannot copy; then the bytes are read and written.
 UNSUPPORTED_ERRNOS = frozenset(

@@ -16,17 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-__all__ = [
-    "OPEN_TAILS",
-    "OpenTails",
-    "Tail",
-    "add_reliever",
-    "raise_soft_limit",
-    "relieve",
-    "relieved",
-    "soft_limit",
-]
-
 # Without a limit, and beyond this one, other limits bound what is kept.
 LIMIT_MAX = 1 << 20
 RAISED_LIMIT = 1 << 16

@@ -10,8 +10,6 @@ from kstore.errors import PathLike
 from kstore.files._locks import block
 from kstore.files.fs import storage_error
 
-__all__ = ["file_locked"]
-
 
 @block
 def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[None]:

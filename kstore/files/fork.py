@@ -11,8 +11,6 @@ import os
 
 from kstore.errors import ForkedError
 
-__all__ = ["ForkGuard"]
-
 _generation = 0
 
 

@@ -31,19 +31,6 @@ from kstore.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "Advice",
-    "File",
-    "FileStat",
-    "FileSystem",
-    "Mapping",
-    "plain_text",
-    "read_file",
-    "replaced_failed_sync",
-    "storage_error",
-    "sync_error",
-]
-
 Advice = Literal["normal", "sequential", "random", "willneed", "dontneed"]
 
 # No file that is read whole is larger in a sound log, neither a segment's index nor a snapshot of a million producers.

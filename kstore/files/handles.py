@@ -18,8 +18,6 @@ from kstore.files.descriptors import EXHAUSTED_ERRNOS, add_reliever, soft_limit
 if TYPE_CHECKING:
     Cached = OrderedDict[Hashable, tuple[Any, int]]
 
-__all__ = ["HandleCache"]
-
 Handle = TypeVar("Handle")
 
 # The memory that read indexes may keep; a larger one is used once and not kept. 2 MiB index 1 GiB of log.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from kstore.errors import ClosedError
 from kstore.files.fork import ForkGuard
 
-__all__ = ["Lifetime"]
-
 
 class Lifetime:
     """The state of a store, a producer or a consumer; its owner sets ``closed``. For any thread."""

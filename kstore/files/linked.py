@@ -16,8 +16,6 @@ from typing import NamedTuple
 from kstore.errors import FileInTheWayError, FileMissingError, PathLike, StorageError
 from kstore.files.fs import FileStat, FileSystem
 
-__all__ = ["Directories", "directories_in", "directories_of", "is_directory", "is_link", "link_target", "refuse_link"]
-
 
 class Directories(NamedTuple):
     """``names`` are directories, or links to some, as they were listed; ``broken`` are links that lead nowhere, or in a

@@ -21,8 +21,6 @@ from kstore.files.fs import Advice, FileStat, storage_error, sync_error
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SYSTEM_FS", "OsFile", "OsFileSystem", "OsMapping"]
-
 # O_NONBLOCK: opening a FIFO in the file's place must not hang; it changes nothing for a regular file.
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 

@@ -43,8 +43,6 @@ from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
 from kstore.files.turn_wait import watched
 
-__all__ = ["DirectoryLock", "LockShare", "is_held_here", "is_in_registry", "probe_lock"]
-
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 HOLDER = re.compile(rb"kstore ([a-z-]{1,32}) ([1-9][0-9]{0,9})\n")

@@ -26,8 +26,6 @@ from typing import Protocol
 from kstore.errors import LockedError
 from kstore.files.lock import DirectoryLock, probe_lock
 
-__all__ = ["WriteLock", "lock_in_store", "lock_log", "probe_log"]
-
 # A lone writer that finds a store's root locked has held the partition for microseconds, unless it was descheduled.
 GIVING_WAY_RETRIES = 50
 GIVING_WAY_SECONDS = 0.004

@@ -17,8 +17,6 @@ from kstore.errors import CorruptFileError, FileMissingError, PathLike
 from kstore.files.checkpoint import read_small_file, replace_file
 from kstore.files.fs import FileSystem
 
-__all__ = ["MetaProperties", "random_id", "read_meta_properties", "write_meta_properties"]
-
 MADE_BY = "#made by kstore: the ids are of no cluster"
 SIZE_MAX = 16 * 1024
 INT_TEXT = re.compile(r"[0-9]{1,10}", re.ASCII)

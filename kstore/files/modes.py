@@ -9,8 +9,6 @@ from typing import NamedTuple
 from kstore.errors import PathLike
 from kstore.files.fs import storage_error
 
-__all__ = ["Access", "access", "set_mode"]
-
 
 class Access(NamedTuple):
     """The owner, the group and the mode bits of a file."""

@@ -20,8 +20,6 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import FileMissingError, PathLike
 from kstore.files.fs import FileStat
 
-__all__ = ["SMALL_BYTES_MAX", "Moment", "is_telling", "parent"]
-
 # A partition's topic id has 43 bytes, a checkpoint a few more.
 SMALL_BYTES_MAX = 512
 # No store that is trusted counts time in larger steps, unless it gives whole seconds.

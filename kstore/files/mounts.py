@@ -10,8 +10,6 @@ import os
 
 from kstore.errors import PathLike
 
-__all__ = ["foreign_type", "type_of"]
-
 MOUNTS = "/proc/self/mountinfo"
 
 # The names that ``mount`` uses.

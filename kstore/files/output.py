@@ -11,8 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["output_file"]
-
 # The names that systems give to what a process has open.
 OWN_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,6})", re.ASCII)
 DESCRIPTORS = {"stdout": 1, "stderr": 2}

@@ -24,8 +24,6 @@ from kstore.files.local import OsFile
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["OverlayFs"]
-
 PAGE_SIZE = 4096
 NO_DEVICE = -1
 

@@ -29,49 +29,6 @@ from typing import NamedTuple
 from kstore.errors import ConfigError
 from kstore.types import OFFSET_MAX
 
-__all__ = [
-    "CHECKPOINTS",
-    "CLEANED_SUFFIX",
-    "CLEANER_OFFSETS",
-    "CLEAN_SHUTDOWN",
-    "DELETED_SUFFIX",
-    "DELETE_MARK",
-    "FUTURE_MARK",
-    "INDEX_SUFFIX",
-    "KSTORE_GROUPS",
-    "KSTORE_STATE",
-    "LEADER_EPOCHS",
-    "LOCK",
-    "LOG_START_OFFSETS",
-    "LOG_SUFFIX",
-    "MANIFEST",
-    "METADATA_TOPIC",
-    "META_PROPERTIES",
-    "PARTITION_METADATA",
-    "PRODUCER_IDS",
-    "RECOVERY_POINTS",
-    "REPLICATION_OFFSETS",
-    "SEGMENT_SUFFIXES",
-    "SNAPSHOT_SUFFIX",
-    "STRAY_MARK",
-    "SWAP_SUFFIX",
-    "TEMPORARY_SUFFIX",
-    "TIME_INDEX_SUFFIX",
-    "TXN_INDEX_SUFFIX",
-    "DirectoryNames",
-    "SegmentName",
-    "TopicPartition",
-    "aside_name",
-    "classify",
-    "cut_name",
-    "marked_dir_name",
-    "marked_topic_partition",
-    "parse_segment_name",
-    "segment_name",
-    "topic_partition",
-    "validate_topic",
-]
-
 PARTITION_MAX = (1 << 31) - 1
 
 LOG_SUFFIX = ".log"

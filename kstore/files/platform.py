@@ -19,8 +19,6 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["DSYNC_FLAG", "MSYNC_REACHES_DISK", "advise", "fill", "reserve", "seek_data", "sync_all", "sync_data"]
-
 # The flag that makes one pwritev durable; 0 if the system has none.
 DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
 

@@ -41,22 +41,6 @@ from kstore.files.remote_stores import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "UPLOAD_SUFFIX",
-    "Location",
-    "RemoteFile",
-    "RemoteFileSystem",
-    "RemoteFiles",
-    "RemoteReading",
-    "is_remote",
-    "local_path",
-    "new_file",
-    "open_remote",
-    "path_in_store",
-    "put_file",
-    "store_of",
-]
-
 Result = TypeVar("Result")
 
 # A file that is being written has its name plus this: neither kstore nor a broker treats it as a segment.

@@ -24,8 +24,6 @@ from kstore.files.threads import start_thread
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FsspecStore", "HdfsStore", "Store", "Upload", "limited", "retried", "without_password"]
-
 Result = TypeVar("Result")
 
 # hdfs-native retries a silent address for ever, and webhdfs waits for ever for a response.

@@ -16,8 +16,6 @@ from kstore.errors import FileMissingError, NotALogError, PathLike, ReadOnlyErro
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.paths import LOG_SUFFIX, parse_segment_name, segment_name
 
-__all__ = ["StrayFs"]
-
 OFFSET_BYTES = 8
 # The fields up to the magic of an entry, which any file of records has.
 ENTRY_BYTES_MIN = 17

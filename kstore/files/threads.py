@@ -26,8 +26,6 @@ from kstore.errors import ThreadStartError
 from kstore.files._locks import Gate
 from kstore.files.lock import is_in_registry
 
-__all__ = ["WorkerPool", "closed_elsewhere", "side_by_side", "start_thread"]
-
 logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")

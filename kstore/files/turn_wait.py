@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
 
-__all__ = ["holders_of", "watched"]
-
 logger = logging.getLogger(__name__)
 
 WARN_SECONDS = 5.0

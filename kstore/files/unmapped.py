@@ -14,8 +14,6 @@ from kstore.errors import ClosedError, PathLike
 from kstore.files.fs import File, FileSystem, Mapping
 from kstore.files.paths import KSTORE_STATE
 
-__all__ = ["UnmappedFile", "unmapped"]
-
 
 class _FileMapping:
     """The interface of a mapping over a file, which grows with what is stored."""

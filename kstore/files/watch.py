@@ -37,8 +37,6 @@ from kstore.files.bell import Bell
 from kstore.files.mounts import foreign_type
 from kstore.files.threads import start_thread
 
-__all__ = ["DirectoryWatch"]
-
 logger = logging.getLogger(__name__)
 
 # linux/inotify.h

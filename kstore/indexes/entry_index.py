@@ -28,8 +28,6 @@ from kstore.errors import (
 from kstore.files.fs import READ_FILE_SIZE_MAX, FileSystem, Mapping, read_file
 from kstore.indexes._search import floor_slot
 
-__all__ = ["DELTA_MAX", "INDEX_FAILURES", "READ_BYTES_MAX", "WARM_BYTES", "EntryIndex"]
-
 # What a lookup may raise: then its caller continues without the index. An index is closed under its readers when its
 # segment is deleted, or is the active one and is reopened.
 INDEX_FAILURES: Final = (StorageError, CorruptDataError, ClosedError)

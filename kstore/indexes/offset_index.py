@@ -19,8 +19,6 @@ from kstore.indexes._search import entries_around, offset_entries, offset_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import INT32_MAX, OffsetPosition
 
-__all__ = ["OffsetIndex"]
-
 ENTRY = struct.Struct(">ii")
 INT32 = struct.Struct(">i")
 TWO_ENTRIES = struct.Struct(">iiii")

@@ -20,8 +20,6 @@ from kstore.indexes.offset_index import POSITION_MAX
 from kstore.indexes.time_index import ENTRY as TIME_ENTRY
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
-__all__ = ["WALK_INTERVALS", "IndexBuilder", "RebuiltIndexes"]
-
 # Kafka restarts its count after each start, so two intervals may separate two entries of a sound index.
 WALK_INTERVALS = 4
 

@@ -9,8 +9,6 @@ from typing import NamedTuple, Protocol
 from kstore.indexes.offset_index import OffsetIndex
 from kstore.types import OffsetPosition
 
-__all__ = ["StoredEntries", "stored_entries"]
-
 ENTRY_SIZE = OffsetIndex.entry_size
 # Far away a smaller read takes as long.
 WINDOW_BYTES = 64 << 10

@@ -19,8 +19,6 @@ from kstore.indexes._search import time_entries, time_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
 from kstore.types import NO_TIMESTAMP, TIMESTAMP_MAX, TimestampOffset
 
-__all__ = ["TimeIndex"]
-
 ENTRY = struct.Struct(">qi")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")

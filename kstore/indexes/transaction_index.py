@@ -32,8 +32,6 @@ from kstore.files.fs import File, FileSystem
 from kstore.files.paths import TXN_INDEX_SUFFIX
 from kstore.types import NO_OFFSET, AbortedTransaction
 
-__all__ = ["AbortedTransactions", "TransactionIndex"]
-
 ENTRY = struct.Struct(">bxqqqq")
 WHOLE_VERSION = struct.Struct(">h32x")
 assert ENTRY.size == WHOLE_VERSION.size == 34

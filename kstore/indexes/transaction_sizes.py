@@ -14,8 +14,6 @@ from pathlib import Path
 from kstore.files.fs import FileSystem
 from kstore.files.paths import TXN_INDEX_SUFFIX, segment_name
 
-__all__ = ["TransactionIndexSizes"]
-
 
 class TransactionIndexSizes:
     """Bytes by the base offset of the segment; most logs have none. Not thread-safe: the log's lock guards it."""

@@ -10,8 +10,6 @@ from kstore.files.checkpoint import read_offset_checkpoint, write_offset_checkpo
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CHECKPOINTS, LOG_START_OFFSETS, METADATA_TOPIC, RECOVERY_POINTS, TopicPartition
 
-__all__ = ["Checkpoints"]
-
 
 class Checkpoints:
     """The offsets of each checkpoint file, as stored. Not thread-safe: its owner's lock guards it."""

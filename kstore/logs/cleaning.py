@@ -21,8 +21,6 @@ from kstore.logs.topics import Topics
 from kstore.rules.compact import Dirt, filthiest
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 
-__all__ = ["StoreCleaner", "first_dirty"]
-
 # A log that is not open becomes dirty only with time: it is checked this rarely.
 CLOSED_LOG_SECONDS = 3600.0
 # How long a log is left alone after a failed compaction; twice as long each time, up to the maximum.

@@ -7,8 +7,6 @@ from typing import Generic, Protocol, TypeVar
 
 from kstore.files._locks import OwnedLock
 
-__all__ = ["LiveClients"]
-
 
 class Client(Protocol):
     """A producer or a consumer."""

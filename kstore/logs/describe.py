@@ -8,8 +8,6 @@ from kstore.log import reads_of
 from kstore.logs.topics import Topics
 from kstore.rules.notebook import Piece, html_table, size_text
 
-__all__ = ["store_html"]
-
 ROWS_MAX = 20
 
 

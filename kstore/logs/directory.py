@@ -60,8 +60,6 @@ from kstore.rules.retain import SegmentAge
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, TopicRows
 from kstore.state.kafka_marks import KafkaMarks
 
-__all__ = ["LogDirectory"]
-
 logger = logging.getLogger(__name__)
 
 

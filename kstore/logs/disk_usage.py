@@ -7,8 +7,6 @@ from pathlib import Path
 from kstore.errors import FileMissingError
 from kstore.files.fs import FileSystem
 
-__all__ = ["size_of_files"]
-
 
 def size_of_files(fs: FileSystem, directory: Path) -> int:
     """The bytes of all files in ``directory``; 0 if it does not exist. Files that disappear meanwhile are left out.

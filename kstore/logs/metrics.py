@@ -11,8 +11,6 @@ from kstore.logs.open_logs import OpenLogs
 from kstore.logs.scheduler import TaskStatus
 from kstore.metrics import STORE_METRICS, MetricValue
 
-__all__ = ["logs_metrics", "store_metrics"]
-
 
 def logs_metrics(logs: OpenLogs) -> dict[TopicPartition, dict[str, MetricValue]]:
     """By partition, for every log opened so far: all metrics while it is open, else its counters."""

@@ -31,9 +31,6 @@ from kstore.record._runs import CheckedMemory
 from kstore.rules.retain import TrustedClock
 from kstore.types import Durability, RecoveryReport
 
-__all__ = ["Flushes", "OpenLogs"]
-
-
 FLUSH_TASK = "flush"
 
 

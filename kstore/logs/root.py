@@ -49,8 +49,6 @@ from kstore.rules.topics import KEEP_EVERYTHING, KSTORE_TOPICS, TOPICS_SIZE_MAX,
 from kstore.state.log_state import read_state
 from kstore.types import NO_TIMESTAMP, OFFSET_MAX
 
-__all__ = ["RootContents", "ensure_root", "ensure_store", "ensure_unused", "segment_ages", "was_closed_cleanly"]
-
 logger = logging.getLogger(__name__)
 
 OWN_NAMES = frozenset({LOCK, META_PROPERTIES, KSTORE_TOPICS, PRODUCER_IDS, CLEAN_SHUTDOWN, *CHECKPOINTS})

@@ -19,8 +19,6 @@ from kstore.errors import ThreadStartError
 from kstore.files._locks import Attempt, Condition, OwnedLock
 from kstore.files.threads import start_thread
 
-__all__ = ["Scheduler", "TaskStatus"]
-
 logger = logging.getLogger(__name__)
 
 NEVER = float("inf")

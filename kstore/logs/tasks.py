@@ -22,8 +22,6 @@ from kstore.logs.topics import Topics
 from kstore.rules.retain import SegmentAge, over_total, passed_by_all
 from kstore.types import RetentionResult
 
-__all__ = ["StoreTasks"]
-
 REMOVAL_TASK = "removal"
 # The tasks of a store that no other process has open.
 ALONE_TASKS = frozenset({"checkpoints", "cleaner"})

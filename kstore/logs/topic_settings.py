@@ -14,8 +14,6 @@ from kstore.rules.internal_topics import TRANSACTION_STATE, is_internal, journal
 from kstore.rules.topics import KEEP_EVERYTHING, TopicEntry, effective_settings
 from kstore.types import Durability
 
-__all__ = ["TopicSettings"]
-
 
 class TopicSettings:
     """The settings in effect: a topic's own, and the store's for all others. Thread-safe."""

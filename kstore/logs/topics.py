@@ -49,8 +49,6 @@ from kstore.setting_rules import snake_case
 from kstore.state.kafka_marks import elsewhere, read_log_starts, remote_start
 from kstore.types import Durability
 
-__all__ = ["BorrowedTopics", "PartitionDescription", "TopicDescription", "TopicSummary", "Topics"]
-
 logger = logging.getLogger(__name__)
 
 LOG_SETTINGS = frozenset({"durability", *(row.name for row in fields(LogConfig))})

@@ -13,19 +13,6 @@ from typing import Literal
 
 from kstore.errors import ConfigError, CorruptRecordError
 
-__all__ = [
-    "INT8",
-    "INT16",
-    "INT32",
-    "NUMBERS",
-    "STRING_BYTES_MAX",
-    "UUID_SIZE",
-    "MessageError",
-    "Reader",
-    "Writer",
-    "check_string",
-]
-
 NUMBERS = {
     "int8": struct.Struct(">b"),
     "int16": struct.Struct(">h"),

@@ -27,8 +27,6 @@ from typing import NamedTuple, TypeAlias
 
 from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageError, Reader, Writer
 
-__all__ = ["Field", "Message", "Uuid", "Value", "load_messages"]
-
 Value: TypeAlias = "bool | int | float | str | bytes | memoryview | Uuid | list[Value] | dict[str, Value] | None"
 Read: TypeAlias = Callable[[Reader], Value]
 Write: TypeAlias = Callable[[Writer, object], None]

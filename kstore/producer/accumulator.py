@@ -41,8 +41,6 @@ from kstore.record._codec import BatchBuffer
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.types import LOG_APPEND_TIME
 
-__all__ = ["Queue", "RecordAccumulator", "RecordHeaders", "Topic", "retry_delay", "size_upper_bound"]
-
 # As ``checked_headers`` returns them.
 RecordHeaders = tuple[tuple[str | bytes, bytes | None], ...]
 

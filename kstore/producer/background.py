@@ -19,8 +19,6 @@ from kstore.errors import DeliveryError, KstoreError, TransactionAbortedError
 from kstore.logs.topics import Topics
 from kstore.producer.parts import ProducerParts
 
-__all__ = ["EXIT_SECONDS", "Background", "deliver_all"]
-
 logger = logging.getLogger(__name__)
 
 # How long a store that closes, or the interpreter's exit, waits for the records of producers that were not closed.

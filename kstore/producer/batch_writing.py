@@ -21,8 +21,6 @@ from kstore.record.compression import CODECS_BY_NAME
 from kstore.record.parse import parse_batch
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["seal", "split"]
-
 
 def seal(batch: ProducerBatch, topic: Topic, ratios: CompressionRatios, append_time_ms: int) -> EncodedBatch:
     """Compresses a closed batch, once, and writes its producer and CRC.

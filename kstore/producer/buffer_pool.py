@@ -23,8 +23,6 @@ from kstore.files._locks import OwnedLock
 from kstore.producer._accumulate import Account, Loan
 from kstore.record._codec import BatchBuffer
 
-__all__ = ["BufferPool"]
-
 # How often a waiting request checks again: a loan that repays itself wakes no thread.
 LOOK_AGAIN_SECONDS: Final = 0.5
 

@@ -9,8 +9,6 @@ from kstore.producer._accumulate import ProducerBatch, calling
 from kstore.producer.accumulator import RecordAccumulator
 from kstore.producer.failures import log_callback
 
-__all__ = ["Completions"]
-
 
 class Completions:
     """Thread-safe. Batches of a partition are handed over under its ``drain_lock``, and so in order."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CompressionRatios"]
-
 # An estimate that is too low makes batches too large: it rises fast and falls slowly.
 STEP_UP: Final = 0.05
 STEP_DOWN: Final = 0.005

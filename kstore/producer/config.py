@@ -34,8 +34,6 @@ from kstore.setting_rules import (
 )
 from kstore.types import INT32_MAX
 
-__all__ = ["Acks", "ProducerCompression", "ProducerConfig", "next_client_id", "producer_settings"]
-
 logger = logging.getLogger(__name__)
 
 # -1 is "all", as in Kafka.

@@ -10,8 +10,6 @@ from kstore.engine.append.pending import PendingAppend
 from kstore.files._locks import block
 from kstore.producer._accumulate import ProducerBatch, WriteCounts, WrittenCounts
 
-__all__ = ["TRANSACTION_CALLS", "ProducerCounters", "TopicCounters"]
-
 # The calls of a transaction whose time is counted separately.
 TRANSACTION_CALLS: Final = ("init", "begin", "send_offsets", "commit", "abort")
 

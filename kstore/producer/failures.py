@@ -6,8 +6,6 @@ import logging
 
 from kstore.producer._accumulate import ProducerBatch
 
-__all__ = ["log_callback", "without_frames"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 from kstore.producer.waiting import Hurry
 
-__all__ = ["RecordFuture"]
-
 # The state of a future that has its result, as concurrent.futures names it.
 FINISHED = "FINISHED"
 

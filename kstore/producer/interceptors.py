@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from kstore.producer.records import Callback, Headers, ProducerRecord, RecordMetadata, unknown_metadata
 
-__all__ = ["Interceptors", "ProducerInterceptor"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -13,8 +13,6 @@ from kstore.logs.topics import Topics
 from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 
-__all__ = ["TopicMetadata"]
-
 IDLE_CHECK_SECONDS: Final = 1.0
 # A message names at most this many similar topics.
 NEAR_TOPICS_MAX: Final = 3

@@ -44,8 +44,6 @@ from kstore.producer.waiting import wake
 from kstore.record._codec import BatchBuffer, as_headers
 from kstore.rules.arguments import as_columns
 
-__all__ = ["CALLS", "MockProducer", "Offsets"]
-
 logger = logging.getLogger(__name__)
 
 # The calls that can be told to fail.

@@ -26,8 +26,6 @@ from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.transactions import TransactionManager
 from kstore.producer.waiting import Hurry, Wakeup
 
-__all__ = ["Outbox"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from kstore.record._codec import murmur2
 
-__all__ = ["Partitioner", "RoundRobinPartitioner", "next_partition", "partition_for_key", "partitioner_of"]
-
 # Java clears the sign bit this way; an absolute value would give other partitions.
 INT32_MASK = 0x7FFF_FFFF
 

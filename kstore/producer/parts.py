@@ -15,8 +15,6 @@ from kstore.producer.slow_path import SlowPath
 from kstore.producer.transactions import TransactionManager
 from kstore.transactions.of_store import StoreCoordinator
 
-__all__ = ["ProducerParts", "producer_parts"]
-
 
 class ProducerParts(NamedTuple):
     """Each part has one job, and none refers to the producer."""

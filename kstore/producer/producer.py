@@ -42,8 +42,6 @@ from kstore.rules.arguments import as_columns
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Producer"]
-
 
 class Producer(SendPath):
     """Sends records to the topics of a store. Thread-safe: sharing one between all threads is the fastest.

@@ -10,8 +10,6 @@ from kstore.metrics import PRODUCER_METRICS, PRODUCER_TOPIC_METRICS
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.counters import TRANSACTION_CALLS, ProducerCounters
 
-__all__ = ["producer_metrics", "topic_metrics"]
-
 
 def producer_metrics(
     counters: ProducerCounters, pool: BufferPool, *, waiting_batches: int, metadata_wait_seconds: float

@@ -44,8 +44,6 @@ from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.record.batch import SEQUENCE_COUNT
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = ["QueueWriter"]
-
 logger = logging.getLogger(__name__)
 
 # Of logs that sync each write, together. After a sync the writing thread waits up to 5 ms for the interpreter's lock

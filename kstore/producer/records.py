@@ -15,17 +15,6 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "NO_PARTITION",
-    "NO_SIZE",
-    "Callback",
-    "GivenHeaders",
-    "Headers",
-    "ProducerRecord",
-    "RecordMetadata",
-    "unknown_metadata",
-]
-
 NO_PARTITION = -1
 # The size of a key or a value that is None.
 NO_SIZE = -1

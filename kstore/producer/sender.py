@@ -28,8 +28,6 @@ from kstore.producer.config import ProducerConfig
 from kstore.producer.queue_writer import QueueWriter
 from kstore.producer.waiting import Wakeup, is_on_loop
 
-__all__ = ["INLINE_BATCHES", "Sender"]
-
 logger = logging.getLogger(__name__)
 
 # With this many closed batches in a partition, the thread that closed the last one writes them.

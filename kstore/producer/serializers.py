@@ -13,8 +13,6 @@ from kstore.producer.records import Headers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["HeaderList", "Serializer", "Serializers"]
-
 logger = logging.getLogger(__name__)
 
 HeaderList: TypeAlias = "list[tuple[str | Buffer, Buffer | None]]"

@@ -35,8 +35,6 @@ from kstore.producer.transactions import TransactionManager
 from kstore.record._codec import as_headers, murmur2
 from kstore.rules.arguments import check_timestamps
 
-__all__ = ["DELIVERED_ERRORS", "SlowPath"]
-
 logger = logging.getLogger(__name__)
 
 # Errors of one record, or transient ones: they fail the delivery, not the call.

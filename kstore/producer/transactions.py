@@ -19,8 +19,6 @@ from kstore.messages.primitives import check_string
 from kstore.producer._accumulate import ProducerBatch
 from kstore.producer.config import ProducerConfig
 
-__all__ = ["Coordinator", "TransactionManager", "TransactionState"]
-
 NO_PRODUCER = (-1, -1)
 # How long the coordinator's answer is valid. Much less than the time after which a log forgets a fenced producer.
 ANSWER_MS = 1000

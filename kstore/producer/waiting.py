@@ -17,8 +17,6 @@ from kstore.producer.records import RecordMetadata
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Awaited", "Hurry", "Wakeup", "arrived", "awaited", "is_on_loop", "wake"]
-
 # A loop, and the future that its tasks await.
 Awaited = tuple["asyncio.AbstractEventLoop", "asyncio.Future[None]"]
 

@@ -23,8 +23,6 @@ from kstore.setting_rules import (
 )
 from kstore.types import DURABILITIES, INT32_MAX
 
-__all__ = ["SECONDS_MAX", "QueueConfig", "check_timeout", "deadline_of", "queue_settings", "seconds_of"]
-
 # A year: a larger number is a mistake.
 SECONDS_MAX = 366 * 86_400.0
 

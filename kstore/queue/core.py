@@ -40,8 +40,6 @@ from kstore.record._codec import Record
 from kstore.record.batch import MAGIC_V2, Batch
 from kstore.types import CorruptRange
 
-__all__ = ["QueueCore"]
-
 logger = logging.getLogger(__name__)
 
 # Items are read ahead in chunks of this many, and about this many bytes.

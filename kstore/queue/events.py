@@ -28,26 +28,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kstore.errors import CorruptFileError
 
-__all__ = [
-    "ACKED",
-    "BOOT",
-    "CLAIM",
-    "DONE",
-    "END",
-    "FLOOR",
-    "GAP",
-    "HELD",
-    "MOVED",
-    "MOVED_BY",
-    "RETRY",
-    "ROWS_MAX",
-    "SNAPSHOT",
-    "Event",
-    "decode_events",
-    "encode_events",
-    "ranges_of",
-]
-
 DONE, RETRY, MOVED, MOVED_BY, ACKED, CLAIM = b"D", b"R", b"M", b"B", b"A", b"C"
 BOOT, FLOOR, END, GAP, SNAPSHOT, HELD = b"O", b"F", b"E", b"G", b"S", b"H"
 

@@ -16,8 +16,6 @@ from typing import NamedTuple, TypeVar
 from kstore.record._codec import Record
 from kstore.types import INT64_MAX
 
-__all__ = ["NOTHING", "GivenHeaders", "Headers", "Marks", "Shown", "marks_of", "of_user", "with_marks"]
-
 Headers = tuple[tuple[str, bytes | None], ...]
 # What callers may give.
 GivenHeaders = Mapping[str, bytes | None] | Mapping[bytes, bytes | None] | Iterable[tuple[str | bytes, bytes | None]]

@@ -10,8 +10,6 @@ from kstore.errors import KstoreError, LeaseLostError
 from kstore.queue._jobs import LeasedRecord
 from kstore.queue.items import Headers, of_user
 
-__all__ = ["Job", "Leaser"]
-
 logger = logging.getLogger(__name__)
 
 

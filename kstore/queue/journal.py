@@ -17,8 +17,6 @@ from kstore.queue.leases import Lease
 from kstore.queue.snapshot import last_snapshot
 from kstore.types import CorruptRange
 
-__all__ = ["SEGMENT_BYTES", "Journal", "Replayed", "done_values", "row_values"]
-
 logger = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 20

@@ -31,8 +31,6 @@ from kstore.queue.offsets import OffsetSet
 from kstore.queue.runs import OffsetRuns
 from kstore.queue.waiting import Waiting
 
-__all__ = ["OF_SNAPSHOT", "KnownItems"]
-
 # The owner in events of snapshots and late events of a lease: only their counts may change what is known.
 OF_SNAPSHOT = 2**64 - 1
 NO_BOOT = (0, 0)

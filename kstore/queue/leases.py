@@ -9,8 +9,6 @@ from sortedcontainers import SortedList
 
 from kstore.queue._jobs import count_over, end_over, first_leases, lease_all, over_leases
 
-__all__ = ["ByDeadline", "Claim", "Item", "Lease", "Leases", "Retry", "numbers_of"]
-
 # How many groups of leases of one length are kept; leases of all other lengths share one more group.
 GROUPS_MAX = 8
 OTHERS = -1.0

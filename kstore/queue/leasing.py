@@ -15,8 +15,6 @@ from kstore.queue.journal import row_values
 from kstore.queue.leases import Retry
 from kstore.queue.ledger import Ledger
 
-__all__ = ["Leasing", "LocalLeasing"]
-
 
 class Leasing(Protocol):
     """Needs the ledger's lock, except for methods that append to the journal outside it, which take it themselves.

@@ -27,8 +27,6 @@ from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 
-__all__ = ["Ledger"]
-
 logger = logging.getLogger(__name__)
 
 # Journals are rewritten every few thousand events; a rewrite during this many reads in a row has another cause.

@@ -15,8 +15,6 @@ from kstore.queue.items import NOTHING, Shown, marks_of, of_user
 from kstore.rules.notebook import html_table, size_text
 from kstore.types import IsolationLevel
 
-__all__ = ["LeasedItem", "QueueStats", "leased_items", "peeked", "queue_html", "queue_text", "stats_of"]
-
 
 class QueueStats(NamedTuple):
     """The state of a queue. Counts of items: ``pending`` is all that are not done, including leased and delayed ones.

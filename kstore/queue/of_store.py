@@ -22,8 +22,6 @@ from kstore.queue.queue import Queue
 from kstore.queue.shared import SharedLeasing
 from kstore.rules.internal_topics import is_internal, journal_of
 
-__all__ = ["StoreQueues"]
-
 logger = logging.getLogger(__name__)
 
 DEAD_SUFFIX = ".dead"

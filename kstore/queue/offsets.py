@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["OffsetSet"]
-
 # Offsets of one block share an int of this many bits, so that a change copies 128 bytes.
 BLOCK_BITS = 10
 BLOCK_SIZE = 1 << BLOCK_BITS

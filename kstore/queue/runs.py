@@ -8,8 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-__all__ = ["OffsetRuns"]
-
 
 class OffsetRuns:
     """Runs of offsets; runs that touch become one. Not thread-safe.

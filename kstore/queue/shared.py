@@ -20,8 +20,6 @@ from kstore.queue.journal import row_values
 from kstore.queue.leases import Retry
 from kstore.queue.ledger import Ledger
 
-__all__ = ["SharedLeasing"]
-
 OWNER_BITS = 62
 
 

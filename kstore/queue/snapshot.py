@@ -26,8 +26,6 @@ from kstore.queue.events import (
 from kstore.queue.known import OF_SNAPSHOT, KnownItems
 from kstore.queue.leases import Lease
 
-__all__ = ["last_snapshot", "snapshot_of"]
-
 LeaseT = TypeVar("LeaseT", bound=Lease)
 
 

@@ -20,8 +20,6 @@ from kstore.queue.leases import Retry
 from kstore.record._codec import Record
 from kstore.types import OFFSET_MAX
 
-__all__ = ["QueueSpace"]
-
 # A segment is copied from if at most this share of its items is not done.
 MOVED_SHARE_MAX = 0.25
 # And at most this many items at once.

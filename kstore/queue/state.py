@@ -20,8 +20,6 @@ from kstore.queue.known import KnownItems
 from kstore.queue.leases import Item, Lease, Retry
 from kstore.queue.waiting import Wait
 
-__all__ = ["QueueState"]
-
 ItemT = TypeVar("ItemT", bound=Item)
 LeaseT = TypeVar("LeaseT", bound=Lease)
 

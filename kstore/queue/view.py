@@ -19,8 +19,6 @@ from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 from kstore.types import CorruptRange
 
-__all__ = ["QueueCounts", "QueueView"]
-
 
 class QueueCounts(NamedTuple):
     """The number of items that are not done, and how many of these are delayed, leased by processes that share the

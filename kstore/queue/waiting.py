@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList
 
-__all__ = ["Wait", "Waiting"]
-
 
 class Wait(NamedTuple):
     """An item that may be delivered: now, from ``due_ms``, or when another process's lease ends, at ``expires_ms``."""

@@ -41,31 +41,6 @@ from kstore.types import CREATE_TIME, LOG_APPEND_TIME, OFFSET_MAX, TIMESTAMP_TYP
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "ATTRIBUTE_CODEC",
-    "ATTRIBUTE_CONTROL",
-    "ATTRIBUTE_DELETE_HORIZON",
-    "ATTRIBUTE_LOG_APPEND_TIME",
-    "ATTRIBUTE_TRANSACTIONAL",
-    "BATCH_HEAD",
-    "BATCH_HEADER",
-    "BATCH_HEADER_BYTES",
-    "CODEC_NAMES",
-    "CRC_START",
-    "LOG_OVERHEAD_BYTES",
-    "MAGIC_V2",
-    "MAX_BYTES_UNCOMPRESSED",
-    "OFFSET_MIN",
-    "Batch",
-    "BatchHeader",
-    "RecordBatch",
-    "batch_crc",
-    "decrement_sequence",
-    "increment_sequence",
-    "parse_v2",
-    "rewrite_header",
-]
-
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 BATCH_HEADER_BYTES = 61
 # Base offset and size: the part of every entry that its size field leaves out.

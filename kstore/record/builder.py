@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from kstore.record._codec import Headers
 
-__all__ = ["BATCH_BYTES_MAX", "RecordLike", "build_batch", "build_batches", "compress_batch"]
-
 # The largest value of a batch's size field, plus its 12 bytes of overhead.
 BATCH_BYTES_MAX = INT32_MAX
 

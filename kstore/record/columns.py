@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from kstore.record._runs import Run
     from kstore.record.batch import Batch
 
-__all__ = [
-    "COLUMNS",
-    "ArrowDecoder",
-    "BinaryType",
-    "ColumnOptions",
-    "HeaderKeys",
-    "HeadersType",
-    "TimestampUnit",
-    "import_pyarrow",
-]
-
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
 # A "binary" column of one chunk holds 2 GiB, and a chunk ends before that; "large_binary" has no limit.
 BinaryType = Literal["binary", "large_binary"]

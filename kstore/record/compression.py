@@ -27,8 +27,6 @@ from kstore.errors import CorruptRecordError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["CODECS", "CODECS_BY_NAME", "NO_CODEC", "Codec"]
-
 INT32 = struct.Struct(">i")
 GZIP_WINDOW_BITS = 31
 RAW_WINDOW_BITS = -15

@@ -18,14 +18,6 @@ from kstore.record.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, bat
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "ControlRecordType",
-    "EndTransactionMarker",
-    "as_abort_marker",
-    "parse_control_type",
-    "parse_end_transaction_marker",
-]
-
 KEY = struct.Struct(">hh")
 END_TRANSACTION_VALUE = struct.Struct(">hi")
 VERSION = 0

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 
-__all__ = ["crc32c"]
-
 PACKAGE, COMPILED = "crc32c", "crc32c._crc32c"
 
 

@@ -17,8 +17,6 @@ from kstore.record.scan import Source, SparseSource, find_next_batch, offset_aft
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, is_far, last_damage
 from kstore.types import OFFSET_MAX
 
-__all__ = ["CHUNK_BYTES", "LARGE_BATCH_BYTES", "READ_BATCH_BYTES_MAX", "walk_headers"]
-
 # Small batches are read many at a time. After a larger one only a header is read: a call costs less than its bytes.
 CHUNK_BYTES = 64 << 10
 LARGE_BATCH_BYTES = 8 << 10

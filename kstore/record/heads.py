@@ -15,8 +15,6 @@ from kstore.record.parse import MAGIC_POSITION
 from kstore.record.scan import Source
 from kstore.types import INT64_MAX
 
-__all__ = ["HEAD_BYTES", "HeadStop", "StopReason", "leader_epoch_of", "pass_heads", "skip_plain"]
-
 # Base offset, size, leader epoch or CRC, magic and CRC, which distinguish batches; old messages have other fields
 # there, but as many bytes. One batch in ten thousand million looks like another.
 HEAD_BYTES = CRC_START

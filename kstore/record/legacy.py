@@ -35,8 +35,6 @@ from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAM
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SIZE_MIN", "LegacyBatch", "has_size_of_fields", "parse_legacy"]
-
 PREFIX = struct.Struct(">qiIbb")
 PREFIX_BYTES = 18
 CRC_START = 16

@@ -11,8 +11,6 @@ from kstore.record.legacy import parse_legacy
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAGIC_POSITION", "SIZE_POSITION", "entry_size", "parse_batch"]
-
 # The same in all versions.
 SIZE_POSITION = 8
 MAGIC_POSITION = 16

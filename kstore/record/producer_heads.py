@@ -24,8 +24,6 @@ from kstore.record.parse import parse_batch
 from kstore.record.scan import Source
 from kstore.types import INT64_MAX
 
-__all__ = ["HEAD_READ_BYTES", "HeadWalk"]
-
 # Offset, size, magic, attributes and the last offset delta of version 2; then the producer id.
 HEAD = struct.Struct(">qi4xb4xhi16xq")
 # By magic: the least that an entry can take.

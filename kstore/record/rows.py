@@ -20,8 +20,6 @@ from kstore.record.columns import import_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartitionedEncoder", "TableRows", "rows_of", "table_rows", "times_of"]
-
 PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 

@@ -23,24 +23,6 @@ from kstore.types import INT64_MAX, OFFSET_MAX
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "RUN_BYTES_FIRST",
-    "RUN_BYTES_MAX",
-    "BatchScan",
-    "BufferSource",
-    "RunBounds",
-    "ScanStop",
-    "SearchBudget",
-    "Source",
-    "SparseSource",
-    "check_size_field",
-    "find_next_batch",
-    "is_zero",
-    "offset_after_damage",
-    "parse_batches",
-    "scan",
-]
-
 # Long reads in chunks of this size: a larger one leaves the processor's cache before it is decoded.
 CHUNK_BYTES = 1 << 20
 # How much is checked for the first run, since a reader may stop after a few records, and for later ones: the

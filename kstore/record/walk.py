@@ -29,8 +29,6 @@ from kstore.record.scan import (
 )
 from kstore.types import INT64_MAX, OFFSET_MAX, RELATIVE_OFFSET_MAX
 
-__all__ = ["OFFSET_COUNT_MAX", "Damage", "is_far", "last_damage", "walk", "walk_runs"]
-
 # The offsets of a segment are stored relative to its base, as int32.
 OFFSET_COUNT_MAX = RELATIVE_OFFSET_MAX + 1
 # After damage, further damage may follow soon.

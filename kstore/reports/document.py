@@ -24,8 +24,6 @@ from kstore.upkeep.stats import Stats, total
 from kstore.upkeep.verify.consequences import consequence
 from kstore.upkeep.verify.findings import Finding
 
-__all__ = ["Document", "as_finding", "document_of", "finding_fields", "view_fields"]
-
 Document = dict[str, Any]
 
 # Raised when a field changes its meaning or goes; new fields do not count.

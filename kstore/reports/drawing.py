@@ -14,18 +14,6 @@ from kstore.reports.numbers import count_text, duration_text, size_text, time_te
 from kstore.reports.timeline import Bucket, clusters_of
 from kstore.reports.treemap import Box, squarified
 
-__all__ = [
-    "BLOCKS_MAX",
-    "Block",
-    "blocks_of",
-    "histogram",
-    "segment_map",
-    "strip",
-    "timeline",
-    "transactions",
-    "treemap",
-]
-
 # More segments than this share blocks with their neighbours.
 BLOCKS_MAX = 48
 STRIP_BLOCKS_MAX = 16

@@ -35,18 +35,6 @@ from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_st
 from kstore.upkeep.verify.findings import NO_POSITION, Advance
 from kstore.upkeep.verify.partition import LogHead, no_advance, verify_head
 
-__all__ = [
-    "Found",
-    "Gathered",
-    "GatheredLog",
-    "examined",
-    "gather",
-    "gathered_from",
-    "largest",
-    "logs_of",
-    "with_bytes",
-]
-
 # The largest logs; to compress a sample of one takes some 50 ms.
 SAMPLED_MAX = 50
 # Of one log. More findings are counted and listed without their bytes.

@@ -22,8 +22,6 @@ from kstore.record.batch import (
 from kstore.reports.numbers import time_text
 from kstore.types import RELATIVE_OFFSET_MAX
 
-__all__ = ["ENTRY_SIZES", "VIEW_BYTES", "HexField", "HexView", "batch_view", "entry_view"]
-
 # What a view shows at most.
 VIEW_BYTES = 128
 

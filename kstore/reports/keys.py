@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from kstore.record._runs import KeySketch, greatest_bytes
 
-__all__ = ["DISTINCT_ERROR", "FREQUENT_MAX", "FrequentKey", "KeySummary", "distinct_count"]
-
 FREQUENT_MAX = 10
 REGISTER_COUNT = 1 << 14
 # The greatest rank: that of 50 zeros.

@@ -10,8 +10,6 @@ from kstore.reports.timeline import Timeline
 from kstore.reports.transactions import OPEN_MAX, Ended, Transactions
 from kstore.upkeep.stats import Observer
 
-__all__ = ["Observations"]
-
 # A message of version 1 without its key and its value.
 MESSAGE_HEAD_BYTES = 34
 ENDS = {ControlRecordType.COMMIT: True, ControlRecordType.ABORT: False}

@@ -18,8 +18,6 @@ from kstore.reports.timeline import usual_times
 from kstore.rules.losses import OffsetSpans, joined, span_size
 from kstore.upkeep.verify.consequences import is_loss
 
-__all__ = ["page"]
-
 # A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with findings, have a section.
 LARGEST_SECTIONS = 50
 SECTIONS_MAX = 120

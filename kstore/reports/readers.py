@@ -14,8 +14,6 @@ from kstore.queue.view import QueueCounts, QueueView
 from kstore.rules.internal_topics import journal_of
 from kstore.store import Store
 
-__all__ = ["GroupPosition", "QueueState", "Readers", "readers_of"]
-
 
 class GroupPosition(NamedTuple):
     """Where a group continues in a partition, and when it said so."""

@@ -18,8 +18,6 @@ from kstore.reports.numbers import count_text, duration_text, size_text, time_te
 from kstore.reports.timeline import Bucket
 from kstore.upkeep.verify.consequences import ADVICE, advice_group
 
-__all__ = ["parts", "templates"]
-
 # Of one log.
 PRODUCERS_MAX = 10
 HEX_ROW_BYTES = 16

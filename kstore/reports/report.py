@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from kstore.upkeep.verify.findings import Advance
 
-__all__ = ["Report", "report", "report_on"]
-
 
 class Report:
     """What ``kstore.report`` found, at one time. Immutable, and so thread-safe.

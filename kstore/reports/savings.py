@@ -17,8 +17,6 @@ from kstore.log import Log
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.compression import CODECS_BY_NAME
 
-__all__ = ["LARGER_FACTOR", "Savings", "measured", "savings_of"]
-
 # How many places of a log are read, and how many bytes and batches at each.
 PLACES = 4
 PLACE_BYTES = 128 << 10

@@ -9,8 +9,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-__all__ = ["BUCKETS_MAX", "Bucket", "Timeline", "clusters_of", "usual_times"]
-
 BUCKETS_MAX = 128
 FIRST_WIDTH_MS = 1000
 # The axis of a picture has at most this many breaks.

@@ -13,8 +13,6 @@ from kstore.reports.timeline import Timeline
 from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.stat_fields import distribution_fields
 
-__all__ = ["LONGEST_MAX", "OPEN_MAX", "Ended", "Transactions"]
-
 # More open transactions than these are not followed: a damaged or hostile log may have any number of producers.
 OPEN_MAX = 10_000
 OPEN_LISTED_MAX = 100

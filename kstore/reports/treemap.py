@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Box", "squarified"]
-
 
 class Box(NamedTuple):
     """A rectangle; ``x`` and ``y`` are its upper left corner."""

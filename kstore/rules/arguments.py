@@ -11,20 +11,6 @@ from kstore.config import LogConfig
 from kstore.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordError
 from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
-__all__ = [
-    "are_timely",
-    "as_columns",
-    "as_rows",
-    "as_sequence",
-    "check_keys",
-    "check_timestamps",
-    "milliseconds",
-    "offset_number",
-    "one_of",
-    "timestamp_ms",
-    "whole_number",
-]
-
 T = TypeVar("T")
 
 

@@ -21,23 +21,6 @@ from kstore.record.batch import Batch
 from kstore.record.control import ControlRecordType, parse_control_type
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, RELATIVE_OFFSET_MAX, AbortedTransaction
 
-__all__ = [
-    "BatchVerdict",
-    "CleanedTransactions",
-    "Dirt",
-    "LastRecord",
-    "SegmentFacts",
-    "batch_verdict",
-    "filthiest",
-    "first_uncleanable",
-    "group_segments",
-    "is_due",
-    "keeps_empty",
-    "measure_dirt",
-    "start_of_dirt",
-]
-
-
 Name = TypeVar("Name")
 
 

@@ -31,20 +31,6 @@ from typing import NamedTuple
 
 from kstore.rules.losses import OffsetSpans, joined
 
-__all__ = [
-    "SPAN_MAX",
-    "Evidence",
-    "SegmentTraces",
-    "Trace",
-    "epochs_trace",
-    "index_end",
-    "judge",
-    "recovery_point_trace",
-    "snapshot_trace",
-    "time_index_end",
-    "transaction_index_end",
-]
-
 # The offsets that one segment can hold.
 SPAN_MAX = 1 << 31
 INDEX_ENTRY_BYTES = 8

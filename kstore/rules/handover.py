@@ -34,18 +34,6 @@ from kstore.files.paths import (
     topic_partition,
 )
 
-__all__ = [
-    "EpochTrack",
-    "StoreNames",
-    "TopicIds",
-    "broker_chokes_on",
-    "choose_topic_ids",
-    "format_topic_id",
-    "is_broker_last",
-    "parse_topic_id",
-    "sort_store",
-]
-
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
 # A broker parses the part before these as an offset, or exits.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["OFFSETS", "QUEUE_JOURNAL", "TRANSACTION_STATE", "InternalTopic", "is_internal", "journal_of"]
-
 
 class InternalTopic(NamedTuple):
     """A topic of the coordinator; ``partition_count`` is for its creation."""

@@ -19,23 +19,6 @@ from typing import NamedTuple
 from kstore.errors import CorruptBatchError
 from kstore.types import CorruptRange
 
-__all__ = [
-    "LOST",
-    "NO_LOSSES",
-    "UNCONFIRMED",
-    "LossRanges",
-    "OffsetSpan",
-    "OffsetSpans",
-    "are_ranges",
-    "clipped",
-    "corrupt_batch_error",
-    "holes",
-    "joined",
-    "reduced",
-    "span_size",
-    "way_on",
-]
-
 # First and last offset of a range, both inclusive.
 OffsetSpan = tuple[int, int]
 UNCONFIRMED = "above every known durable end: may never have been acknowledged"

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from kstore.rules.losses import LossRanges, joined, reduced
 
-__all__ = ["Matching", "SegmentFile", "Verdict", "losses_of_target", "match_segments", "start_of_target"]
-
 Verdict = Literal["copy", "keep", "compare"]
 
 

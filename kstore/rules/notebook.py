@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from kstore.rules.visible import visible
 
-__all__ = ["Piece", "html_table", "shown", "size_text"]
-
 WIDTH, HEIGHT = 320.0, 14.0
 # More segments than this share a piece of the map with their neighbours.
 PIECES_MAX = 64

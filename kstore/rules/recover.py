@@ -24,8 +24,6 @@ from kstore.record.walk import Damage
 from kstore.rules.losses import OffsetSpan
 from kstore.types import OFFSET_MAX, CorruptRange
 
-__all__ = ["Decision", "Doubt", "SegmentFindings", "decide"]
-
 
 class SegmentFindings(NamedTuple):
     """The scan's findings in one segment; ``next_offset`` follows its last whole batch (without one: its base).

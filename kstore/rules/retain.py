@@ -23,8 +23,6 @@ from typing import NamedTuple, TypeVar
 from kstore.config import NO_LIMIT, LogConfig
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentAge", "TrustedClock", "deletable_count", "needs_file_time", "over_total", "passed_by_all"]
-
 Owner = TypeVar("Owner", bound=Hashable)
 
 # A clock correction of less than this does not count as a jump.

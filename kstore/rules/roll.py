@@ -23,15 +23,6 @@ from kstore.config import LogConfig
 from kstore.errors import BatchTooLargeError, InvalidOffsetError
 from kstore.types import RECORD_OFFSET_MAX, RELATIVE_OFFSET_MAX
 
-__all__ = [
-    "RollReason",
-    "ensure_fits",
-    "idle_reason",
-    "jitter_ms",
-    "roll_reason",
-    "segment_ms_max",
-]
-
 
 class RollReason(enum.Enum):
     """Why a segment does not accept a batch; the value is for messages."""

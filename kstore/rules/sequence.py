@@ -31,25 +31,6 @@ from kstore.record.batch import SEQUENCE_COUNT, Batch, decrement_sequence, incre
 from kstore.record.control import EndTransactionMarker, parse_end_transaction_marker
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = [
-    "NO_EPOCH",
-    "NO_SEQUENCE",
-    "REMEMBERED_MAX",
-    "Producer",
-    "ProducerBatch",
-    "RememberedBatch",
-    "after",
-    "check_end",
-    "check_next",
-    "follows",
-    "is_expired",
-    "producer_batch",
-    "remembered",
-    "repeats",
-    "run_of",
-    "seen",
-]
-
 # As many batches as a producer may have in flight at a time.
 REMEMBERED_MAX = 5
 NO_EPOCH = -1

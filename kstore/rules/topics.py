@@ -30,22 +30,6 @@ from kstore.rules.arguments import one_of
 from kstore.setting_rules import resolved
 from kstore.types import DURABILITIES, Durability
 
-__all__ = [
-    "KEEP_EVERYTHING",
-    "KSTORE_TOPICS",
-    "PARTITIONS_MAX",
-    "TOPICS_SIZE_MAX",
-    "TopicEntry",
-    "TopicRows",
-    "check_partition_count",
-    "collision",
-    "decode_topics",
-    "effective_settings",
-    "encode_topics",
-    "format_topic_id",
-    "kept_settings",
-]
-
 KSTORE_TOPICS = "kstore.topics"
 # Some hundred bytes for each topic, of which a store may have tens of thousands.
 TOPICS_SIZE_MAX = 64 << 20

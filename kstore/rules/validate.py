@@ -57,8 +57,6 @@ from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, TIMESTAMP_MAX
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ValidatedBatches", "split_batches", "validate"]
-
 # How many records of a refused batch a message shows; the error's record_errors has them all.
 RECORD_ERRORS_SHOWN = 3
 # Millions of bad records must not become millions of objects: further ones are only counted.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["visible"]
-
 # Control characters, formatting ones (which reverse or hide text), halves of pairs, private and unassigned characters.
 HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 

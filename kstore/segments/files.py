@@ -21,8 +21,6 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_
 from kstore.index import TransactionIndex
 from kstore.types import AbortedTransaction
 
-__all__ = ["SUFFIXES", "SegmentFiles"]
-
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 

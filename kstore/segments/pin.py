@@ -12,8 +12,6 @@ from kstore.errors import FileMissingError
 from kstore.files._direct import is_named
 from kstore.files.fs import File, FileStat, FileSystem
 
-__all__ = ["UNPINNED", "FilePin", "replaced"]
-
 
 class FilePin:
     """The inode of one segment's ``.log``, once it is known. Remote files have none, and are never replaced in place.

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from kstore.types import TimestampOffset
 
-__all__ = ["START", "BatchPosition", "Located", "TimeEntry"]
-
 
 class Located(NamedTuple):
     """A position to read from, where no batch can begin below ``next_offset``.

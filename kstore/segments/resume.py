@@ -17,8 +17,6 @@ from kstore.record.walk import Damage, walk
 from kstore.segments._numbers import TailNumbers
 from kstore.types import NO_TIMESTAMP, TimestampOffset
 
-__all__ = ["Resumed", "resume"]
-
 
 class Resumed(NamedTuple):
     """Whether the indexes match the log; and whether it is damaged after their last entry."""

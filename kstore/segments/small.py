@@ -6,8 +6,6 @@ from kstore.files.fs import File
 from kstore.record._runs import index_notes, walk_run
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TimestampOffset
 
-__all__ = ["largest_of_plain"]
-
 
 def largest_of_plain(file: File, stop: int, base_offset: int) -> TimestampOffset | None:
     """The greatest timestamp of the batches in the first ``stop`` bytes, which are read at once; every CRC is checked.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["NO_SPANS", "CheckedSpan", "CheckedSpans"]
-
 # Consumers at this many distant places of one segment keep what was checked for each.
 SPANS_MAX = 16
 

@@ -35,8 +35,6 @@ from kstore.segments.files import SegmentFiles
 from kstore.segments.resume import resume
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentTail", "TailState"]
-
 logger = logging.getLogger(__name__)
 
 # What a shared log's record says about a tail: its first timestamp; the greatest one, and the last offset of the batch

@@ -36,8 +36,6 @@ from kstore.state.log_state import StateFile, losses_of
 from kstore.state.shared_slot import CHANGING, POISONED, SEALED, TAIL_KNOWN, SharedState
 from kstore.types import Durability, RecoveryReport
 
-__all__ = ["CatchUp", "listed"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ from kstore.segments.tail import SegmentTail
 from kstore.shared.turn import SharedTurn
 from kstore.types import OFFSET_MAX
 
-__all__ = ["NameFlush", "SyncAfterTurn"]
-
 logger = logging.getLogger(__name__)
 
 

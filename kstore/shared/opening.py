@@ -23,8 +23,6 @@ from kstore.state.log_state import VERSION, stored_version
 from kstore.state.shared_slot import CHANGING, POISONED, SharedSlot, SharedState, in_use_by_others
 from kstore.types import Durability
 
-__all__ = ["open_shared_writer"]
-
 logger = logging.getLogger(__name__)
 
 

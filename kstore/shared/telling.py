@@ -7,8 +7,6 @@ from kstore.engine.others import Others
 from kstore.errors import DiskFullError, KstoreError, SyncFailedError
 from kstore.state.shared_slot import POISONED, SEALED, TAIL_KNOWN, SharedState, shared_state
 
-__all__ = ["is_alone_in", "tell"]
-
 # The record's values for the active segment if nothing is known of it.
 NOTHING_KNOWN = SharedState().known
 

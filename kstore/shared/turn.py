@@ -21,8 +21,6 @@ from kstore.shared.catch_up import CatchUp
 from kstore.shared.telling import tell
 from kstore.state.shared_slot import SharedState
 
-__all__ = ["SharedTurn"]
-
 logger = logging.getLogger(__name__)
 
 # At most this many offsets are left to be read in the turn for producers' batches. More are read before the turn, and

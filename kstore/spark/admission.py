@@ -13,8 +13,6 @@ from kstore.clock import Clock
 from kstore.files.paths import TopicPartition
 from kstore.spark.ranges import Offsets
 
-__all__ = ["TriggerDelay", "limit_bytes", "limit_offsets"]
-
 # The approximate bytes of a partition's log between two offsets.
 Measure = Callable[[TopicPartition, int, int], int]
 

@@ -19,8 +19,6 @@ from kstore.record.compression import CODECS
 from kstore.spark._staged import ROW_BYTES, take
 from kstore.spark.staging import StagedFile
 
-__all__ = ["StagedRows", "append_staged"]
-
 # How much is read and appended at a time. What stays in the processor's cache between the read and the write takes half
 # the time of 8 MiB, although each append is synced; with less, the appends themselves take more.
 APPEND_BYTES = 2 << 20

@@ -41,8 +41,6 @@ from kstore.spark.target import make_topic, open_store
 from kstore.spark.write_options import WriteOptions
 from kstore.store import Store, coordinator_of
 
-__all__ = ["BATCH_ID", "Outcome", "Writer", "commit", "discard", "group_of"]
-
 logger = logging.getLogger(__name__)
 
 # The number of the last committed batch is an offset of this name, which no topic has.

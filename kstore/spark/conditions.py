@@ -30,8 +30,6 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-__all__ = ["columns_in", "filters_of"]
-
 TOKEN = re.compile(
     r"""\s*(?:
         (?P<number>-?[0-9]{1,18})(?![\w.])

@@ -9,8 +9,6 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_connect", "sent_source"]
-
 
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session is a client of Spark Connect, which has no Java of its own."""

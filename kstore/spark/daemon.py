@@ -15,8 +15,6 @@ from types import SimpleNamespace
 
 from pyspark import daemon
 
-__all__ = ["main"]
-
 
 def print_exc() -> None:
     """Prints the traceback of the exception that is handled, unless it says that the worker's reader has gone."""

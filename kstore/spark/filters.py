@@ -37,8 +37,6 @@ from pyspark.sql.datasource import (
 from kstore.spark.places import LogPlace
 from kstore.types import OFFSET_MAX
 
-__all__ = ["EVERYTHING", "SoftPushdown", "Wanted", "wanted_by"]
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 US_PER_MS = 1000

@@ -14,8 +14,6 @@ from kstore.spark.session import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read"]
-
 Path = str | os.PathLike[str]
 
 

@@ -23,8 +23,6 @@ from kstore.spark.places import LogPlace, find_places, open_at, topic_id_at
 from kstore.spark.ranges import Held, chosen
 from kstore.spark.stores import Stores
 
-__all__ = ["SEARCH_BYTES_MAX", "Holdings"]
-
 # What a search for transactions may read of one log without a word.
 SEARCH_BYTES_MAX = 16 << 20
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from kstore.errors import ConfigError
 
-__all__ = ["Behind", "behind"]
-
 Offsets = dict[tuple[str, str], int]
 
 

@@ -13,8 +13,6 @@ from kstore.spark.options import ReadOptions
 from kstore.spark.plan import Split
 from kstore.spark.ranges import Held
 
-__all__ = ["note_ignored", "note_isolation", "note_search"]
-
 logger = logging.getLogger(__name__)
 
 # How many logs a note names.

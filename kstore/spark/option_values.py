@@ -18,27 +18,6 @@ from kstore.files.paths import TopicPartition
 from kstore.setting_rules import TIME_UNITS_MS, shown
 from kstore.types import INT32_MAX, INT64_MAX
 
-__all__ = [
-    "STORAGE_PREFIX",
-    "Options",
-    "check_names",
-    "shown_partitions",
-    "to_bool",
-    "to_choice",
-    "to_columns",
-    "to_duration_ms",
-    "to_int",
-    "to_offsets",
-    "to_partitions",
-    "to_paths",
-    "to_pattern",
-    "to_size",
-    "to_storage_options",
-    "to_timestamp_ms",
-    "to_timestamps",
-    "to_topics",
-]
-
 Value = TypeVar("Value")
 
 # How similar a name must be to be suggested for an unknown one (difflib's ratio).

@@ -35,22 +35,6 @@ from kstore.spark.option_values import (
 )
 from kstore.types import INT32_MAX, IsolationLevel
 
-__all__ = [
-    "EARLIEST",
-    "EARLIEST_OFFSET",
-    "LATEST",
-    "LATEST_OFFSET",
-    "AtOffsets",
-    "AtTime",
-    "AtTimes",
-    "Bound",
-    "Earliest",
-    "Latest",
-    "NoMatch",
-    "ReadOptions",
-    "Topics",
-]
-
 logger = logging.getLogger(__name__)
 
 # In place of an offset, as in Kafka's protocol.

@@ -34,8 +34,6 @@ from kstore.log import Log
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, TopicEntry, decode_topics
 
-__all__ = ["NO_TOPIC_ID", "LogPlace", "find_places", "open_at", "open_place", "topic_id_at"]
-
 # The directory names no topic id: neither kstore's Store nor a broker created it.
 NO_TOPIC_ID = ""
 

@@ -23,8 +23,6 @@ from kstore.spark.places import LogPlace
 from kstore.spark.ranges import Held
 from kstore.types import AbortedTransaction
 
-__all__ = ["Piece", "Split", "plan_splits"]
-
 # Calls a function for each of some places.
 EachPlace = Callable[[Callable[[LogPlace], object], Iterable[LogPlace]], None]
 

@@ -30,22 +30,6 @@ from kstore.spark.options import (
 )
 from kstore.spark.places import LogPlace
 
-__all__ = [
-    "Held",
-    "OffsetRange",
-    "Offsets",
-    "Start",
-    "batch_ranges",
-    "check_topics",
-    "chosen",
-    "from_json",
-    "latest_offsets",
-    "recreated",
-    "resolve_start",
-    "stream_ranges",
-    "to_json",
-]
-
 logger = logging.getLogger(__name__)
 
 # Where each partition's reading starts, or ends (exclusive): the offset of the next record.

@@ -46,8 +46,6 @@ from kstore.types import CorruptRange, IsolationLevel
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["KStoreReader", "read_split"]
-
 logger = logging.getLogger(__name__)
 
 # Columns with one value per log; and the column to decode if no other is requested, for the number of records.

@@ -35,8 +35,6 @@ from kstore.errors import ConfigError
 from kstore.record.columns import HeaderKeys
 from kstore.setting_rules import shown
 
-__all__ = ["COLUMNS", "HEADERS", "HEADERS_TYPES", "arrow_schema", "check_columns", "spark_schema"]
-
 HEADERS = "headers"
 
 KEY_TYPES: dict[HeaderKeys, tuple[DataType, pa.DataType]] = {

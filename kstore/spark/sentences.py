@@ -8,8 +8,6 @@ from types import TracebackType
 
 from kstore.errors import KstoreError
 
-__all__ = ["sentence", "without_causes"]
-
 # The last line of a traceback that Spark shows as text, for its message.
 RAISED = re.compile(r"(?:^|(?<=\s))kstore(?:\.\w+)*\.[A-Z]\w*: ([^\n]*)")
 

@@ -19,8 +19,6 @@ from kstore.spark.sentences import without_causes
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["KStoreDataSource"]
-
 
 class KStoreDataSource(DataSource):
     """Logs as DataFrames: ``spark.read.format("kstore").load("/data/kafka-logs")``, and ``readStream``, ``write``,

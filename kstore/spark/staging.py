@@ -36,20 +36,6 @@ from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.record.crc import crc32c
 from kstore.spark._staged import ROW_BYTES, take
 
-__all__ = [
-    "Rows",
-    "StagedFile",
-    "StagedName",
-    "StagingFile",
-    "check_release",
-    "open_staged",
-    "read_head",
-    "read_rows",
-    "remove",
-    "staged_name",
-    "sweep",
-]
-
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(

@@ -27,8 +27,6 @@ from kstore.files.remote import (
 from kstore.files.threads import side_by_side
 from kstore.spark.places import LogPlace
 
-__all__ = ["RETRY_SECONDS", "Stores"]
-
 Item = TypeVar("Item")
 
 # A few directories take no longer than a tree, of which a store gives a thousand files at a time.

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["KStoreStreamReader"]
-
 
 class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads logs as they grow. ``schema`` names the columns; ``check_columns`` has accepted them."""

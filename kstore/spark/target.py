@@ -31,8 +31,6 @@ from kstore.rules.topics import effective_settings
 from kstore.spark.write_options import WriteOptions
 from kstore.store import LOG_DEFAULTS, Store
 
-__all__ = ["Target", "TopicTarget", "check_is_seen", "open_store", "plan_target", "topic_to_make"]
-
 Result = TypeVar("Result")
 
 # How often a held lock is checked.

@@ -19,8 +19,6 @@ from kstore.spark.options import OutOfRange
 from kstore.spark.places import LogPlace
 from kstore.types import INT64_MAX, IsolationLevel
 
-__all__ = ["Timestamps", "first_out_of_range"]
-
 logger = logging.getLogger(__name__)
 
 US_PER_MS = 1000

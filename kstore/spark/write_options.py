@@ -40,8 +40,6 @@ from kstore.spark.option_values import Options, check_names, to_choice, to_durat
 from kstore.spark.schema import HEADERS, HEADERS_TYPES
 from kstore.types import INT32_MAX, INT64_MAX
 
-__all__ = ["WriteOptions", "check_sink_columns"]
-
 NAMES = (
     "path",
     "topic",

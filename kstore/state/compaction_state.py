@@ -33,8 +33,6 @@ from kstore.files.paths import CLEANER_OFFSETS, topic_partition
 from kstore.record.crc import crc32c
 from kstore.types import OFFSET_MAX
 
-__all__ = ["KSTORE_COMPACTION", "CompactionState", "read_compaction_state", "remembered_dirt", "write_compaction_state"]
-
 KSTORE_COMPACTION = "kstore.compaction"
 # A swap of as many segments as a log can have in one directory, 20 digits each.
 SIZE_MAX = 4 << 20

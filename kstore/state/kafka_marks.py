@@ -11,8 +11,6 @@ from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CLEAN_SHUTDOWN, LOG_START_OFFSETS, RECOVERY_POINTS, TopicPartition, topic_partition
 
-__all__ = ["KafkaMarks", "elsewhere", "forget_clean_shutdown", "read_kafka_marks", "read_log_starts", "remote_start"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from kstore.errors import PathLike
 from kstore.files.checkpoint import EpochEntry, write_leader_epochs
 from kstore.files.fs import FileSystem
 
-__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "LeaderEpochCache", "end_offset_for", "epoch_at", "rising"]
-
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
 

@@ -70,22 +70,6 @@ from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpan, are_ranges
 from kstore.state.roll_slot import ROLLS_POSITION, ROLLS_SIZE, RollSlot
 from kstore.types import DURABILITIES, NO_OFFSET, Durability
 
-__all__ = [
-    "ACCEPTED_MAX",
-    "LOST_MAX",
-    "UNCONFIRMED_MAX",
-    "UNKNOWN_TXN_BYTES",
-    "VERSION",
-    "LogState",
-    "StateFile",
-    "StateLook",
-    "look_at_state",
-    "losses_of",
-    "read_state",
-    "state_file_bytes",
-    "stored_version",
-]
-
 MAGIC = b"KST1"
 LIVE_MAGIC = b"KSL1"
 VERSION = 2

@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
-__all__ = ["OpenTransaction", "OpenTransactions"]
-
 # The offset of its first batch, and its producer's id.
 OpenTransaction = tuple[int, int]
 

@@ -27,8 +27,6 @@ from kstore.record.crc import crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ProducerEntry", "SnapshotCrcError", "decode_snapshot", "encode_snapshot"]
-
 SNAPSHOT_HEADER = struct.Struct(">hIi")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 VERSION = 1

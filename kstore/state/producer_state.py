@@ -24,8 +24,6 @@ from kstore.state.open_transactions import OpenTransaction, OpenTransactions
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
 
-__all__ = ["ProducerState", "to_entry", "to_producer"]
-
 
 class ProducerState:
     """The producers of one log, by their ids."""

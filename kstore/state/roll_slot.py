@@ -22,8 +22,6 @@ from typing import NamedTuple
 from kstore.record.crc import crc32c
 from kstore.types import NO_OFFSET
 
-__all__ = ["ROLLS_POSITION", "ROLLS_SIZE", "RollSlot"]
-
 ROLLS_POSITION = 1280
 MAGIC = b"KSR1"
 BASES_KEPT = 16

@@ -36,17 +36,6 @@ from kstore.record.crc import crc32c
 from kstore.state.log_state import FILE_SIZE
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = [
-    "CHANGING",
-    "POISONED",
-    "SEALED",
-    "TAIL_KNOWN",
-    "SharedSlot",
-    "SharedState",
-    "in_use_by_others",
-    "shared_state",
-]
-
 POSITION = 1536
 MAGIC = b"KSS1"
 VERSION = 2

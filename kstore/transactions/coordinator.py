@@ -37,8 +37,6 @@ from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.producer_ids import NO_ID, ProducerIds
 from kstore.transactions.state_log import StateLog
 
-__all__ = ["TransactionCoordinator"]
-
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS_MAX = 2**31 - 1

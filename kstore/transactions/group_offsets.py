@@ -40,8 +40,6 @@ from kstore.transactions.group_records import (
 from kstore.transactions.placement import partition_for
 from kstore.types import OFFSET_MAX
 
-__all__ = ["GroupOffsets"]
-
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20

@@ -18,15 +18,6 @@ from kstore.messages.primitives import INT16, Reader
 from kstore.messages.schema import load_messages
 from kstore.types import NO_TIMESTAMP
 
-__all__ = [
-    "GroupPartition",
-    "OffsetAndMetadata",
-    "decode_offset_key",
-    "decode_offset_value",
-    "encode_offset_key",
-    "encode_offset_value",
-]
-
 KEY_TYPES = (0, 1)
 KEY_TYPE = 1
 VERSION = 4

@@ -19,8 +19,6 @@ from kstore.files.paths import TopicPartition
 from kstore.rules.sequence import NO_EPOCH
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["EPOCH_MAX", "NO_PRODUCER_ID", "TransactionMetadata", "TransactionState", "is_valid_move"]
-
 NO_PRODUCER_ID = -1
 # Kafka's transaction.version 2: each transaction has its own epoch.
 CLIENT_TRANSACTION_VERSION = 2

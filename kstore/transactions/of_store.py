@@ -14,8 +14,6 @@ from kstore.transactions.coordinator import TransactionCoordinator
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.producer_ids import ProducerIds, highest_in_snapshots
 
-__all__ = ["TRANSACTIONS_TASK", "StoreCoordinator"]
-
 logger = logging.getLogger(__name__)
 
 TRANSACTIONS_TASK = "transactions"

@@ -5,8 +5,6 @@ partition = abs(hash) % count     hash: Java's String.hashCode; abs of the least
 
 from __future__ import annotations
 
-__all__ = ["java_hash", "partition_for"]
-
 
 def java_hash(text: str) -> int:
     """Java's ``String.hashCode``: over UTF-16 code units, in 32 signed bits."""

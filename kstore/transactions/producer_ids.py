@@ -30,8 +30,6 @@ from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import INT64_MAX
 
-__all__ = ["FIRST_PRODUCER_ID", "NO_ID", "ProducerIds", "highest_in_snapshots"]
-
 logger = logging.getLogger(__name__)
 
 FORM = CheckedText("kstore.producer-ids", 1)

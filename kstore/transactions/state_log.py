@@ -19,8 +19,6 @@ from kstore.transactions.transaction_records import (
 )
 from kstore.types import CorruptRange
 
-__all__ = ["StateLog"]
-
 logger = logging.getLogger(__name__)
 
 # Read whole at each open: small segments, so that compaction, which skips the last one, keeps it short.

@@ -23,8 +23,6 @@ from kstore.messages.schema import load_messages
 from kstore.rules.sequence import NO_EPOCH
 from kstore.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState
 
-__all__ = ["decode_transaction_key", "decode_transaction_value", "encode_transaction_key", "encode_transaction_value"]
-
 KEY_TYPE = 0
 VERSION = 1
 # The others are Kafka's, in memory only.

@@ -30,8 +30,6 @@ from kstore.ui.search_pages import LIMITS, Asked, Limits, search_model
 from kstore.ui.searching import Searches
 from kstore.ui.survey import Survey
 
-__all__ = ["guarded_app"]
-
 TOPIC = "/logs/{number}/{topic}"
 GROUP = "/groups/{number}/{group}"
 LOG = TOPIC + "/{partition}"

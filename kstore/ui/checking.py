@@ -32,8 +32,6 @@ from kstore.ui.places import Place
 from kstore.upkeep.verify import LogVerification, verify_log
 from kstore.upkeep.verify.changing import Sight, look, settled_bases
 
-__all__ = ["BYTES_PER_SECOND", "Checks", "Coverage", "Progress", "with_findings"]
-
 logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 20_000_000.0

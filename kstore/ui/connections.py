@@ -15,8 +15,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kstore.ui.guard import HEADERS, Application, Receive, Scope, Send, answer
 
-__all__ = ["Connection"]
-
 # From the connection, or from the last answer, to the end of the next request's head.
 HEAD_SECONDS = 10.0
 CONNECTIONS_MAX = 100

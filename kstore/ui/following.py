@@ -21,8 +21,6 @@ from kstore.reports.numbers import time_text
 from kstore.ui.pages import record_row, records_left
 from kstore.ui.places import Place
 
-__all__ = ["FOLLOWERS_MAX", "event_row", "follow"]
-
 # Each one waits in a thread.
 FOLLOWERS_MAX = 16
 RECORDS_MAX = 50

@@ -11,8 +11,6 @@ from typing import Any
 from kstore.ui.places import Place, Places, key_of
 from kstore.ui.survey import Counted
 
-__all__ = ["positions", "summaries"]
-
 Model = dict[str, Any]
 
 

@@ -17,8 +17,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
-__all__ = ["HEADERS", "HOSTS", "Application", "Guard", "Receive", "Scope", "Send", "answer"]
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

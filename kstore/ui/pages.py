@@ -42,8 +42,6 @@ from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 from kstore.upkeep.verify.changing import TRIES_MAX, has_changed, look, settled_bases
 from kstore.upkeep.verify.partition import verify_head
 
-__all__ = ["Model", "NotHereError", "Pages"]
-
 Model = dict[str, Any]
 
 NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
-__all__ = ["FORMS", "Form", "Shown", "hex_rows", "preview", "shown"]
-
 Form = Literal["auto", "text", "json", "hex"]
 FORMS: tuple[str, ...] = get_args(Form)
 

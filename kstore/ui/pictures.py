@@ -12,8 +12,6 @@ from typing import Any
 from kstore.reports.names import visible
 from kstore.reports.numbers import count_text, size_text
 
-__all__ = ["path_of_lookup", "segment_strip", "window_strip"]
-
 WIDTH = 1000.0
 BAND_Y, BAND_HEIGHT = 20.0, 26.0
 STRIP_HEIGHT = 64.0

@@ -19,8 +19,6 @@ from kstore.files.fs import FileSystem
 from kstore.files.paths import classify, topic_partition
 from kstore.upkeep.verify import find_logs, is_log_in
 
-__all__ = ["Place", "Places", "ensure_logs", "find_places", "key_of"]
-
 PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}", re.ASCII)
 # What follows a page's address for the same numbers as JSON.
 TWIN = ".json"

@@ -11,8 +11,6 @@ from kstore.reports.rendering import parts, templates
 from kstore.ui import pictures
 from kstore.ui.pages import Model
 
-__all__ = ["Render", "renderer"]
-
 # A template's name and a model -> the page.
 Render = Callable[[str, Model], str]
 

@@ -10,8 +10,6 @@ from kstore.rules.internal_topics import is_internal
 from kstore.ui.places import Place, Places
 from kstore.upkeep.search import FIELDS, Pattern
 
-__all__ = ["LIMITS", "MODES", "Asked", "Limits", "Wanted", "search_model", "wanted"]
-
 MODES = ("text", "regex", "hex")
 TEXT_MAX = 1000
 

@@ -33,8 +33,6 @@ from kstore.ui.places import Place
 from kstore.ui.search_pages import LIMITS, Limits
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 
-__all__ = ["Searches", "searched"]
-
 # How long the server waits for the process before it looks whether the browser is still there.
 WAIT_SECONDS = 0.2
 # Records that were found are sent at least this often, and as soon as there are so many.

@@ -24,8 +24,6 @@ from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.partition import LogHead, is_live
 
-__all__ = ["Entries", "Entry", "Segment", "Window", "segment_of"]
-
 # A page ends after this many batches, or after a batch that reaches this many bytes.
 BATCHES_MAX = 100
 WINDOW_BYTES = 4 << 20

@@ -13,8 +13,6 @@ from kstore.ui.checking import BYTES_PER_SECOND, Checks
 from kstore.ui.places import ensure_logs
 from kstore.ui.survey import Survey
 
-__all__ = ["serve"]
-
 ADDRESS = "127.0.0.1"
 # After a signal: pages that are being made may end.
 SHUTDOWN_SECONDS = 2

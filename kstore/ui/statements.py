@@ -12,8 +12,6 @@ from kstore.reports.numbers import count_text, duration_text, size_text, time_te
 from kstore.ui.checking import Coverage, Progress
 from kstore.ui.survey import Counted
 
-__all__ = ["Known", "check_of", "of_a_part", "of_log", "of_logs"]
-
 Model = dict[str, Any]
 
 NOTHING = "Nothing was checked yet"

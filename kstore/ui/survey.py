@@ -27,8 +27,6 @@ from kstore.rules.internal_topics import is_internal
 from kstore.ui.places import Place, Places, find_places
 from kstore.upkeep.verify import verify_store_files
 
-__all__ = ["Counted", "Survey"]
-
 logger = logging.getLogger(__name__)
 
 # A log that is written to is counted again, and the directories are searched for new logs, after this many times the

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from kstore.types import OFFSET_MAX
 
-__all__ = ["Bar", "Distribution"]
-
 # Two neighbouring buckets differ by at most 1/16; record/_runs_counts.pxi has the same ones.
 BUCKET_BITS = 4
 

@@ -22,8 +22,6 @@ from kstore.segment import LogSegment
 from kstore.segments.places import Located
 from kstore.types import OFFSET_MAX, TimestampOffset
 
-__all__ = ["Explanation", "Step", "explain_offset", "explain_time"]
-
 
 class Step(NamedTuple):
     """One step: what was examined, and what it showed, in words and as values."""

@@ -11,8 +11,6 @@ from kstore.record._codec import Record
 from kstore.record._runs import RunCounts
 from kstore.upkeep.distribution import Distribution
 
-__all__ = ["CodecStats", "RecordStats", "Spread"]
-
 RECORDS_AT_A_TIME = 4096
 
 # The fields of a distribution (``RunCounts.spreads``).

@@ -43,8 +43,6 @@ from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
 from kstore.segment import SegmentContext
 from kstore.types import OFFSET_MAX, RecoveryReport
 
-__all__ = ["Accept", "Rebuild", "plan_recovery", "recover_log", "topic_index_interval"]
-
 Advance = Callable[[int], None]
 Accept = Sequence[OffsetSpan] | Literal["all"]
 

@@ -29,8 +29,6 @@ from kstore.record.batch import Batch, RecordBatch
 from kstore.segment import LogSegment
 from kstore.types import LOG_APPEND_TIME, CorruptRange, IsolationLevel
 
-__all__ = ["FIELDS", "Match", "Pattern", "Piece", "pieces", "search"]
-
 FIELDS = ("key", "value", "headers")
 # A piece of this size takes tens of milliseconds, and its matches fit in memory.
 PIECE_BYTES = 16 << 20

@@ -9,8 +9,6 @@ from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stats import Distribution, Stats
 
-__all__ = ["distribution_fields", "index_size", "stat_fields", "with_old_names"]
-
 PERCENTILES = (50, 90, 99)
 # Until the next minor release the names of an earlier one stay beside the new ones.
 OLD_NAMES = {

@@ -17,8 +17,6 @@ from kstore.record.columns import import_pyarrow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BASE64", "CSV_COLUMNS", "Compression", "TableForm", "read_table", "table_rows", "write_table"]
-
 TableForm = Literal["parquet", "csv"]
 Compression = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 CSV_COLUMNS = ("offset", "timestamp", "timestampType", "key", "value")

@@ -23,24 +23,6 @@ from tests.support.fakes.fake_fs import CHANGES, FailingFs, Fault, Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = [
-    "BACKUPS",
-    "SETTINGS",
-    "STEP_MS",
-    "STORE",
-    "Backup",
-    "BackupLife",
-    "Contents",
-    "append",
-    "change_kinds",
-    "contents_of",
-    "opened",
-    "prepared",
-    "restored",
-    "sound_backups",
-    "whole",
-]
-
 STORE, BACKUPS = ROOT / "store", ROOT / "disk" / "backups"
 # One thread, and no background work.
 SETTINGS: dict[str, Any] = {

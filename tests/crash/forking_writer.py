@@ -15,8 +15,6 @@ import kstore
 from kstore.log import writer_of
 from tests.support.lives.telling_values import hold_against, telling_value
 
-__all__ = ["THREADS"]
-
 THREADS = 3
 # The most records of a thread for each fork: without a limit, the log would grow faster than a child opens it.
 RECORDS_PER_FORK = 500

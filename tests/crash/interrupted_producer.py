@@ -27,8 +27,6 @@ from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
 from tests.support.harness.evidence import Hung, Lost, Untyped, Wrong
 from tests.support.lives.producer_helpers import Unthreaded
 
-__all__ = ["CALLS"]
-
 ROUNDS_MAX = 60
 BUFFER_MEMORY = 8192
 BATCH_SIZE = 1024

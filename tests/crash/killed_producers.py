@@ -32,8 +32,6 @@ from kstore.store import Store
 from kstore.types import Durability
 from tests.support.fakes.fake_fs import WRITES, FailingFs, Fault, Operation
 
-__all__ = ["ELSEWHERE", "GROUP", "PARTITION_COUNT", "SETTINGS", "told_of"]
-
 Result = TypeVar("Result")
 
 OUT = 1

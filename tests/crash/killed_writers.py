@@ -23,8 +23,6 @@ import kstore
 from kstore.log import writer_of
 from tests.support.lives.telling_values import telling_value
 
-__all__ = ["SETTINGS"]
-
 SETTINGS = {"segment_bytes": 16_384, "index_interval_bytes": 256, "flush_ms": 5, "flush_messages": 50}
 OUT = 1
 

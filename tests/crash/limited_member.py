@@ -21,8 +21,6 @@ from kstore.errors import KstoreError, PoisonedError, StorageError
 from kstore.log import Log
 from kstore.types import Durability
 
-__all__ = ["SETTINGS"]
-
 SETTINGS: dict[str, Any] = {"shared": True, "segment_bytes": 16384, "index_interval_bytes": 64}
 CHANGES_MAX = 100
 

@@ -29,8 +29,6 @@ from tests.support.fakes.without_flusher import log_without_flusher
 from tests.support.harness.evidence import Lost, Wrong
 from tests.support.lives.telling_values import telling_value
 
-__all__ = ["DURABILITIES", "SETTINGS", "STEPS", "Life", "Model", "Step"]
-
 # The log has no thread of its own: the operations of a life are the same each time.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")

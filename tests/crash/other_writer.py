@@ -17,8 +17,6 @@ from kstore.store import Store
 from kstore.upkeep.handover import to_broker
 from kstore.upkeep.recover import recover_log
 
-__all__ = ["ACTIONS", "WAITS_MAX"]
-
 # The process that holds the lock is suspended: waiting longer is useless.
 WAITS_MAX = 2
 

@@ -22,8 +22,6 @@ from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = ["DURABILITIES", "LIVES", "LogLife", "indexes_that_grow_early", "lived"]
-
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 # The log has no thread: the operations of a life are the same each time.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64, "flush_ms": 10**9}

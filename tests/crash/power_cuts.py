@@ -38,8 +38,6 @@ from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording
 from tests.support.harness.evidence import shuffled
 from tests.support.harness.selection import is_quick
 
-__all__ = ["ROOT", "Counts", "RecordedLife", "choices_for", "cut_power", "fast_directory", "moment_count"]
-
 ROOT = Path("/memory")
 # An operation that changes nothing on the disk is not a moment of its own.
 MOMENTS = CHANGES - {"allocate"} | {"store"}

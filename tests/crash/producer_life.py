@@ -19,8 +19,6 @@ from tests.support.fakes.fake_fs import FailingFs, WatchedFs
 from tests.support.harness.evidence import Hung, Lost, Untyped, Wrong
 from tests.support.lives.producer_helpers import producer_of
 
-__all__ = ["SETTINGS", "Known", "ProducerLife", "prepare"]
-
 TOPICS: dict[str, dict[str, Any]] = {"orders": {}, "moves": {}}
 PARTITIONS = 2
 GROUP = "billing"

@@ -18,8 +18,6 @@ from tempfile import TemporaryFile
 
 from tests.support.harness.evidence import VERDICTS, Crashed, Hung, verdict_of
 
-__all__ = ["count_of", "last_line"]
-
 ROOT = Path(__file__).parents[2]
 # A try takes less than a second on an idle machine.
 SILENCE_SECONDS = 300.0

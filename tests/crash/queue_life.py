@@ -21,8 +21,6 @@ from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = ["QueueLife", "RewritingLife", "SharedQueueLife", "small"]
-
 PATH = ROOT / "store"
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "flush_ms": 10**9}
 PADDING = b"." * 1500

@@ -23,8 +23,6 @@ import kstore
 from kstore.types import Durability
 from tests.crash.queue_life import number_of
 
-__all__ = ["LEASE_SECONDS", "SETTINGS"]
-
 LEASE_SECONDS = 0.6
 SETTINGS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes": 1 << 14}
 OUT = 1

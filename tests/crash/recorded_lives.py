@@ -24,8 +24,6 @@ from tests.crash.shared_processes import Lived
 from tests.support.fakes.fake_fs import Operation
 from tests.support.harness.evidence import Crashed
 
-__all__ = ["RECORDED_LIVES", "compiled_recorder", "reason_not_to_record", "recorded_lived"]
-
 REPOSITORY = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("recorder.c")
 RECORDED_LIVES = tuple(LIVES)

@@ -19,8 +19,6 @@ from kstore.types import Durability
 from tests.crash.power_cut_lives import LogLife
 from tests.crash.shared_processes import Lived
 
-__all__ = ["LIVES"]
-
 
 class RealLife(LogLife):
     """A life on the system's disk."""

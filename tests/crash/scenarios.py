@@ -11,8 +11,6 @@ from kstore.files.local import SYSTEM_FS
 from kstore.types import Durability
 from tests.crash.log_life import STEPS, Life, Model, Step, append, run
 
-__all__ = ["SCENARIOS", "Scenario"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scenario:

@@ -21,8 +21,6 @@ from typing import Any, cast
 import kstore
 from kstore.types import Durability
 
-__all__ = ["ORDERS", "QUEUE", "SETTINGS"]
-
 OUT = 1
 ORDERS = kstore.TopicPartition("orders", 1)
 SETTINGS: dict[str, Any] = {"segment_bytes": 1 << 13}

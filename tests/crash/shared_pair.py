@@ -19,8 +19,6 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.support.harness.evidence import Hung, Lost, Wrong
 
-__all__ = ["STEPS", "Pair", "Step", "in_time"]
-
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 1024, "index_interval_bytes": 100, "flush_ms": 10**9, "file_delete_delay_ms": 0
 }  # fmt: skip

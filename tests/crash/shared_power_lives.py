@@ -18,11 +18,9 @@ from kstore.log import Log
 from kstore.types import Durability
 from tests.conftest import MEMORY
 from tests.crash.power_cut_lives import PATH, SETTINGS, LogLife
-from tests.crash.shared_processes import LIVES, RACES, Lived
+from tests.crash.shared_processes import LIVES, Lived
 from tests.support.fakes.fake_fs import Operation
 from tests.support.harness.evidence import Crashed
-
-__all__ = ["RACES", "SHARED_LIVES", "shared_lived"]
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED_LIVES = tuple(LIVES)

@@ -32,8 +32,6 @@ from tests.crash.power_cuts import ROOT
 from tests.support.fakes.fake_fs import CHANGES, Operation, WatchedFs
 from tests.support.lives.shared_parts import drop_tail, others_of, turn_of
 
-__all__ = ["LIVES", "RACES", "Lived", "ProcessesLife"]
-
 Result = TypeVar("Result")
 
 # The directory that stands for ``ROOT``, and what was done in it.

@@ -24,8 +24,6 @@ from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Wrong
 from tests.support.lives.spark_sink import batch_of
 
-__all__ = ["BATCHES", "Sink", "SinkLife", "check_exactly_once"]
-
 OPTIONS = WriteOptions(str(PATH), topic="orders", lock_timeout_ms=0)
 WRITER = Writer("query", "query")
 BATCHES = 2

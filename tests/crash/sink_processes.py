@@ -25,8 +25,6 @@ from kstore.spark.writer import stage
 from tests.support.harness.evidence import Hung, Wrong
 from tests.support.lives.spark_sink import batch_of
 
-__all__ = ["PARTITIONS", "TASKS", "Sink", "values_of"]
-
 WRITER = Writer("query", "query")
 TASKS = 2
 PARTITIONS = 3

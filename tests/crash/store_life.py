@@ -17,8 +17,6 @@ from kstore.store import Store
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.harness.evidence import Lost, Wrong
 
-__all__ = ["SETTINGS", "Model", "Step", "check_store", "do", "random_step", "scripted", "seen_in"]
-
 # Small segments, so that retention has something to delete.
 SETTINGS: dict[str, Any] = {"segment_bytes": 1024, "index_interval_bytes": 64}
 # The kind of a step, its topic, and its parameter.

@@ -15,8 +15,6 @@ from kstore.log import Log, reads_of
 from kstore.record._codec import Record
 from tests.support.harness.evidence import Wrong
 
-__all__ = ["TIME", "Lives", "StrictReads"]
-
 TIME = 1_700_000_000_000
 FOLLOW_SECONDS = 0.002
 # At most this many records in one read, so that its time does not grow with the log.

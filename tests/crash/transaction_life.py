@@ -19,8 +19,6 @@ from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = ["GROUP", "PARTITIONS", "PATH", "Session", "TransactionLife", "hold", "opened", "prepared_image", "typed"]
-
 PATH = ROOT / "store"
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 GROUP = "billing"

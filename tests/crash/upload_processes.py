@@ -24,8 +24,6 @@ from fsspec.implementations.local import LocalFileSystem
 
 from kstore.store import Store
 
-__all__ = ["SCHEME", "SETTINGS", "use_objects"]
-
 # One that object stores have: a put needs no rename.
 SCHEME = "r2"
 SETTINGS: dict[str, Any] = {"background": False, "durability": "os", "segment_bytes": 1 << 14}

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DecodedPayload", "payloads", "texts"]
-
 HERE = Path(__file__).parent
 
 

@@ -19,8 +19,6 @@ from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = ["GroupLife"]
-
 GROUP = "billing"
 PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 RECORDS = 9

@@ -25,8 +25,6 @@ from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs
 from tests.support.fakes.memory_fs import Machine, MemoryFs
 from tests.support.harness.evidence import Untyped, Wrong, shuffled
 
-__all__ = ["AT_OPERATIONS", "Harness", "place_count"]
-
 HINTS = tuple(suffix + state for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) for state in ("", CLEANED_SUFFIX))
 # Past the last operation of every life.
 NEVER = 10**9

@@ -25,8 +25,6 @@ from tests.faults.recorded_producers import RecordedProducers
 from tests.faults.shared_log_life import SharedLogLife
 from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
 
-__all__ = ["LIVES", "Life", "machine_in_memory"]
-
 
 class Life(RecordedLife, Protocol):
     """``before`` is its preparation, ``live`` its body, which may end with an error anywhere, ``survive`` its check."""

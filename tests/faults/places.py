@@ -27,8 +27,6 @@ from tests.faults.lives import LIVES, Life, machine_in_memory
 from tests.support.fakes.fake_fs import Operation, Result
 from tests.support.harness.evidence import Untyped
 
-__all__ = ["PLACES"]
-
 
 def after_operation(life: Life, at: int, then: Callable[[], None], stop: Callable[[], None]) -> Any:
     """Within the block, ``then`` is called after operation ``at`` of the life, and ``stop`` before each later one."""

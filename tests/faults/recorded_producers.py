@@ -14,8 +14,6 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 
-__all__ = ["RecordedProducers"]
-
 PATH = ROOT / "store"
 
 

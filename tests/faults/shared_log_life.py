@@ -7,8 +7,6 @@ from kstore.log import Log
 from tests.crash.power_cut_lives import PATH, SETTINGS, LogLife
 from tests.support.harness.evidence import Lost
 
-__all__ = ["SharedLogLife"]
-
 
 class SharedLogLife(LogLife):
     """A life, recorded. Both writers are in this process: real processes share a log in ``shared_processes``."""

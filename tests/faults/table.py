@@ -5,8 +5,6 @@ A cell that stays empty has a reason in place of its files. ``grid`` draws the t
 
 from __future__ import annotations
 
-__all__ = ["BY_HAND", "FAULTS", "LIFE_NAMES", "PROMISES", "grid"]
-
 LIFE_NAMES = (
     "log",
     "shared",

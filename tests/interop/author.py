@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Self
 import kstore
 from tools.interop.records import Row
 
-__all__ = ["FIRST_TIMESTAMP_MS", "Author", "Content", "content"]
-
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 
 Headers = tuple[tuple[str, bytes | None], ...]

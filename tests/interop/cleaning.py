@@ -9,8 +9,6 @@ from tests.support.harness.evidence import Wrong
 from tests.support.oracles.compaction_model import Kept
 from tools.interop.broker import Broker
 
-__all__ = ["first_difference", "timeless", "wait_until_clean"]
-
 CLEAN_SECONDS_MAX = 60
 
 

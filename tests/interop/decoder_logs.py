@@ -24,8 +24,6 @@ from tests.support.harness.golden_data import golden_root
 from tools.interop import java
 from tools.interop.dump import Run, kafka_dumps
 
-__all__ = ["encode_random", "write_all"]
-
 COORDINATORS = {
     "group": "--offsets-decoder",
     "transaction": "--transaction-log-decoder",

@@ -16,8 +16,6 @@ from kstore.spark.jobs import export_files
 from kstore.spark.jobs.export_files import ExportTask
 from kstore.spark.jobs.export_state import Receipt
 
-__all__ = ["GO", "INTERRUPTED", "Moment", "interrupting"]
-
 # Files in the directory that the tasks share with the test: made by a task when it is interrupted, and by the test when
 # the task may go on.
 INTERRUPTED, GO = "interrupted", "go"

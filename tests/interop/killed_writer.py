@@ -11,8 +11,6 @@ import kstore
 from tests.interop.author import FIRST_TIMESTAMP_MS
 from tools.interop.records import Row
 
-__all__ = ["BATCH_RECORD_COUNT", "record_at"]
-
 BATCH_RECORD_COUNT = 7
 # It ends by itself if it is not killed.
 BATCH_COUNT_MAX = 20_000

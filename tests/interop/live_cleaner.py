@@ -27,8 +27,6 @@ from tests.support.harness.evidence import Lost, Wrong
 from tools.interop import java
 from tools.interop.broker import Broker, BrokerError
 
-__all__ = ["PASSES", "TOPICS", "Beside", "Seen", "read_beside", "records"]
-
 KEYS = 500
 KEY_STEP = 7919
 # By topic: the codec of its producer.

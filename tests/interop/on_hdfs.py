@@ -7,8 +7,6 @@ from pathlib import Path
 from kstore.files.remote import Location
 from tests.support.harness.golden_data import golden_root
 
-__all__ = ["PARTITIONS", "files_of", "put_broker_s", "put_files"]
-
 # From the log directory of a broker: every codec, transactions, compaction, several segments, a later start.
 PARTITIONS = ("compacted-txn-0", "deleted-records-0", "headers-0", "lz4-0", "rolled-0", "txn-rolled-0", "zstd-0")
 

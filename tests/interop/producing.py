@@ -13,8 +13,6 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tools.interop.records import Row
 
-__all__ = ["Producers", "Sent", "latest"]
-
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEY_COUNT = 12
 # A broker forgets producers that wrote nothing for a day: these wrote a minute ago.

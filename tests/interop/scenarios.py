@@ -23,8 +23,6 @@ from tests.support.harness import golden_data
 from tests.support.oracles import oracle_legacy
 from tools.interop.records import Row, read_consumed
 
-__all__ = ["SCENARIOS", "Scenario"]
-
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Their names in a topic's settings, and their numbers in a batch.
 COMPRESSION_TYPES = {codec: codec for codec in CODECS} | {"none": "uncompressed"}

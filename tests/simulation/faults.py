@@ -22,8 +22,6 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import CHANGES, SYNCS, WRITES, Operation, WatchedFs
 from tests.support.fakes.memory_fs import MemoryFs
 
-__all__ = ["ROOT", "Ended", "Fault", "SimulatedFs", "any_choice", "flip_bit"]
-
 Result = TypeVar("Result")
 
 ROOT = Path("/memory")

@@ -34,8 +34,6 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.memory_fs import Machine, in_memory
 from tests.support.harness.evidence import Lost, Untyped, Wrong
 
-__all__ = ["STEP_COUNT", "Life", "Outcome"]
-
 PATH = ROOT / "store"
 STEP_COUNT = 300
 # This many consecutive processes may end while the store is being opened.

@@ -14,8 +14,6 @@ from kstore.log import Log
 from kstore.types import CorruptRange
 from tests.support.harness.evidence import Lost, Wrong
 
-__all__ = ["Batch", "Entry", "Found", "LogModel", "TopicModel"]
-
 
 class Entry(NamedTuple):
     """The contents of a record; a life has no two equal values."""

@@ -16,8 +16,6 @@ from tests.support.harness.evidence import Lost, Wrong
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-__all__ = ["NAME", "Items"]
-
 NAME = "jobs"
 LEASE_SECONDS = 30
 DELAY_SECONDS_MAX = 3600

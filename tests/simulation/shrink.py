@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["shrunk"]
-
 
 def shrunk(steps: Sequence[int], fails: Callable[[Sequence[int]], bool], *, tries: int = 400) -> list[int]:
     """A part of ``steps`` for which ``fails`` still returns true, after at most ``tries`` attempts.

@@ -16,8 +16,6 @@ from tests.simulation.transactions import TOPIC
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-__all__ = ["STEPS", "Step"]
-
 Step = Callable[["Life", random.Random], None]
 
 CHURNED = ("first", "second")

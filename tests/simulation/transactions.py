@@ -17,8 +17,6 @@ from tests.support.harness.evidence import Lost, Wrong
 if TYPE_CHECKING:
     from tests.simulation.life import Life
 
-__all__ = ["TOPIC", "Transactions"]
-
 TOPIC = "ledger"
 GROUP = "billing"
 READERS = "readers"

@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from tests.support.harness.evidence import Hung
 
-__all__ = ["connected"]
-
 STARTS_MAX = 10
 NO_WORKER = "Python worker failed to connect back"
 

@@ -14,8 +14,6 @@ from kstore.spark.reader import KStoreReader
 from kstore.spark.schema import arrow_schema, spark_schema
 from kstore.types import TIMESTAMP_TYPES
 
-__all__ = ["batches", "make_reader", "offsets_of", "record_rows", "splits_of", "table_of"]
-
 
 def make_reader(path: str | Path, *, columns: Sequence[str] | None = None, **options: object) -> KStoreReader:
     """A reader of ``path``; options are written as users do, but as Python values."""

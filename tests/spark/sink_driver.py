@@ -10,8 +10,6 @@ from pathlib import Path
 
 from kstore.spark.session import session
 
-__all__: list[str] = []
-
 
 def main(source: Path, store: Path, checkpoint: Path) -> None:
     local = checkpoint.parent / "local"

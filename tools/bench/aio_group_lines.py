@@ -22,8 +22,6 @@ import kstore.aio
 from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile
 
-__all__ = ["aio_group"]
-
 TOPIC = "orders"
 VALUE_BYTES = 200
 SECONDS = 0.5

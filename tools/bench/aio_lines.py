@@ -16,8 +16,6 @@ from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, seconds_of
 from tools.bench.slow_fs import SlowSyncFs
 
-__all__ = ["aio", "aio_loop"]
-
 TOPIC = "orders"
 GATHERED = 1_000
 CONSUMED = 200_000

@@ -14,8 +14,6 @@ from tools.bench.logs import BATCH_BYTES, BATCH_COUNT, RECORD_BYTES, RECORDS, fr
 from tools.bench.measure import Line, Run, all_in_turn, in_turn, percentile, rate_line, seconds_of
 from tools.bench.peers import PEERS, Peer
 
-__all__ = ["append_many", "append_one", "append_peers"]
-
 BLOCK_BYTES = 64 * 1024
 ONE_COUNT = 20_000
 # The records of a call of several batches, each of the largest default size.

@@ -11,8 +11,6 @@ from tools.bench.logs import RECORD_BYTES, RECORDS, fill, fresh, values
 from tools.bench.measure import MILLION, Line, Run, all_in_turn, in_turn, percentile, rate_line, seconds_of
 from tools.bench.read_lines import pread_rate
 
-__all__ = ["arrow"]
-
 # What most jobs read, and the minimum, which shows the cost of the columns themselves.
 SMALL_RECORDS, LONG_RECORDS = 150_000, 200_000
 APPENDS = 20

@@ -15,8 +15,6 @@ import kstore
 from tools.bench.logs import BATCH_BYTES, fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, seconds_of
 
-__all__ = ["backup", "backup_beside", "replicator_beside"]
-
 GIB = 1 << 30
 SEGMENT_BYTES = 128 << 20
 SEGMENTS = 1_000

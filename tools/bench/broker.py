@@ -24,8 +24,6 @@ from tools.bench.measure import MILLION, all_in_turn, percentile, rows_as_table,
 from tools.interop import java
 from tools.interop.broker import Broker
 
-__all__ = ["main"]
-
 TOPIC = "orders"
 RECORDS = 2_000_000
 # Until a JVM has compiled its code.

@@ -11,8 +11,6 @@ import time
 import kstore
 from tools.bench.memory_child import greatest_bytes, reset_peak, status_bytes
 
-__all__: list[str] = []
-
 
 def main() -> None:
     (path,) = sys.argv[1:]

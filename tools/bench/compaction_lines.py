@@ -20,8 +20,6 @@ from kstore.types import Durability
 from tools.bench.logs import BATCH_COUNT, fresh, values
 from tools.bench.measure import Line, Run, percentile, seconds_of
 
-__all__ = ["compaction", "compaction_beside"]
-
 ROOT = Path(__file__).resolve().parents[2]
 MB, MIB = 1e6, 1 << 20
 SEGMENT_BYTES = 64 * MIB

@@ -11,8 +11,6 @@ from tools.bench.logs import BATCH_COUNT, fresh, values
 from tools.bench.measure import Run, percentile, rows_as_table, seconds_of
 from tools.bench.peers import PEERS, Peer, Store
 
-__all__ = ["Workload", "compare", "comparison"]
-
 LOOKUPS = 2_000
 BLOCK_BYTES = 512
 

@@ -9,8 +9,6 @@ import kstore
 from tools.bench.logs import BATCH_COUNT, RECORDS, fresh, values
 from tools.bench.measure import Line, Run, in_turn, rate_line, seconds_of
 
-__all__ = ["consumer"]
-
 ARROW_RECORDS = 65_536
 SMALL_COUNTS = (1, 10)
 SMALL_RECORDS = 150_000

@@ -16,8 +16,6 @@ from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, in_turn, percentile, seconds_of
 from tools.bench.slow_fs import SlowSyncFs
 
-__all__ = ["durable", "durable_grouped", "durable_slow_disk"]
-
 THREADS = 16
 MANY_THREADS = 64
 GROUPED_RATIO_MIN = 0.6

@@ -19,8 +19,6 @@ from kstore.record.builder import build_batch
 from kstore.state.log_state import SLOTS_POSITION, LogState
 from kstore.state.producer_snapshot import encode_snapshot
 
-__all__ = ["RECORDS_A_BATCH", "FarStore", "Shape", "register"]
-
 spec: Any = import_module("fsspec.spec")
 WHEN = datetime(2026, 1, 1, 1, 1, 1, 123_456, UTC)
 # Object stores list so many files in one answer.

@@ -12,8 +12,6 @@ from kstore.config import CompressionType
 from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, seconds_of
 
-__all__ = ["growth", "second_lookups"]
-
 FEW_PARTITIONS, MANY_PARTITIONS = 100, 2_000
 # Of these rounds the last one counts: in the others logs are opened and the memory is used for the first time.
 SENDS_A_PARTITION, SEND_ROUNDS = 50, 3

@@ -16,18 +16,6 @@ import kstore
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_COUNT",
-    "RECORDS",
-    "RECORD_BYTES",
-    "fill",
-    "fill_as_producer",
-    "fresh",
-    "many_segments",
-    "values",
-]
-
 VALUE_SIZE = 100
 BATCH_COUNT = 1_000
 RECORDS = 1_000_000

@@ -12,8 +12,6 @@ import kstore
 from tools.bench.logs import BATCH_BYTES, BATCH_COUNT, RECORDS, fill, fresh
 from tools.bench.measure import Line, Run, percentile
 
-__all__ = ["lookup", "lookup_line"]
-
 LOOKUPS = 2_000
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import kstore
 
-__all__ = ["file_system", "machine_words"]
-
 PEERS = ("lmdb", "rocksdict", "plyvel", "confluent-kafka", "persist-queue")
 
 

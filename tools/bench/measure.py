@@ -12,18 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = [
-    "MILLION",
-    "Line",
-    "Run",
-    "all_in_turn",
-    "in_turn",
-    "percentile",
-    "rate_line",
-    "rows_as_table",
-    "seconds_of",
-]
-
 MILLION = 1e6
 
 Measured = TypeVar("Measured")

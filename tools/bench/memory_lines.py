@@ -11,8 +11,6 @@ import kstore
 from tools.bench.logs import RECORD_BYTES, fill, fresh, values
 from tools.bench.measure import Line, Run
 
-__all__ = ["memory"]
-
 # Where the package of these tools is imported from.
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

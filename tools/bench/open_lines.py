@@ -10,8 +10,6 @@ from tools.bench.logs import BATCH_COUNT, RECORDS, fill, fresh, many_segments
 from tools.bench.lookup_lines import lookup_line
 from tools.bench.measure import Line, Run, in_turn, seconds_of
 
-__all__ = ["recovery", "segments"]
-
 SEGMENTS = 10_000
 # A batch of ten records, a segment's whole content.
 SEGMENT_BYTES = 1_141

@@ -17,8 +17,6 @@ from typing import NamedTuple, Protocol
 
 import kstore
 
-__all__ = ["PEERS", "Peer", "Store"]
-
 # Larger than the data of any comparison.
 MAP_BYTES = 1 << 30
 CHUNK_BYTES = 1 << 20

@@ -11,8 +11,6 @@ import kstore
 from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, in_turn, percentile, seconds_of
 
-__all__ = ["follow", "shared"]
-
 RECORDS = 300
 GAP_SECONDS = 0.01
 IDLE_SECONDS = 3.0

@@ -17,8 +17,6 @@ from tools.bench.append_lines import BLOCK_BYTES, ONE_BYTES, write_seconds
 from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, percentile, rate_line, seconds_of
 
-__all__ = ["keys", "producer_latency", "producer_send", "producing"]
-
 TOPIC = "orders"
 # Delivered before the clock runs, so that the producer knows its topic and has used its memory.
 WARM_COUNT = 50_000

@@ -11,8 +11,6 @@ from kstore.producer.config import ProducerConfig
 from tools.bench.logs import fresh
 from tools.bench.measure import Line, Run
 
-__all__ = ["Shape", "blocked_growth", "producer_memory"]
-
 # Where the package of these tools is imported from.
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

@@ -22,8 +22,6 @@ from tools.bench.producers_child import TOPIC
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__: list[str] = []
-
 MAX_BLOCK_MS = 200
 WAIT_SECONDS = 30
 DISTINCT_BYTES = 1 << 20

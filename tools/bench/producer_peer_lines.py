@@ -12,8 +12,6 @@ from tools.bench.measure import MILLION, Line, Run, all_in_turn, percentile, sec
 from tools.bench.producer_lines import producing, send_values
 from tools.bench.producer_peers import PEERS, Peer, Unavailable
 
-__all__ = ["Workload", "producer_peers", "producer_peers_synced", "rates_of"]
-
 ONE_BYTES = 169
 COMMITS = 60
 # Some 200 MB: a stream that the producer's memory cannot hold.

@@ -17,8 +17,6 @@ import kstore
 from kstore.producer._accumulate import Delivery
 from tools.bench.peers import KEY, MAP_BYTES
 
-__all__ = ["PEERS", "Peer", "Target", "Unavailable"]
-
 TOPIC = "orders"
 # More than any comparison has in progress: the peer never refuses a record.
 QUEUE_RECORDS, QUEUE_KIB = 2_000_000, 1 << 21

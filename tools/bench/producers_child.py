@@ -13,8 +13,6 @@ from typing import NamedTuple
 import kstore
 from tools.bench.logs import BATCH_COUNT, values
 
-__all__ = ["READY", "TOPIC", "Span", "follow", "produce"]
-
 TOPIC = "orders"
 READY = "ready\n"
 FOLLOW_SECONDS = 30

@@ -20,8 +20,6 @@ from tools.bench.logs import VALUE_SIZE, fresh
 from tools.bench.measure import MILLION, Run, percentile, rows_as_table
 from tools.bench.producers_child import READY, TOPIC, Span, follow, produce
 
-__all__ = ["producers", "span_rate", "with_processes", "with_threads"]
-
 # Where the package of these tools is imported from.
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = (1, 2, 3)

@@ -10,8 +10,6 @@ from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn, rows_as_table, seconds_of
 from tools.bench.queue_peers import BY_HAND, QUEUES
 
-__all__ = ["queue", "queues"]
-
 # Items in each bulk call.
 BULK = 1_000
 

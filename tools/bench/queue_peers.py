@@ -16,8 +16,6 @@ from typing import Any
 import kstore
 from tools.bench.peers import KEY, MAP_BYTES
 
-__all__ = ["BY_HAND", "QUEUES", "QueueOf"]
-
 
 class KstoreQueue:
     def __init__(self, path: Path, synced: bool) -> None:

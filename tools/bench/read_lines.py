@@ -13,8 +13,6 @@ from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fill_as_p
 from tools.bench.measure import MILLION, Line, Run, in_turn, rate_line, seconds_of
 from tools.bench.peers import LmdbTree
 
-__all__ = ["read", "read_producers", "read_small", "read_values"]
-
 CHUNK_BYTES = 1 << 20
 # Usual numbers of records in a batch, and the required share of the rate of batches of 1,000.
 SMALL_COUNTS = {1: None, 3: None, 10: 0.6, 149: None}

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from tools.bench.measure import Line
 
-__all__ = ["report"]
-
 WIDTH = 120
 
 RERUN = """\

@@ -16,8 +16,6 @@ from typing import Any, cast
 import kstore
 from kstore.types import Durability
 
-__all__ = ["fill", "opened_by_hand"]
-
 # How long a worker of kstore's queue waits for items that others may return.
 TIMEOUT_SECONDS = 0.5
 

@@ -13,8 +13,6 @@ from tools.bench.logs import fresh, values
 from tools.bench.measure import Line, Run, all_in_turn
 from tools.bench.shared_queue_child import fill
 
-__all__ = ["shared_queue"]
-
 WORKERS = 4
 
 

@@ -14,8 +14,6 @@ from kstore.files.local import OsFile, OsFileSystem
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SlowSyncFs"]
-
 
 class SlowSyncFile(OsFile):
     """A file whose syncs sleep, without the interpreter's lock, like a wait for a disk."""

@@ -15,8 +15,6 @@ from tools.bench.spark_logs import BATCH_COUNT, fill
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["spark_growth"]
-
 SEGMENT_COUNTS = (1, 10, 100, 1_000)
 SEGMENT_BATCHES = 1_000
 BATCH_COUNTS = (10, 100, 5_000)

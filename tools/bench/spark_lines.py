@@ -20,20 +20,6 @@ from tools.bench.spark_logs import BATCH_COUNT, drain, fill
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "CORES",
-    "FOUR",
-    "ROUNDS_MAX",
-    "WARM_UP",
-    "Source",
-    "fill_all",
-    "frames_of",
-    "session",
-    "share",
-    "spark",
-    "timed",
-]
-
 ROUNDS_MAX = 5
 WARM_UP = 2
 CORES = 2

@@ -17,8 +17,6 @@ from kstore.config import CompressionType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BATCH_COUNT", "FIRST_MS", "drain", "fill"]
-
 BATCH_COUNT = 1_000
 # The records repeat after this many, more than any codec or dictionary sees at once.
 DISTINCT = 200_000

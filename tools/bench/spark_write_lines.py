@@ -21,8 +21,6 @@ from tools.bench.spark_logs import BATCH_COUNT, fill
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["frame_of", "spark_write", "write_kstore", "write_parquet"]
-
 TASK_ROWS = int(MILLION)
 WRITE_MIN = 0.7
 COLUMNS = ("key", "value", "timestamp")

@@ -13,8 +13,6 @@ from kstore.log import writer_of
 from tools.bench.logs import fresh, many_segments
 from tools.bench.measure import Line, Run, in_turn, percentile, seconds_of
 
-__all__ = ["retention", "store"]
-
 PARTITIONS = 1_000
 SEGMENTS_EACH = 10
 SEGMENTS = 10_000

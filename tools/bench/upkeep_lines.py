@@ -15,8 +15,6 @@ from tools.bench.logs import BATCH_COUNT, RECORD_BYTES, RECORDS, fill, fill_as_p
 from tools.bench.measure import MILLION, Line, Run, all_in_turn, in_turn, percentile, seconds_of
 from tools.bench.read_lines import pread_rate
 
-__all__ = ["roll", "upkeep"]
-
 ROLLS = 200
 ROLL_US_MAX = 400
 # The measured log's records, by the records in a batch.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tools.crash.mutant import Mutant
 
-__all__ = ["COMPILED_BUGS"]
-
 SINGLE = "tests/unit/engine/test_append_single.py"
 SYNCED = "tests/unit/engine/test_append_synced.py tests/unit/engine/test_group_commit.py"
 WRITES = "tests/unit/producer/test_sender.py tests/crash/test_memory_errors.py tests/crash/test_producer_interrupts.py"

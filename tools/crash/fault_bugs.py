@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tools.crash.mutant import Mutant
 
-__all__ = ["FAULT_BUGS"]
-
 AT_AN_OPERATION = "tests/faults/test_faults.py::test_a_fault_at_an_operation_costs_a_life_nothing_that_returned"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Mutant"]
-
 
 class Mutant(NamedTuple):
     """In ``file``, ``old`` becomes ``new``; ``tests`` must fail then."""

@@ -9,8 +9,6 @@ from tools.crash.compiled_bugs import COMPILED_BUGS
 from tools.crash.fault_bugs import FAULT_BUGS
 from tools.crash.mutant import Mutant
 
-__all__ = ["MUTANTS"]
-
 LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
 COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
 SWAP = "tests/unit/segments/test_segment_swap.py"

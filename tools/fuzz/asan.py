@@ -11,8 +11,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["ROOT", "build", "environment"]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1")
 RUNTIMES = ("libasan.so", "libubsan.so")

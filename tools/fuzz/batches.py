@@ -26,8 +26,6 @@ from kstore.state.producer_snapshot import CRC_START as SNAPSHOT_CRC_START
 from tests.support.oracles.oracle_legacy import wrapper
 from tools.fuzz.mutate import INTERESTING, Mutator, mended, mutate
 
-__all__ = ["batch_bounds", "mend_batches", "mend_snapshot", "mend_state", "mutate_batches"]
-
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 LEGACY_CRC_POSITION = 12

@@ -21,8 +21,6 @@ from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect
 from tools.fuzz.mutate import Mutator, mended, mutate
 from tools.fuzz.seeds import TIME, directory_files
 
-__all__ = ["directory", "directory_seeds", "mutate_directory", "pack", "unpack"]
-
 FILES_MAX = 16
 FILE_BYTES_MAX = 64 << 10
 # How a file is damaged, by the end of its name.

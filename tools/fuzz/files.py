@@ -34,8 +34,6 @@ from kstore.state.log_state import LogState, StateFile, read_state
 from kstore.types import AbortedTransaction, OffsetPosition, TimestampOffset
 from tools.fuzz.findings import expect, within_memory
 
-__all__ = ["checkpoints", "offset_index", "scratch", "state", "time_index", "transaction_index"]
-
 BASE = 40
 FAR = 2**31 - 1
 INDEX_BYTES_MAX = 64 << 10

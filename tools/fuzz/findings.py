@@ -13,8 +13,6 @@ from typing import NamedTuple
 from kstore.errors import KstoreError
 from tests.support.harness.evidence import Hung, Wrong
 
-__all__ = ["UNCOMPRESSED_BYTES_MAX", "Finding", "expect", "try_input", "within_memory"]
-
 # The setting max_batch_bytes_uncompressed of every target: small, so that a bomb is seen.
 UNCOMPRESSED_BYTES_MAX = 64 << 10
 # What a decompressor may hold besides its output, and the interpreter besides both.

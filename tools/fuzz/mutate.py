@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-__all__ = ["INTERESTING", "Mutator", "mended", "mutate"]
-
 Mutator = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
 Step = Callable[[bytearray, random.Random, Sequence[bytes]], bytearray]
 

@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Ended", "Found", "read_atheris", "read_seeded"]
-
 STDERR_LINES = 30
 INPUTS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 ARTIFACT = re.compile(r"Test unit written to (\S+)")

@@ -13,8 +13,6 @@ from kstore.record.walk import walk_runs
 from tools.fuzz.findings import expect
 from tools.fuzz.run_notes import end_of
 
-__all__ = ["summaries"]
-
 WIDTHS = (1, 1000, 1 << 40, 2**63 - 1)
 KEY_BYTES_MAX = 48
 OPEN_MAX = 3

@@ -26,8 +26,6 @@ from kstore.record._runs import (
 )
 from kstore.types import INT64_MAX, OFFSET_MAX
 
-__all__ = ["run_memory"]
-
 # After this many bytes at which no run begins the rest is left to other inputs.
 MISSES_MAX = 4
 MAP_BYTES = 1 << 10

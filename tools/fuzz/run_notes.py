@@ -20,8 +20,6 @@ from kstore.upkeep.distribution import Distribution
 from tests.support.oracles.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect
 
-__all__ = ["checks", "counts", "end_of"]
-
 RECORD_FIELDS = ("counted_count", "keyed_count", "tombstone_count", "header_count")
 BATCH_FIELDS = (
     "batch_count",

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from tools.fuzz.findings import SECONDS_MAX, Finding, try_input
 from tools.fuzz.targets import TARGETS, Target
 
-__all__ = ["Outcome", "inputs", "run_seeded"]
-
 FINDINGS_MAX = 10
 
 

@@ -21,17 +21,6 @@ from tests.support.lives.odd_batches import ODD, ODD_LEGACY
 from tests.support.oracles.oracle_legacy import message, wrapper
 from tools.fuzz.batches import batch_bounds
 
-__all__ = [
-    "batch_seeds",
-    "checkpoint_seeds",
-    "codec_seeds",
-    "directory_files",
-    "file_seeds",
-    "run_seeds",
-    "snapshot_seeds",
-    "state_seeds",
-]
-
 TREES = ("clean", "crashed", "recovered", "old")
 BYTES_MAX = 4096
 FILES_MAX = 24

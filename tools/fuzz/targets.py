@@ -30,8 +30,6 @@ from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect, within_memory
 from tools.fuzz.mutate import Mutator, mended, mutate
 
-__all__ = ["TARGETS", "Target"]
-
 SMALL_CHUNK_BYTES = 96
 COMPRESSION_TYPES: tuple[CompressionType, ...] = ("producer", "zstd")
 NOW_MS = 1_700_000_100_000

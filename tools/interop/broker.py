@@ -18,8 +18,6 @@ from pathlib import Path
 from tools.interop import java
 from tools.interop.records import Consumed, read_consumed
 
-__all__ = ["CLEAN_SHUTDOWN", "Broker", "BrokerError"]
-
 # The mark of a clean stop in the root of a log directory.
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tools.interop import java
 
-__all__ = ["Dfs", "DfsError", "running_dfs"]
-
 START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 30
 LIFE_SECONDS_MAX = 1800

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from tools.interop import java
 
-__all__ = ["Printed", "Run", "kafka_dumps", "runs_over", "unexpected_reports", "without_emptied"]
-
 DUMP_SECONDS_MAX = 240
 
 LOG_MODES = ((), ("--print-data-log",), ("--deep-iteration",), ("--print-data-log", "--skip-record-metadata"))

@@ -17,8 +17,6 @@ from pathlib import Path
 import kstore
 from tools.interop.broker import CLEAN_SHUTDOWN
 
-__all__ = ["LOG_START_CHECKPOINT", "PARTITION_METADATA", "RECOVERY_POINT_CHECKPOINT", "put_in_place"]
-
 PARTITION_METADATA = "partition.metadata"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"

@@ -16,21 +16,6 @@ from functools import partial
 from pathlib import Path
 from threading import get_ident
 
-__all__ = [
-    "HDFS_POM",
-    "JAVA_VERSION_MIN",
-    "JVM_OPTIONS",
-    "KAFKA_POM",
-    "NEWEST_KAFKA",
-    "SPARK_KAFKA_POM",
-    "ProgramError",
-    "Unavailable",
-    "command",
-    "fetch_jars",
-    "find_java",
-    "run",
-]
-
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "target" / "interop"
 KAFKA_POM = HERE / "pom.xml"

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-__all__ = ["Consumed", "Row", "read_consumed", "rows_of"]
-
 
 class Row(NamedTuple):
     """Everything a consumer sees of one record; ``timestamp`` in ms since the epoch."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from html import escape
 
-__all__ = ["STYLE", "picture", "text"]
-
 STYLE = """
 .back { fill: #ffffff; stroke: #d0d7de } .ink { fill: #1f2328 } .soft { fill: #59636e }
 .own { fill: #0f766e } .other { fill: #c4ccd4 } .behind { fill: #9a4b00 }

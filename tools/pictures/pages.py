@@ -17,8 +17,6 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.lives.ui_parts import LetIn, Site, served
 from tools.pictures.reports import BROWSERS, make_store
 
-__all__ = ["PICTURES", "main"]
-
 NOW_MS = 1_768_176_000_000  # 2026-01-12
 SECONDS = 120
 

@@ -19,8 +19,6 @@ from kstore.reports.document import Document
 from kstore.reports.page import page
 from tests.support.fakes.fake_clock import ManualClock
 
-__all__ = ["BROWSERS", "PICTURES", "main", "make_store", "shoot"]
-
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTH = 1180
 DAY_MS = 86_400_000

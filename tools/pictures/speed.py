@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from tools.pictures.drawn import picture, text
 
-__all__ = ["PANELS", "Panel", "Row", "described", "drawn", "leads", "rows_of"]
-
 # No store: it shows the speed of the least code.
 LEFT_OUT = ("plain file",)
 OWN = "kstore"

@@ -20,8 +20,6 @@ from tests.support.harness.golden_data import golden_root
 from tests.support.harness.terminal import in_terminal
 from tools.pictures.drawn import picture
 
-__all__ = ["COMMANDS", "DESCRIPTION", "drawn", "lay_out", "session"]
-
 DESCRIPTION = (
     "A terminal: kstore dump-log prints a Kafka broker's records, kstore verify names the 171 records that a damaged "
     "batch holds, and kstore explain shows how a lookup finds its record"

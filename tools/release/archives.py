@@ -16,17 +16,6 @@ from pathlib import Path
 from tools.man import MAN
 from tools.release.pythons import Python
 
-__all__ = [
-    "ReleaseError",
-    "build_source",
-    "build_wheel",
-    "digest",
-    "export",
-    "run",
-    "source_problems",
-    "wheel_problems",
-]
-
 # Sources stay in a wheel: Python shows their lines in tracebacks through compiled modules.
 PACKED = {"css", "j2", "js", "pxd", "pxi", "py", "pyi", "pyx", "schema", "so", "svg", "typed"}
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Python", "found", "one_of_each_minor"]
-
 MINOR_MIN = 11
 # Prints the version, if this is a CPython with its C headers, with pip's venv and with the GIL.
 PROBE = """

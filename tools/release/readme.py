@@ -18,8 +18,6 @@ from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-__all__ = ["code_blocks", "commands", "main", "printed_by", "run", "said_by"]
-
 SPARK = "kstore.spark"
 # What grep says of a pattern that is nowhere.
 FOUND_NOTHING = {"grep": 1}

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from tools.release.archives import ReleaseError, run
 from tools.release.pythons import Python
 
-__all__ = ["Trial", "promised_sizes", "size_problems", "try_wheel"]
-
 PAGES = ("README.md", "docs/first_steps.md")
 README_RUNNER = Path(__file__).with_name("readme.py")
 # In megabytes on disk: kstore alone, and with what it requires. What a new environment brings is left out.

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from tools.scale.scenes import Scene, Work
 
-__all__ = ["FLAT_STEPS", "Cost", "cost_of", "costs_of", "growth_of"]
-
 TRIES = 5
 # Up to this factor at 100 times as much, an operation counts as independent of it: a step of a search, or noise.
 FLAT_STEPS, FLAT_TIME = 1.5, 3.0

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import kstore
 from kstore.upkeep.verify import verify_log
 
-__all__ = ["SCENES", "Scene", "Work"]
-
 Work = Callable[[], object]
 VALUE = b"v" * 100
 # The least that holds ten records of a hundred bytes.

@@ -11,8 +11,6 @@ from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 from kstore.transactions.metadata import TransactionState
 
-__all__ = ["CoordinatorDecoder", "offsets_decoder", "share_group_state_decoder", "transaction_log_decoder"]
-
 # Keys have one version only: their type says which message they are.
 KEY_VERSION = 0
 TOMBSTONE = "<DELETE>"

@@ -14,8 +14,6 @@ from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 
-__all__ = ["cluster_metadata_decoder", "remote_log_metadata_decoder"]
-
 FRAME_VERSION = 1
 
 SEGMENT_STATES = ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED")

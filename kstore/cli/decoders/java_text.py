@@ -8,8 +8,6 @@ from decimal import Decimal
 
 from kstore.messages.schema import Uuid, Value
 
-__all__ = ["java_bool", "java_double", "json_text"]
-
 # Jackson's escapes; it leaves everything beyond ASCII unchanged.
 _JSON_ESCAPES = {code: f"\\u{code:04X}" for code in range(32)}
 _JSON_ESCAPES |= {ord(char): f"\\{letter}" for char, letter in zip('\b\t\n\f\r"\\', 'btnfr"\\', strict=True)}

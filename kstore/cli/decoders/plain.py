@@ -9,8 +9,6 @@ from kstore.messages.primitives import MessageError
 from kstore.messages.schema import Value
 from kstore.record._codec import Record, java_string
 
-__all__ = ["BYTES_DECODERS", "DEFAULT_CLASS", "PlainDecoder", "bytes_decoder"]
-
 # Where Kafka's decoders are, and where they were up to Kafka 3.
 PACKAGES = ("org.apache.kafka.tools.api.", "kafka.serializer.")
 DEFAULT_CLASS = "org.apache.kafka.tools.api.StringDecoder"

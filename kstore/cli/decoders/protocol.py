@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol
 from kstore.messages.schema import Value
 from kstore.record._codec import Record
 
-__all__ = ["Decoded", "Decoder"]
-
 
 class Decoded(NamedTuple):
     """A record's key and value as text (str) or as JSON data; None if there is nothing to print."""

@@ -31,8 +31,6 @@ from kstore.record.batch import (
 from kstore.record.crc import crc32c
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, TimestampType
 
-__all__ = ["DumpBatch", "LegacyDumpBatch", "Message", "V2DumpBatch", "increment", "read_batch"]
-
 # offset, size, crc, magic, attributes
 LEGACY_PREFIX = struct.Struct(">qiIbb")
 LEGACY_OFFSET_AND_SIZE = struct.Struct(">qi")

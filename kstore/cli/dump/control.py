@@ -10,8 +10,6 @@ from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 from kstore.record.control import KEY, ControlRecordType, parse_control_type, parse_end_transaction_marker
 
-__all__ = ["ControlNote", "control_note"]
-
 # By type: the name in Kafka's tool, including the colon that only one has, and the message.
 MESSAGES = {
     ControlRecordType.LEADER_CHANGE: ("LeaderChange:", "LeaderChangeMessage"),

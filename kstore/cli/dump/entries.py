@@ -15,8 +15,6 @@ from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MAX_BYTE
 from kstore.record.parse import MAGIC_POSITION
 from kstore.record.scan import Source
 
-__all__ = ["ENTRY_BYTES_MAX", "RECORD_OVERHEAD_V0", "Entry", "EntryWalk", "entry_at", "read_entry"]
-
 PREFIX = struct.Struct(">qi4xb")
 assert PREFIX.size == MAGIC_POSITION + 1
 # The smallest size field that any version can have (Kafka: LegacyRecord).

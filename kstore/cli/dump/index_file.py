@@ -15,8 +15,6 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX
 from kstore.record.batch import MAGIC_V2, RecordBatch
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction
 
-__all__ = ["dump_offset_index", "dump_time_index", "dump_transaction_index"]
-
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")

@@ -14,8 +14,6 @@ from kstore.files.fs import File, FileSystem, read_file
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import SCHEME
 
-__all__ = ["DumpOptions", "FileProblem", "Job", "base_offset_of", "joined"]
-
 MAX_MESSAGE_SIZE = 5 * 1024 * 1024
 MAX_BYTES = 2**31 - 1
 

@@ -23,8 +23,6 @@ from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
 
-__all__ = ["JsonPrinter"]
-
 
 class JsonPrinter:
     """Everything goes to standard output; names are snake_case, absent numbers null or -1 as in the files."""

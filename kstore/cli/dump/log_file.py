@@ -22,8 +22,6 @@ from kstore.record.scan import SearchBudget, find_next_batch, is_zero
 from kstore.record.walk import SPACE
 from kstore.types import OFFSET_MAX
 
-__all__ = ["dump_log", "dump_metadata_snapshot"]
-
 BOOTSTRAP_NAME = "bootstrap.checkpoint"
 SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import BinaryIO, TextIO
 
-__all__ = ["Output"]
-
 FLUSH_CHARS = 1 << 18
 
 

@@ -13,8 +13,6 @@ from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
 
-__all__ = ["Printer", "Shown"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:

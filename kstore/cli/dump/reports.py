@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["FileReport", "Mismatch", "Reports"]
-
 
 class Mismatch(NamedTuple):
     """A disagreement: ``found`` is the value in the index or the previous record, ``expected`` the one in the log.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from kstore.cli.dump.job import Job
 from kstore.state.producer_snapshot import SnapshotCrcError, decode_snapshot
 
-__all__ = ["dump_producer_snapshot"]
-
 
 def dump_producer_snapshot(job: Job, path: str) -> None:
     """A line for each producer, or one that describes the file's problem. Raises CorruptDataError."""

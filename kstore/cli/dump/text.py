@@ -17,8 +17,6 @@ from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction
 
-__all__ = ["TextPrinter"]
-
 INDENT = "|"
 
 

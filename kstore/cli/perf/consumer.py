@@ -15,8 +15,6 @@ from kstore.cli.status import FAILED, OK
 from kstore.setting_rules import KIB, MIB
 from kstore.store import Store
 
-__all__ = ["command"]
-
 COLUMNS = (
     "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
     "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"

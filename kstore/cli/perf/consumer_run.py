@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.consumer.consumer import Consumer
 
-__all__ = ["KINDS", "ConsumerPerfReport", "measure"]
-
 KINDS = ("records", "values", "arrow")
 ARROW_RECORDS = 65_536
 

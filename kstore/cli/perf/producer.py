@@ -27,8 +27,6 @@ from kstore.cli.status import FAILED, INTERRUPTED, OK
 from kstore.errors import ConfigError
 from kstore.types import Durability
 
-__all__ = ["command"]
-
 # As in Kafka's tool; a line that replaces the previous one may come more often.
 WINDOW_SECONDS = 5.0
 LIVE_SECONDS = 1.0

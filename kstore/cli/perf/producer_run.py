@@ -24,18 +24,6 @@ from kstore.errors import ConfigError, DeliveryError
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import Callback, RecordMetadata
 
-__all__ = [
-    "PERCENTILES",
-    "Latencies",
-    "PerfReport",
-    "PerfWindow",
-    "ProducerPerf",
-    "payloads_from",
-    "percentile",
-    "random_payloads",
-    "sampled_every",
-]
-
 MIB: Final = 1 << 20
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 # Payloads are made before the run, and then sent repeatedly.

@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
     from kstore.record.rows import TableRows
 
-__all__ = ["Appends", "Headers"]
-
 # More than a batch of one record needs besides key and value.
 RECORD_OVERHEAD = 128
 

@@ -11,16 +11,6 @@ from kstore.record._codec import BatchBuffer
 from kstore.rules.sequence import ProducerBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
-__all__ = [
-    "LARGE_BYTES_MAX",
-    "SPARE_BYTES_MAX",
-    "SPARE_COUNT_MAX",
-    "PendingAppend",
-    "keep_buffer",
-    "nothing_appended",
-    "spare_buffer",
-]
-
 # The encode buffers are used again: fresh memory costs a page fault for each 4 KiB, more than the encoding. They belong
 # to the process, so that what is kept does not grow with the number of its logs.
 # More concurrent appends make their own.

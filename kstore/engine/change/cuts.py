@@ -20,8 +20,6 @@ from kstore.state.compaction_state import KSTORE_COMPACTION, CompactionState, re
 from kstore.state.log_state import LOST_MAX
 from kstore.types import OFFSET_MAX
 
-__all__ = ["Cuts"]
-
 
 class Cuts:
     """Cuts one log."""

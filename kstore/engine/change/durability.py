@@ -20,8 +20,6 @@ from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
 from kstore.types import AppendInfo
 
-__all__ = ["DurabilityStrategy", "HasResult", "SyncInWrite", "WriteBehind", "raise_recovery_point"]
-
 logger = logging.getLogger(__name__)
 
 

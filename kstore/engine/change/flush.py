@@ -18,17 +18,6 @@ from kstore.files.paths import LOG_SUFFIX
 from kstore.files.threads import start_thread
 from kstore.segments.tail import SegmentTail
 
-__all__ = [
-    "UNFLUSHED_MAX",
-    "BackgroundFlusher",
-    "Flush",
-    "Flusher",
-    "TailFlush",
-    "close_in_order",
-    "flushed",
-    "sync_indexes",
-]
-
 logger = logging.getLogger(__name__)
 
 # The most sealed segments that are not on disk: each has a file open, and after a kill recovery reads all of them.

@@ -12,8 +12,6 @@ from kstore.errors import StorageError
 from kstore.files._locks import Condition
 from kstore.files.watch import DirectoryWatch
 
-__all__ = ["NOTIFIED_POLL_SECONDS", "POLL_SECONDS_MAX", "POLL_SECONDS_MIN", "Growth", "wait_beyond"]
-
 # How long a follower waits before it looks again; doubled after each look that finds nothing. If the system reports
 # changes this covers lost reports, and the durable end, which changes soon after the bytes and without a report.
 POLL_SECONDS_MIN = 0.001

@@ -15,8 +15,6 @@ from kstore.errors import KstoreError
 from kstore.rules.retain import SegmentAge, TrustedClock, deletable_count, needs_file_time
 from kstore.types import NO_TIMESTAMP, RetentionResult
 
-__all__ = ["Retention"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
 from kstore.types import OFFSET_MAX, RECORD_OFFSET_MAX
 
-__all__ = ["Rolls"]
-
 logger = logging.getLogger(__name__)
 
 

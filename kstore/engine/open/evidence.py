@@ -40,8 +40,6 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import OFFSET_MAX
 
-__all__ = ["find_evidence", "keep_copies"]
-
 READERS = (
     (INDEX_SUFFIX, index_end),
     (TIME_INDEX_SUFFIX, time_index_end),

@@ -49,8 +49,6 @@ from kstore.state.leader_epoch import LeaderEpochCache
 from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, losses_of
 from kstore.types import Durability, RecoveryReport
 
-__all__ = ["LACKING_INDEX", "load", "read_epochs"]
-
 logger = logging.getLogger(__name__)
 
 LACKING_INDEX = "segments lack an index: the first lookup in each rebuilds it"

@@ -40,8 +40,6 @@ from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, LogState
 from kstore.types import OFFSET_MAX, CorruptRange, CutRange, RecoveryReport
 
-__all__ = ["epochs_in", "recover"]
-
 CHUNK_BYTES = 1 << 20
 COPY_BYTES = 1 << 20
 

@@ -15,8 +15,6 @@ from kstore.segment import UNINDEXED_BYTES, LogSegment
 from kstore.segments.places import START, Located
 from kstore.types import OFFSET_MAX
 
-__all__ = ["SegmentEnd", "segment_end"]
-
 
 class SegmentEnd(NamedTuple):
     """The next ``offset`` and the ``position`` after the last whole batch.

@@ -21,8 +21,6 @@ from kstore.segment import LogSegment
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state, write_compaction_state
 from kstore.types import AbortedTransaction
 
-__all__ = ["overflowing", "split_segment"]
-
 
 def overflowing(segments: LogSegments, end_offset: int) -> list[tuple[int, int]]:
     """The base of each segment that spans too many offsets, with the offset at which it ends.

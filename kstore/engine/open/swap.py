@@ -35,18 +35,6 @@ from kstore.record.walk import Damage, walk
 from kstore.segment import SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 
-__all__ = [
-    "begin_swap",
-    "begin_swaps",
-    "complete_swap",
-    "discard",
-    "finish_swaps",
-    "replaced_by",
-    "swapped_bases",
-    "swapped_index_bytes",
-    "undoes_swap",
-]
-
 logger = logging.getLogger(__name__)
 
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)

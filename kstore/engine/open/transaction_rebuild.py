@@ -18,8 +18,6 @@ from kstore.segments.places import START
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX, AbortedTransaction
 
-__all__ = ["TransactionRebuild", "rebuild_transaction_indexes"]
-
 logger = logging.getLogger(__name__)
 
 

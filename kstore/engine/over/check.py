@@ -21,8 +21,6 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
 
-__all__ = ["CheckedLog", "accept_loss", "check_batches", "check_invariants", "ensure_lost", "unreadable"]
-
 # Long sequential reads drop what they have read from the page cache in steps of this size.
 DROP_BYTES = 8 << 20
 

@@ -13,8 +13,6 @@ from kstore.rules.arguments import are_timely
 from kstore.rules.validate import split_batches, validate
 from kstore.types import CREATE_TIME, AppendInfo
 
-__all__ = ["EncodedElsewhere", "append_batches", "append_encoded"]
-
 
 class EncodedElsewhere(NamedTuple):
     """Batches that kstore has encoded in another process, and the data that a log needs to accept them.

@@ -9,8 +9,6 @@ from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.rules.arguments import whole_number
 from kstore.types import NO_TIMESTAMP, OpenTransaction, ProducerInfo
 
-__all__ = ["abort_transaction", "end_transaction", "open_transactions", "producers"]
-
 
 def end_transaction(
     writer: LogWriter,

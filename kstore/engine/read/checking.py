@@ -15,8 +15,6 @@ from kstore.segment import LogSegment
 from kstore.segments.places import BatchPosition, Located
 from kstore.segments.spans import CheckedSpan, CheckedSpans
 
-__all__ = ["checked_size"]
-
 # A slice that is checked to this part of what was wanted is not worth another read.
 ENOUGH_OF = 8
 

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = [
-    "ArrowBatches",
-    "ArrowOptions",
-    "ArrowRows",
-    "ReadOptions",
-    "arrow_batches",
-    "arrow_table",
-    "to_pandas",
-    "to_polars",
-]
-
 ON_CORRUPT: tuple[OnCorrupt, ...] = ("raise", "skip")
 # The options that do not affect how the columns are built.
 READING = ("columns", "isolation_level", "on_corrupt")

@@ -6,8 +6,6 @@ from kstore.engine.source import LogSource
 from kstore.errors import KstoreError
 from kstore.rules.notebook import Piece, html_table, size_text
 
-__all__ = ["described", "log_html", "pieces_of"]
-
 # With more segments their sizes are not added up.
 SEGMENTS_MAX = 1000
 

@@ -32,8 +32,6 @@ from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, Corru
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["FETCH_BYTES", "FetchSlice", "fetch"]
-
 FETCH_BYTES = 1 << 20
 
 

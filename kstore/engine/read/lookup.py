@@ -22,8 +22,6 @@ from kstore.record._runs import CheckedBatch, CheckedBatches, find_batch, record
 from kstore.record.batch import ATTRIBUTE_CODEC, BATCH_HEADER_BYTES, parse_v2
 from kstore.segment import UNINDEXED_BYTES, LogSegment, SegmentContext
 
-__all__ = ["CHECKED_BYTES_MAX", "FoundBatch", "batch_of", "record_of"]
-
 # Bytes that hold the batch whole, where it begins in them, where they begin in the file, and its place for
 # ``CheckedBatches``; its CRC is not checked. The last one is the batch if it was kept: then the bytes hold its header,
 # or there are none. A named tuple takes 0.3 us more.

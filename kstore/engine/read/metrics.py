@@ -10,8 +10,6 @@ from kstore.metrics import METRICS, MetricValue
 from kstore.rules.losses import clipped, holes, joined, span_size
 from kstore.types import RecoveryReport
 
-__all__ = ["log_metrics"]
-
 
 def log_metrics(source: LogSource, gauges: Mapping[str, MetricValue]) -> dict[str, MetricValue]:
     """Every metric of ``METRICS`` that the log has, in that order; ``gauges`` are those that only its writer knows.

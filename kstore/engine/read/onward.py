@@ -11,8 +11,6 @@ from kstore.engine.read.reads import LogReads
 from kstore.errors import StorageError
 from kstore.record._runs import walk_run
 
-__all__ = ["Onward"]
-
 # At most this much is read at once.
 READ_BYTES_MAX = 1 << 16
 

@@ -32,8 +32,6 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["LogReader", "RunDecoder", "last_records", "open_reader", "records_of", "values_of"]
-
 Item = TypeVar("Item")
 # Decodes a run: ``Run.records`` or ``Run.values``.
 RunDecoder: TypeAlias = "Callable[[Run, int, int, array[int], array[int] | None], Iterable[Item]]"

@@ -18,8 +18,6 @@ from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
 from kstore.types import AbortedTransaction
 
-__all__ = ["MISSING_MAX", "LogReads", "looked_up", "segment_count_and_size"]
-
 Found = TypeVar("Found")
 
 # A reader looks again for a missing segment at most this many times in a log that has not changed otherwise, before its

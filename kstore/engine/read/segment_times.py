@@ -24,8 +24,6 @@ from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.segment import LogSegment
 from kstore.types import NO_TIMESTAMP
 
-__all__ = ["SegmentTimes"]
-
 # Entries that end before the last sixteenth of a segment's offsets are not believed: the index may have lost its end.
 UNCOVERED_PART = 16
 

@@ -15,8 +15,6 @@ from kstore.rules.arguments import milliseconds
 from kstore.segment import LogSegment
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
-__all__ = ["TimePoint", "find_offset_by_timestamp", "offset_for_time", "record_for_time"]
-
 TimePoint = int | datetime | Literal["earliest", "latest", "max_timestamp"]
 
 

@@ -7,8 +7,6 @@ which runs and is tested without Spark; ``spread`` runs it on the executors.
 
 from __future__ import annotations
 
-__all__ = ["JOBS"]
-
 # By name: a short description.
 JOBS = {
     "compact": "Keep the last record of each key, in a new store.",

@@ -23,23 +23,6 @@ from kstore.spark.session import missing_extra, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "DAMAGED",
-    "FAILED",
-    "INTERRUPTED",
-    "OK",
-    "USAGE",
-    "instead",
-    "job_parser",
-    "key_values",
-    "note_deprecated",
-    "run",
-    "settings_of",
-    "size_of",
-    "storage_options",
-    "summary",
-]
-
 Checked = TypeVar("Checked")
 
 # The same as for every command (kstore.cli.status, a layer above).

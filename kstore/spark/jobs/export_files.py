@@ -22,8 +22,6 @@ from kstore.spark.schema import arrow_schema, spark_schema
 from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
-__all__ = ["By", "ExportTask", "directory_of", "export_stretch"]
-
 By = Literal["none", "date", "hour"]
 
 HOUR_US = 3_600_000_000

@@ -23,8 +23,6 @@ from kstore.files.fs import read_file
 from kstore.files.lock import DirectoryLock
 from kstore.files.remote import UPLOAD_SUFFIX, Location
 
-__all__ = ["RUN_NAME", "STATE_DIRECTORY", "ExportState", "ExportedFile", "Planned", "Receipt", "file_name"]
-
 STATE_DIRECTORY = "_kstore_export"
 SETTINGS = "settings.json"
 RUN_NAME = re.compile(r"([0-9]{6})(?:\.(plan|[0-9]{8}))?\.json", re.ASCII)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["ORDER_TIME", "Range", "frame_of", "ranges_of"]
-
 # The latest time of a partition's records up to this one: partitions mix by it, and each keeps its own order.
 ORDER_TIME = "orderTime"
 

@@ -13,19 +13,6 @@ from kstore.types import OFFSET_MAX, IsolationLevel
 from kstore.upkeep.verify import find_logs
 from kstore.upkeep.verify.partition import is_live
 
-__all__ = [
-    "LogAt",
-    "Segment",
-    "Stretch",
-    "find_all_logs",
-    "local_or_url",
-    "places_of",
-    "readable",
-    "segments_of",
-    "stretches_of",
-    "writer_at_work",
-]
-
 
 class LogAt(NamedTuple):
     """A log's directory, by its URL or path."""

@@ -24,8 +24,6 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from kstore.errors import ConfigError
 
-__all__ = ["from_json", "item_type", "result_type", "to_json"]
-
 SIMPLE = (int, str, bool, float, NoneType)
 
 

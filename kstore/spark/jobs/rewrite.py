@@ -31,8 +31,6 @@ from kstore.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["SLOT", "Target", "Written", "check_out", "write_store"]
-
 # The column that names a record's target.
 SLOT = "slot"
 # The directory in which the new store is built, and the name in it that marks it as ours.

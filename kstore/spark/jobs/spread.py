@@ -18,8 +18,6 @@ from kstore.spark.sentences import without_causes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TASK_BYTES", "grouped", "spread", "spread_objects"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

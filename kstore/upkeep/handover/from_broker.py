@@ -35,8 +35,6 @@ from kstore.upkeep.handover.partition import Partition
 from kstore.upkeep.handover.report import HandoverReport, PartitionReport
 from kstore.upkeep.handover.store import Store
 
-__all__ = ["from_broker"]
-
 KNOWN_IN_ROOT = frozenset(
     {*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint", KSTORE_TOPICS, PRODUCER_IDS}
 )

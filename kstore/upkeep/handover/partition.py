@@ -43,8 +43,6 @@ from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport, TimestampOffset
 from kstore.upkeep.handover.report import ForgottenLoss
 
-__all__ = ["Facts", "Partition"]
-
 LOCK_KIND = "handover"
 
 

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 
 from kstore.types import CorruptRange, CutRange
 
-__all__ = ["Direction", "ForgottenLoss", "HandoverReport", "PartitionReport", "Step"]
-
 Direction = Literal["to-broker", "from-broker"]
 
 

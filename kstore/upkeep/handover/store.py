@@ -22,8 +22,6 @@ from kstore.files.paths import CLEAN_SHUTDOWN, LOCK, LOG_SUFFIX, TopicPartition,
 from kstore.rules.handover import StoreNames, sort_store
 from kstore.upkeep.handover.report import Direction, HandoverReport, Step
 
-__all__ = ["Store"]
-
 PRIVATE_MODE = 0o600
 MODE_BITS = 0o777
 

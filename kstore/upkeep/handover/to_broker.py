@@ -55,8 +55,6 @@ from kstore.upkeep.handover.partition import Facts, Partition
 from kstore.upkeep.handover.report import HandoverReport, PartitionReport
 from kstore.upkeep.handover.store import Store
 
-__all__ = ["to_broker"]
-
 GROUP_WRITES = 0o060
 
 

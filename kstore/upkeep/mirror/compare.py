@@ -19,8 +19,6 @@ from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 
-__all__ = ["Fit", "checked_chunks", "end_offset", "ends_equal", "fit", "plain_chunks"]
-
 COPY_BYTES = 1 << 20
 # The last batch is within this, unless it is larger than brokers accept by default.
 LAST_BYTES = (1 << 20) + 4096

@@ -35,8 +35,6 @@ from kstore.upkeep.mirror.report import MirroredLog
 from kstore.upkeep.mirror.source import INDEXES, NamedFile, SourceLog
 from kstore.upkeep.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
 
-__all__ = ["mirror", "size_of"]
-
 Advance = Callable[[int], None]
 
 # Retention may remove a file during its copy, or a writer truncate the log: then it is examined again.

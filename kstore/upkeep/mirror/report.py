@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from kstore.errors import KstoreError
 from kstore.types import CorruptRange
 
-__all__ = ["MirroredLog"]
-
 
 @dataclass(slots=True)
 class MirroredLog:

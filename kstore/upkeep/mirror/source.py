@@ -31,8 +31,6 @@ from kstore.segment import SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.types import OFFSET_MAX
 
-__all__ = ["INDEXES", "SMALL_FILES", "NamedFile", "SourceLog"]
-
 # In the order in which they are copied, before the ``.log``.
 INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 SMALL_FILES = (LEADER_EPOCHS, PARTITION_METADATA)

@@ -45,8 +45,6 @@ from kstore.state.log_state import UNKNOWN_TXN_BYTES, LogState, StateFile, losse
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalTarget", "RemoteTarget", "Target"]
-
 STATE_GENERATION = 2
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600

@@ -36,17 +36,6 @@ from kstore.segment import SegmentContext
 from kstore.state.log_state import read_state
 from kstore.types import OFFSET_MAX
 
-__all__ = [
-    "TRIES_MAX",
-    "Sight",
-    "generation_of",
-    "has_changed",
-    "look",
-    "read_settled",
-    "settled_bases",
-    "with_swaps_ended",
-]
-
 Result = TypeVar("Result")
 
 # A segment that is another one at each of this many tries is reported as it was found.

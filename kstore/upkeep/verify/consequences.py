@@ -7,8 +7,6 @@ from collections.abc import Callable
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 from kstore.upkeep.verify.findings import Finding
 
-__all__ = ["ADVICE", "advice_group", "consequence", "is_loss", "records_of", "times_around"]
-
 # Of damage to files that hold no records, by kind.
 NO_RECORD_IS_LOST = {
     "index": "no record is lost; a lookup by offset may be slow until the index is rebuilt",

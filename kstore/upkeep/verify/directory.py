@@ -17,8 +17,6 @@ from kstore.files.paths import CHECKPOINTS, classify, topic_partition
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.partition import no_advance, verify_log
 
-__all__ = ["find_logs", "is_log_in", "verify", "verify_present", "verify_store_files"]
-
 REFUSALS = frozenset({errno.EACCES, errno.EPERM})
 
 

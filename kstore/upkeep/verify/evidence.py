@@ -18,8 +18,6 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.types import NO_TIMESTAMP
 from kstore.upkeep.verify.findings import Finding, LogVerification, Severity
 
-__all__ = ["add_evidence"]
-
 
 def add_evidence(
     fs: FileSystem,

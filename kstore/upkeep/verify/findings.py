@@ -11,17 +11,6 @@ from typing import Any, Literal, NamedTuple
 from kstore.rules.losses import UNCONFIRMED, LossRanges, OffsetSpan, OffsetSpans, clipped, holes, joined, span_size
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 
-__all__ = [
-    "NO_POSITION",
-    "Advance",
-    "Finding",
-    "LogVerification",
-    "Severity",
-    "accept_command",
-    "repair_of",
-    "split_loss",
-]
-
 NO_POSITION = -1
 # The kinds of damage whose offsets, if they have some, cannot be read.
 UNREADABLE = ("batch", "lost", "tail", "state", "checkpoint")

@@ -50,8 +50,6 @@ from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
-__all__ = ["EpochOrder", "LogHead", "is_live", "lost_batches", "no_advance", "verify_head", "verify_log"]
-
 # How many names of one kind are reported.
 NAMES_SHOWN = 5
 

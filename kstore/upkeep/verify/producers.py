@@ -34,8 +34,6 @@ from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import read_settled
 from kstore.upkeep.verify.findings import Finding
 
-__all__ = ["NOT_LISTED", "ProducerCheck", "transaction_finding"]
-
 NOT_LISTED = "is not in the index"
 # At each marker of an abort. If none of so many open transactions has certainly not ended, as good as any may have.
 OPEN_LOOKED_AT_MAX = 100

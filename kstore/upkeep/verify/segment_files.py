@@ -24,8 +24,6 @@ from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
 
-__all__ = ["SegmentFiles", "verify_segment"]
-
 # Long reads drop what they have read, and report progress, in steps of this size.
 STEP_BYTES = 8 << 20
 # An offset index's entry that misleads no lookup (``OffsetCheck``).

@@ -27,24 +27,6 @@ from uuid import uuid4
 from kstore.files import boot
 from tests.support.fakes.fake_fs import Operation
 
-__all__ = [
-    "Choice",
-    "Disk",
-    "Fate",
-    "Image",
-    "Stored",
-    "Torn",
-    "all_but",
-    "another_boot",
-    "everything",
-    "nothing",
-    "one_is",
-    "only",
-    "some",
-    "subset",
-    "write_state",
-]
-
 SECTOR_SIZE = 512
 NOISE = random.Random(512).randbytes(SECTOR_SIZE)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ManualClock"]
-
 
 class ManualClock:
     """``Clock`` with two hands that a test moves; not thread-safe."""

@@ -21,8 +21,6 @@ from kstore.files.local import SYSTEM_FS
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["CHANGES", "READS", "SYNCS", "WRITES", "FailingFs", "Fault", "Operation", "RecordingFs", "WatchedFs"]
-
 Result = TypeVar("Result")
 
 WRITES = frozenset({"pwrite", "write_all", "write_and_sync"})

@@ -10,8 +10,6 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from tests.support.fakes.fake_fs import SYNCS, Operation, WatchedFs
 
-__all__ = ["LoopFs"]
-
 Result = TypeVar("Result")
 
 

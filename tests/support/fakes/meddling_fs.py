@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from tests.support.fakes.fake_fs import READS, Operation, WatchedFs
 
-__all__ = ["MeddlingFs"]
-
 Result = TypeVar("Result")
 
 

@@ -39,8 +39,6 @@ from tests.support.fakes.without_flusher import NoFlusher
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Machine", "MemoryFs", "MemoryRecording", "in_memory"]
-
 Item = TypeVar("Item")
 
 DEVICE = 1

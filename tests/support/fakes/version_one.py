@@ -10,8 +10,6 @@ import crc32c
 from kstore.state.log_state import LogState
 from kstore.types import DURABILITIES
 
-__all__ = ["encode_version_one", "restamp", "version_one_file"]
-
 RECORD = struct.Struct(">4shbbqqqq16sqqqqq")
 SLOT_SIZE = 512
 FILE_SIZE = 4096

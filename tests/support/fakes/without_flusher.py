@@ -9,8 +9,6 @@ from kstore.engine import writer as log_writer
 from kstore.errors import ThreadStartError
 from kstore.log import Log
 
-__all__ = ["NoFlusher", "log_without_flusher"]
-
 
 class NoFlusher:
     """Replaces ``Flusher``: there is no thread, so the roll flushes a sealed segment."""

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 import pytest
 
-__all__ = ["choose_seed", "commands"]
-
 
 def choose_seed(config: pytest.Config) -> None:
     """Gives hypothesis a known seed before its own plugin looks for one. Workers get it with the options."""

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["SCHEMES", "WIDTHS", "Opened", "audited", "empty_page", "opened"]
-
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 SCHEMES = ("light", "dark")
 # A telephone's and a desk's, in pixels.

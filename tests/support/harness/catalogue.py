@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Listed", "all_tests", "listed"]
-
 ROOT = Path(__file__).resolve().parents[3]
 # Prints each test as a line of JSON; ``conftest.py`` has marked what samples leave out.
 LISTING = """

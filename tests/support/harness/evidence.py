@@ -20,8 +20,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["KINDS", "VERDICTS", "Crashed", "Evidence", "Hung", "Lost", "Tried", "Untyped", "Wrong"]
-
 # What is counted, in the order in which it is printed.
 KINDS = ("states", "faults", "flips", "truncations", "fuzz inputs", "kills", "reads")
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.support.harness.unpacking import unpack
 
-__all__ = ["copy_partition", "golden_partitions", "golden_root"]
-
 DATA = Path(__file__).parents[2] / "golden" / "data"
 TREES = ("clean", "crashed", "recovered", "old", "damaged")
 # The time of every file in the archives: another time means that it was written to.

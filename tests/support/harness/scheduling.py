@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["compile_share", "scheduling", "shares_session", "unit_of", "worker_count"]
-
 SPARK = "tests/spark/"
 # Their drivers are processes of their own.
 OWN_SESSIONS = ("tests/spark/test_cluster.py", "tests/spark/test_demo.py", "tests/spark/test_write_kills.py")

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 
 import pytest
 
-__all__ = ["choose", "is_quick", "leave_out", "tries"]
-
 LONG = "long"
 SAMPLED = "sampled"
 _chosen = {"quick": False}

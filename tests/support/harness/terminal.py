@@ -12,8 +12,6 @@ import sys
 import termios
 from pathlib import Path
 
-__all__ = ["in_terminal", "screen"]
-
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -16,21 +16,6 @@ import kstore.aio
 from tests.support.fakes.fake_fs import SYNCS, Operation
 from tests.support.fakes.loop_fs import LoopFs
 
-__all__ = [
-    "CANCELS",
-    "STEPS",
-    "WAIT_SECONDS",
-    "Ended",
-    "HeldFs",
-    "at_every_point",
-    "cancelled_at",
-    "opened",
-    "run",
-    "stepped",
-    "until",
-    "values_in",
-]
-
 Result = TypeVar("Result")
 
 # Only a hang takes longer, even on a busy machine.

@@ -9,8 +9,6 @@ from kstore.log import Log
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.lives.log_helpers import TIME
 
-__all__ = ["DAY_MS", "filled", "latest", "opened", "pairs", "put"]
-
 DAY_MS = 86_400_000
 
 

@@ -15,8 +15,6 @@ from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
 from kstore.messages.primitives import Reader
 
-__all__ = ["Caller", "served"]
-
 ELEMENTS_MAX = 100_000
 
 

@@ -23,8 +23,6 @@ from tests.support.lives.door_group_stage import (
     subscription,
 )
 
-__all__ = ["ROWS"]
-
 Row = Callable[[Stage], None]
 ROWS: dict[str, Row] = {}
 

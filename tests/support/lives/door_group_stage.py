@@ -12,21 +12,6 @@ from kstore.messages.primitives import INT16
 from kstore.messages.schema import load_messages
 from tests.support.lives.door_parts import WireClient
 
-__all__ = [
-    "COMPLETING",
-    "EMPTY",
-    "METADATA",
-    "PREPARING",
-    "SECONDS_MAX",
-    "SESSION_MS",
-    "STABLE",
-    "TOPIC",
-    "Body",
-    "Client",
-    "Stage",
-    "subscription",
-]
-
 Body = dict[str, Any]
 # It exists, with partition 0.
 TOPIC = "rows"

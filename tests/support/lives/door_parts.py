@@ -13,8 +13,6 @@ from kstore.door.frames import API_VERSIONS, wire_of
 from kstore.messages.primitives import Reader
 from kstore.messages.schema import Message
 
-__all__ = ["WireClient", "flexible_header", "frame_of", "opened"]
-
 # A test that hangs fails.
 SECONDS_MAX = 20.0
 

@@ -10,19 +10,6 @@ from pathlib import Path
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 
-__all__ = [
-    "BASE",
-    "Dump",
-    "T",
-    "batch",
-    "flip",
-    "objects",
-    "record",
-    "write_index",
-    "write_log",
-    "write_time_index",
-]
-
 T = 1_700_000_000_000
 BASE = "00000000000000000000"
 

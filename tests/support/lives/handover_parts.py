@@ -9,24 +9,6 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.upkeep.handover import HandoverReport
 
-__all__ = [
-    "IDS",
-    "ID_A",
-    "ID_B",
-    "SEGMENT_BYTES",
-    "START_A",
-    "A",
-    "B",
-    "Rows",
-    "Tree",
-    "flip",
-    "refused",
-    "rows",
-    "tree",
-    "two_logs",
-]
-
-
 ID_A, ID_B = uuid.UUID(int=0xA << 64), uuid.UUID(int=0xB << 64)
 IDS = {"a": ID_A, "b": ID_B}
 START_A = 7

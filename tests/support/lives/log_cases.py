@@ -17,24 +17,6 @@ from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.state.log_state import LogState, read_state
 from tests.support.lives.log_helpers import TIME
 
-__all__ = [
-    "FIRST",
-    "data",
-    "edit",
-    "fenced",
-    "files",
-    "flip",
-    "killed",
-    "lost_in_the_middle",
-    "marker",
-    "offsets",
-    "park",
-    "segment_bases",
-    "state_of",
-    "tail_lost",
-    "transaction",
-]
-
 FIRST = f"{0:020d}.log"
 
 

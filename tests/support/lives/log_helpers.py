@@ -17,8 +17,6 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from tests.support.fakes.fake_clock import ManualClock
 
-__all__ = ["TIME", "append", "context", "offsets_in", "segment"]
-
 TIME = 1_700_000_000_000
 
 

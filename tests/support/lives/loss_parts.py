@@ -8,8 +8,6 @@ from pathlib import Path
 from kstore.log import Log
 from kstore.types import CorruptRange
 
-__all__ = ["corrupt_ranges", "openings"]
-
 
 def corrupt_ranges(log: Log) -> list[CorruptRange]:
     found: list[object] = list(log.read(on_corrupt="yield"))

@@ -10,7 +10,6 @@ from kstore.files.paths import parse_segment_name
 from kstore.log import Log
 from kstore.upkeep.mirror import MirroredLog, mirror
 
-__all__ = ["SEGMENT_BYTES", "Tried", "fill", "run", "segment_files", "truncate", "value", "values"]
 Tried = Callable[[str, int], None]
 SEGMENT_BYTES = 2_000
 

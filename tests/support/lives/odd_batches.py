@@ -12,8 +12,6 @@ from kstore.record.compression import CODECS_BY_NAME
 from tests.support.oracles import oracle_codec, oracle_legacy
 from tests.support.oracles.oracle_codec import OracleBatch, OracleRecord
 
-__all__ = ["ODD", "ODD_LEGACY", "Odd", "batch_of", "records_from"]
-
 TIME = 1_700_000_000_000
 LATIN = "größe".encode("latin-1")
 APPEND_TIME = 8

@@ -9,7 +9,6 @@ from kstore.files.local import SYSTEM_FS
 from kstore.index import OffsetIndex
 from kstore.types import OffsetPosition
 
-__all__ = ["BASE", "create", "encoded", "fill"]
 BASE = 45
 
 

@@ -10,8 +10,6 @@ from kstore.log import Log, writer_of
 from tests.support.lives.log_cases import data, offsets
 from tests.support.lives.log_helpers import TIME
 
-__all__ = ["FAR", "NEAR", "overflowing_log"]
-
 NEAR = range(20)
 FAR = range(2**31 + 7, 2**31 + 27)
 

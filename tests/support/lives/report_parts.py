@@ -12,8 +12,6 @@ import kstore
 from kstore.reports.report import Report
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["FRAGMENTS", "Elements", "hidden_characters", "hostile_report", "hostile_text"]
-
 FRAGMENTS = (
     "<script>document.title='owned'</script>",
     "<img src=x onerror=document.title='owned'>",

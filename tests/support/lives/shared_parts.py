@@ -16,8 +16,6 @@ from kstore.segments.tail import SegmentTail
 from kstore.shared.turn import SharedTurn
 from kstore.types import Durability
 
-__all__ = ["DURABILITIES", "Result", "drop_tail", "fails", "others_of", "shared", "turn_of", "two_writers", "values"]
-
 
 def others_of(log: Log) -> Others:
     others = writer_of(log).files.others

@@ -11,7 +11,6 @@ import kstore
 from kstore.spark.jobs.plain import from_json, item_type, result_type, to_json
 from tests.support.lives.log_helpers import TIME
 
-__all__ = ["DAY_MS", "filled", "here"]
 DAY_MS = 86_400_000
 
 

@@ -15,17 +15,6 @@ from kstore.spark.staging import parse_name
 from kstore.spark.writer import BATCH_ID, QUERY_ID, KStoreStreamWriter, KStoreWriter, Staged
 from kstore.store import Store
 
-__all__ = [
-    "QUERY",
-    "as_task",
-    "batch_of",
-    "committed_values",
-    "schema_of",
-    "staged_names",
-    "stream_batch",
-    "write_batch",
-]
-
 QUERY = "8b1f0c1e-0000-4000-8000-000000000001"
 
 SPARK_TYPES = {

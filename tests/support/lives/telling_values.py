@@ -8,8 +8,6 @@ from zlib import crc32
 from kstore.record._codec import Record
 from tests.support.harness.evidence import Wrong
 
-__all__ = ["hold_against", "telling_value"]
-
 
 def telling_value(offset: int, serial: int, size: int = 0) -> bytes:
     """The value for ``offset``: it contains it, a serial number, and a checksum over both and its padding."""

@@ -23,8 +23,6 @@ from kstore.ui.guard import Guard
 from kstore.ui.search_pages import LIMITS, Limits
 from kstore.ui.survey import Survey
 
-__all__ = ["HOST", "PORT", "Answer", "LetIn", "Site", "scope", "served", "site"]
-
 PORT = 4711
 HOST = f"127.0.0.1:{PORT}"
 COUNT_SECONDS = 60

@@ -27,8 +27,6 @@ from kstore.log import Log
 from tests.support.harness.evidence import Crashed, Hung, Untyped, Wrong
 from tests.support.lives.telling_values import hold_against
 
-__all__ = ["ReadOnce", "ReadingProcess", "watched_by_threads"]
-
 # The errors that truncation, deletion and closing may cause in a read. Damage is not among them: a log that is changed
 # properly never shows any.
 EXPECTED = (ClosedError, OffsetOutOfRangeError)

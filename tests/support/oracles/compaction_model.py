@@ -19,8 +19,6 @@ from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.walk import Damage, walk
 from tests.support.lives.log_helpers import TIME
 
-__all__ = ["Batches", "Kept", "Oracle", "batches_in", "random_batches"]
-
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 

@@ -13,8 +13,6 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segm
 from kstore.record.batch import Batch
 from kstore.record.scan import parse_batches
 
-__all__ = ["clean"]
-
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 

@@ -9,8 +9,6 @@ import re
 
 from kstore.transactions.metadata import TransactionState
 
-__all__ = ["as_older"]
-
 STATE = re.compile(rb'"transactionStatus":"([^"]*)"')
 NUMBERS = {str(state).encode(): b"%d" % state for state in TransactionState}
 # The fields of a streams group's metadata, and the type of a record of the cluster's metadata, that came with 4.4.

@@ -10,20 +10,6 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "OracleBatch",
-    "OracleError",
-    "OracleRecord",
-    "Reader",
-    "crc32c",
-    "decode",
-    "decode_record",
-    "decode_records",
-    "encode",
-    "text_or_bytes",
-    "varint",
-]
-
 MASK_64 = 2**64 - 1
 
 

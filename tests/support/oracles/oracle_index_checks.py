@@ -7,8 +7,6 @@ from array import array
 from kstore.record._runs import Run
 from kstore.types import INT32_MAX
 
-__all__ = ["PlainOffsetCheck", "PlainTimeCheck"]
-
 
 class PlainOffsetCheck:
     """As ``OffsetCheck``."""

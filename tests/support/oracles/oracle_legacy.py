@@ -7,8 +7,6 @@ import zlib
 
 from kstore.record.compression import CODECS_BY_NAME
 
-__all__ = ["message", "wrapper"]
-
 LZ4_CHECKSUM_POSITION = 6
 # The header checksum that KAFKA-3160 made part of version 0: over the frame's magic too.
 LZ4_QUIRK = 0x1A

@@ -32,7 +32,6 @@ from kstore.types import IsolationLevel
 from tests.property.test_hostile_bytes import (
     NAMED,
     SEGMENT,
-    directory,
     flips,
     make,
     offset_field_of_last,
@@ -47,8 +46,6 @@ from tests.support.lives.log_helpers import TIME
 from tests.unit.engine.test_log_producers import append, interleaved
 from tests.unit.project.test_docs import printed
 from tests.unit.record.test_columns import found_rows, rows_of
-
-__all__ = ["directory"]  # a fixture
 
 Count = Callable[[str, int], None]
 
