@@ -1,1 +1,7 @@
-"""The messages that Kafka defines by schemas: the schemas, and one reader and writer for them."""
+"""The messages that Kafka defines by schemas: the schemas, and one reader and writer for them.
+
+`schemas/` holds the fields of each message and version, in the text form that `schema` describes; they are generated
+from Kafka's own definitions. `primitives` are numbers, strings and arrays as bytes. A message is a dict: the records
+of internal topics need every field of their version, a request or response fills what is missing with its default.
+Elements and bytes are bounded while a message is read, because a stranger may have sent it.
+"""
