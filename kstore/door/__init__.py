@@ -30,6 +30,10 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
   elements, counts against one budget, as its bytes do; a request that waits keeps only what it has.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
+- **Partitions of one request are synced side by side**, each after its own write. On ext4 and a disk that syncs in 0.2
+  ms, 100 files took 10 ms so, 8 ms if all were written before the first sync, and 20 ms one after another. Rejected: to
+  write first, which would take a log's write and its sync apart for a fifth; and `syncfs`, 4 ms, which waits for what
+  other programs have written, and reports their failures.
 - **The rules of groups are a machine without threads, clock and I/O**: events in, answers out, each request that waits
   answered once. So random lives of groups with broken clients take no time, and find what would show as a client that
   hangs once a day. The shell adds a lock for each group, held over the check of a member and its commit. Rejected: to

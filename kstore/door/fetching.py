@@ -16,11 +16,11 @@ from kstore.door import errors
 from kstore.door.call import Call, Message, Reply
 from kstore.door.errors import code_of
 from kstore.door.fetch_reply import FetchedPart, FetchReply
+from kstore.door.parking import News, seconds_until_look
 from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
 from kstore.engine.ends import Ends
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, TopicNotFoundError
-from kstore.log import Log
 from kstore.state.leader_epoch import end_offset_for
 
 logger = logging.getLogger(__name__)
@@ -48,17 +48,17 @@ def fetch(call: Call) -> Message | Reply:
 def _wait(call: Call, request: _Fetch, deadline: float) -> None:
     """Waits until ``request`` is ready, until ``deadline``, or until its peer is gone."""
     waiter = call.waiter()
-    parking = call.door.parking
     request.release()
-    with parking.waiting(waiter, request.logs()) as seconds:
-        while True:
-            # Look once more after arming: what came before that has woken no one.
+    logs = request.logs()
+    known = [news for _, news in logs if news is not None]
+    with call.door.parking.waiting(waiter, logs):
+        # Look once more after arming: what came before that has woken no one.
+        while not waiter.gone and (now := time.monotonic()) < deadline:
             request.look()
             request.release()
-            now = time.monotonic()
-            if request.is_ready() or waiter.gone or now >= deadline:
+            if request.is_ready():
                 return
-            waiter.wait(min(deadline, now + seconds))
+            waiter.wait(min(deadline, now + seconds_until_look(known)))
 
 
 class _Fetch:
@@ -91,10 +91,11 @@ class _Fetch:
     def release(self) -> None:
         """Lets go of all slices, with their files."""
         for part in self._parts:
-            part.found = part.found._replace(slice=None)
+            if part.found.slice is not None:
+                part.found = part.found._replace(slice=None)
 
-    def logs(self) -> list[tuple[Log, LogSource]]:
-        return [(part.part.log, part.part.source) for part in self._parts if part.part is not None]
+    def logs(self) -> list[tuple[LogSource, News | None]]:
+        return [(part.part.source, part.news) for part in self._parts if part.part is not None]
 
     def is_ready(self) -> bool:
         """Whether there is enough to answer, or nothing to wait for."""
@@ -113,7 +114,7 @@ class _Fetch:
 class _Asked:
     """One partition of a request, and what was found there."""
 
-    __slots__ = ("_asked", "_call", "_ends", "_topic", "found", "part")
+    __slots__ = ("_asked", "_call", "_ends", "_topic", "found", "news", "part")
 
     def __init__(self, call: Call, topic: str, asked: Message) -> None:
         self._call = call
@@ -121,6 +122,7 @@ class _Asked:
         self._asked = asked
         self._ends: Ends | None = None
         self.part: Part | None = None
+        self.news: News | None = None
         self.found: FetchedPart = FetchedPart(asked["partition"])
 
     def is_due(self, *, needs_slice: bool) -> bool:
@@ -132,7 +134,7 @@ class _Asked:
             part.source.ends is not self._ends
             or part.log.closed
             or (needs_slice and found.size > 0 and found.slice is None)
-            or self._call.door.parking.has_news(part.log, part.source)
+            or (self.news is not None and self.news.is_due())
         )
 
     def look(self, bytes_left: int, *, is_first: bool) -> None:
@@ -163,8 +165,9 @@ class _Asked:
             return FetchedPart(index, errors.UNSUPPORTED_COMPRESSION_TYPE)
         if error := epoch_error(part, asked["currentLeaderEpoch"]):
             return FetchedPart(index, error)
-        if call.door.parking.has_news(log, source):
-            call.door.parking.look(log, source)
+        self.news = news = call.door.parking.of(log, source)
+        if news is not None and news.is_due():
+            call.door.parking.look(news, source)
         committed = level == READ_COMMITTED
         offset: int = asked["fetchOffset"]
         # Before what is derived of them: a change that comes in between is another look.

@@ -6,6 +6,7 @@ changed. Such a watch outlives the request: until it fires, the log is as it was
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -26,8 +27,8 @@ from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
 
 
-class _News(Bell):
-    """Rings when the directory of a log changes; wakes everyone who waits for that."""
+class News(Bell):
+    """Rings when other processes change the directory of a log, and wakes everyone who waits for that."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -36,6 +37,10 @@ class _News(Bell):
         self.looking: threading.Lock = threading.Lock()
         # Until then the log is as it was at the last look, unless this rings. ``time.monotonic()`` seconds.
         self.known_until = 0.0
+
+    def is_due(self) -> bool:
+        """Whether other processes may have changed the log since the last ``look`` of any request."""
+        return self.is_set() or not self.watch.is_armed or time.monotonic() >= self.known_until
 
     def set(self) -> None:
         super().set()
@@ -48,23 +53,20 @@ class Parking:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: a finalizer may forget a log inside
-        self._news: weakref.WeakKeyDictionary[Log, _News] = weakref.WeakKeyDictionary()  # guarded by the lock
+        self._news: weakref.WeakKeyDictionary[Log, News] = weakref.WeakKeyDictionary()  # guarded by the lock
 
-    def has_news(self, log: Log, source: LogSource) -> bool:
-        """Whether other processes may have changed the log since the last ``look`` of any request."""
-        if not _is_foreign(source):
-            return False
-        news = self._news.get(log)
-        return news is None or news.is_set() or not news.watch.is_armed or time.monotonic() >= news.known_until
-
-    def look(self, log: Log, source: LogSource) -> None:
-        """Takes in what other processes have done, and watches for more."""
-        if not _is_foreign(source):
-            return
+    def of(self, log: Log, source: LogSource) -> News | None:
+        """What is known of other processes; None if this one alone writes to the log."""
+        if isinstance(source, LogWriter) and not source.is_shared:
+            return None
         with self._lock:
             news = self._news.get(log)
             if news is None:
-                news = self._news[log] = _News(log)
+                news = self._news[log] = News(log)
+            return news
+
+    def look(self, news: News, source: LogSource) -> None:
+        """Takes in what other processes have done, and watches for more."""
         with news.looking:
             # Until the look is over there are news for all others: the next line may take away what has rung for them.
             news.known_until = 0.0
@@ -78,29 +80,25 @@ class Parking:
                 now = time.monotonic()
                 # Where looking at all of them takes long, each is looked at less often: what changes is reported.
                 pause = (now - began) * len(self._news) * POLL_COST_FACTOR
-                news.known_until = now + min(max(pause, NOTIFIED_POLL_SECONDS), COSTLY_POLL_SECONDS_MAX)
+                # To the next whole second, so that one look serves many logs.
+                news.known_until = math.ceil(now + min(max(pause, NOTIFIED_POLL_SECONDS), COSTLY_POLL_SECONDS_MAX))
 
     @contextmanager
-    def waiting(self, waiter: Waiter, logs: Iterable[tuple[Log, LogSource]]) -> Iterator[float]:
-        """Wakes ``waiter`` when one of the ``logs`` may have grown since the last ``look``; gives the seconds after
-        which to look in any case."""
-        seconds = NOTIFIED_POLL_SECONDS
+    def waiting(self, waiter: Waiter, logs: Iterable[tuple[LogSource, News | None]]) -> Iterator[None]:
+        """A block in which ``waiter`` is woken when one of the ``logs`` may have grown since the last ``look``."""
         with ExitStack() as stack:
-            for log, source in logs:
+            for source, news in logs:
                 if isinstance(source, LogWriter):
                     source.watch_growth(waiter.wake)
                     stack.callback(source.unwatch_growth, waiter.wake)
-                if _is_foreign(source):
+                if news is not None:
                     with self._lock:
-                        news = self._news.get(log)
-                        if news is not None:
-                            news.waiters.add(waiter)
-                            stack.callback(news.waiters.discard, waiter)
-                    if news is None or time.monotonic() >= news.known_until:
-                        seconds = POLL_SECONDS_MAX
-            yield seconds
+                        news.waiters.add(waiter)
+                    stack.callback(news.waiters.discard, waiter)
+            yield
 
 
-def _is_foreign(source: LogSource) -> bool:
-    """Whether other processes may write to the log."""
-    return not isinstance(source, LogWriter) or source.is_shared
+def seconds_until_look(known: Iterable[News]) -> float:
+    """How long a request may wait, at most, before it looks again at logs that other processes write to."""
+    until = min((news.known_until for news in known), default=math.inf)
+    return min(max(until - time.monotonic(), POLL_SECONDS_MAX), NOTIFIED_POLL_SECONDS)
