@@ -258,7 +258,8 @@ def test_all_topics_are_read_only_here_if_none_is_named(both: Both) -> None:
     with pytest.raises(Exception, match=r"(?i)one of the following options must be specified"):
         both.kafka({}).collect()
     topics = {row.topic for row in both.kstore({}).select("topic").distinct().collect()}
-    assert topics == {"events", "events-old", "money"}
+    # The longest test may have made its own.
+    assert topics - {"many"} == {"events", "events-old", "money"}
 
 
 def test_an_unknown_option_is_an_error_only_here(both: Both) -> None:

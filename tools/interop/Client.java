@@ -1,6 +1,7 @@
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -25,6 +26,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.utils.Exit;
 
 /**
  * Talks to the broker at -Dserver: one command a line of standard input, fields divided by tabs.
@@ -208,14 +210,26 @@ public class Client {
         }
     }
 
+    static Integer ended;
+
     static void tool(Path path, String name, String[] arguments) throws Exception {
         var all = new ArrayList<>(List.of("--bootstrap-server", SERVER));
         all.addAll(List.of(arguments));
         PrintStream before = System.out;
         try (var out = new PrintStream(path.toFile(), StandardCharsets.UTF_8)) {
             System.setOut(out);
+            // Some tools would end the process: with the first status, as those that catch everything end it again.
+            ended = null;
+            Exit.setExitProcedure((status, message) -> {
+                if (ended == null) ended = status;
+                throw new IllegalStateException("the end of the tool");
+            });
             Class.forName(name).getMethod("main", String[].class).invoke(null, (Object) all.toArray(new String[0]));
+        } catch (InvocationTargetException error) {
+            if (ended == null) throw error;
+            if (ended != 0) throw new IOException(name + " ended with status " + ended + ": " + Files.readString(path));
         } finally {
+            Exit.resetExitProcedure();
             System.setOut(before);
         }
     }
