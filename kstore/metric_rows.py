@@ -212,3 +212,18 @@ CONSUMER_PARTITION_METRICS = (
     Metric("position", "gauge", "offset", "The offset of the next record, as last observed."),
     Metric("lag_records", "gauge", "records", "Offsets from the position to the end."),
 )
+
+DOOR_METRICS = (
+    Metric("requests", "counter", "requests", "Answered requests, by Kafka's name of the API.", label="api"),
+    Metric("request_seconds", "counter", "seconds", "Total time of their handling, waits included.", label="api"),
+    Metric(
+        "errors", "counter", "requests", "Requests that were answered with an error, by Kafka's code.", label="code"
+    ),
+    Metric("received_bytes", "counter", "bytes", "Bytes of the requests."),
+    Metric("sent_bytes", "counter", "bytes", "Bytes of the answers."),
+    Metric("refusals", "counter", "connections", "Connections that were refused, or closed for what they sent."),
+    Metric("connections", "gauge", "connections", "Open connections."),
+    Metric("taken_bytes", "gauge", "bytes", "What requests take of `memory_max` now."),
+    Metric("groups", "gauge", "groups", "Groups whose members are clients."),
+    Metric("group_members", "gauge", "members", "Their members."),
+)

@@ -23,6 +23,7 @@ from kstore.errors import KstoreError
 from kstore.metric_rows import (
     CONSUMER_METRICS,
     CONSUMER_PARTITION_METRICS,
+    DOOR_METRICS,
     METRICS,
     PRODUCER_METRICS,
     PRODUCER_TOPIC_METRICS,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMER_METRICS",
     "CONSUMER_PARTITION_METRICS",
+    "DOOR_METRICS",
     "METRICS",
     "PRODUCER_METRICS",
     "PRODUCER_TOPIC_METRICS",
@@ -60,6 +62,7 @@ PRODUCER_PREFIX = "kstore_producer_"
 TOPIC_PREFIX = "kstore_producer_topic_"
 CONSUMER_PREFIX = "kstore_consumer_"
 PARTITION_PREFIX = "kstore_consumer_partition_"
+DOOR_PREFIX = "kstore_door_"
 # Seconds: from the time of a drive with its own battery to that of one that is about to fail.
 SYNC_SECONDS_BOUNDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 GROUP_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
@@ -250,6 +253,8 @@ class MeteredStore(Protocol):
 
     def live_consumers(self) -> Mapping[str, MeteredConsumer]: ...
 
+    def door_metrics(self) -> Mapping[str, MetricValue]: ...
+
 
 @runtime_checkable
 class MeteredProducer(Protocol):
@@ -304,8 +309,8 @@ def collector(*sources: Source) -> Collector:
     Metrics are named ``kstore_<name>``, counters end with ``_total``; a metric has the label ``store``, a directory,
     and one of a log ``topic`` and ``partition`` too. A store reports its open producers: ``kstore_producer_<name>``
     with ``client_id``, ``kstore_producer_topic_<name>`` with ``topic`` too; and its open consumers:
-    ``kstore_consumer_<name>``, ``kstore_consumer_partition_<name>`` with ``topic`` and ``partition`` too. A source that
-    is closed, or that cannot be queried at the moment, is omitted.
+    ``kstore_consumer_<name>``, ``kstore_consumer_partition_<name>`` with ``topic`` and ``partition`` too; and its door:
+    ``kstore_door_<name>``. A source that is closed, or that cannot be queried at the moment, is omitted.
 
     Raises: ModuleNotFoundError if prometheus-client is not installed.
     """
@@ -333,7 +338,8 @@ PRODUCERS = _Table(PRODUCER_PREFIX, PRODUCER_METRICS, ("store", "client_id"))
 TOPICS = _Table(TOPIC_PREFIX, PRODUCER_TOPIC_METRICS, ("store", "client_id", "topic"))
 CONSUMERS = _Table(CONSUMER_PREFIX, CONSUMER_METRICS, ("store", "client_id"))
 PARTITIONS = _Table(PARTITION_PREFIX, CONSUMER_PARTITION_METRICS, ("store", "client_id", "topic", "partition"))
-TABLES = (LOGS, STORES, PRODUCERS, TOPICS, CONSUMERS, PARTITIONS)
+DOORS = _Table(DOOR_PREFIX, DOOR_METRICS, ("store",))
+TABLES = (LOGS, STORES, PRODUCERS, TOPICS, CONSUMERS, PARTITIONS, DOORS)
 
 _Labels = tuple[str, ...]
 _Reported = tuple[_Table, _Labels, Mapping[str, MetricValue]]
@@ -379,6 +385,8 @@ def _rows_of(source: Source) -> Iterator[_Reported]:
             yield from _producer_rows(store, name, producer)
         for name, consumer in source.live_consumers().items():
             yield from _consumer_rows(store, name, consumer)
+        if door := source.door_metrics():
+            yield DOORS, (store,), door
     elif isinstance(source, MeteredProducer):
         if not source.closed:
             yield from _producer_rows(str(source.store_path), source.client_id, source)

@@ -111,6 +111,8 @@ class Attached(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    def metrics(self) -> dict[str, MetricValue]: ...
+
     def close(self) -> None: ...
 
 
@@ -257,6 +259,11 @@ class Store:
         self._topics.life.check()
         lags = {one.target: one.lag_seconds for one in self._replicators if not one.closed}
         return store_metrics(self._topics.directory, self._topics.logs, self._scheduler.status(), lags)
+
+    def door_metrics(self) -> dict[str, MetricValue]:
+        """What the store's open door counts (``kstore.metrics.DOOR_METRICS``); empty without one."""
+        self._topics.life.check()
+        return next((one.metrics() for one in self._attached if not one.closed), {})
 
     def __repr__(self) -> str:
         if self.closed:

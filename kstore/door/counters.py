@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from kstore.metric_rows import MetricValue
+
 logger = logging.getLogger(__name__)
 
 # Each subject gets at most one line in the log within this time, and so do all again after as many of them.
@@ -22,7 +24,7 @@ class Counters:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self.requests: Counter[str] = Counter()
-        self.errors: Counter[tuple[str, int]] = Counter()
+        self.errors: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -34,7 +36,18 @@ class Counters:
             self.bytes_in += size
             self.bytes_out += answer_size
             if error:
-                self.errors[api, error] += 1
+                self.errors[str(error)] += 1
+
+    def read(self) -> dict[str, MetricValue]:
+        """The counters by their names in ``DOOR_METRICS``."""
+        with self._lock:
+            return {
+                "requests": dict(self.requests),
+                "request_seconds": dict(self.seconds),
+                "errors": dict(self.errors),
+                "received_bytes": self.bytes_in,
+                "sent_bytes": self.bytes_out,
+            }
 
 
 class Lines:

@@ -23,6 +23,7 @@ from kstore.setting_rules import MIB
 from kstore.store import attach, parts_of
 
 if TYPE_CHECKING:
+    from kstore.metric_rows import MetricValue
     from kstore.settings import Size, Time
     from kstore.store import Store
 
@@ -141,6 +142,13 @@ class Door:
     @property
     def closed(self) -> bool:
         return self._server.closed
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """What the door has counted since it opened, and what is open now: see ``kstore.metrics.DOOR_METRICS``.
+
+        Thread-safe. Those with a label are dicts: ``metrics()["requests"]["Fetch"]``.
+        """
+        return self._server.metrics()
 
     @cached_property
     def faults(self) -> Faults:

@@ -314,6 +314,12 @@ class Groups:
             return GroupDescription(GroupPhase.STABLE, CONSUMER)
         return GroupDescription(GroupPhase.EMPTY if self.committed(name) else DEAD)
 
+    def counts(self) -> tuple[int, int]:
+        """How many groups have clients as members, and how many members these are."""
+        with self._mutex:
+            members = [len(entry.group.members) for entry in self._entries.values()]
+        return sum(map(bool, members)), sum(members)
+
     def names(self) -> list[str]:
         """All groups: those of clients, of the store's own consumers, and those that have committed offsets.
 

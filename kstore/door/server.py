@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from kstore.door.connection import Connection
 from kstore.door.memory import Memory
@@ -23,6 +24,9 @@ from kstore.door.served import Served
 from kstore.errors import StorageError, ThreadStartError
 from kstore.files.fork import ForkGuard
 from kstore.files.threads import start_thread
+
+if TYPE_CHECKING:
+    from kstore.metric_rows import MetricValue
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +79,17 @@ class Server:
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def metrics(self) -> dict[str, MetricValue]:
+        """See ``Door.metrics``."""
+        group_count, member_count = self.door.groups.counts()
+        return self.door.counters.read() | {
+            "refusals": self.door.refusals.count,
+            "connections": self.connection_count,
+            "taken_bytes": self._memory.taken,
+            "groups": group_count,
+            "group_members": member_count,
+        }
 
     def start(self) -> None:
         """Begins to listen. Raises: ThreadStartError, StorageError."""

@@ -271,7 +271,7 @@ def test_a_call_says_who_asks(store: kstore.Store, handled: dict[str, Any]) -> N
     handled["handle"] = note
     with opened(store) as (door, client):
         assert client.ask("Heartbeat", 3, {"groupId": "g"})["errorCode"] == 27
-    assert door._served.counters.errors == {("Heartbeat", 27): 1}
+    assert door.metrics()["errors"] == {"27": 1}
     [call] = calls
     assert (call.api, call.version, call.client_id, call.client_host) == (12, 3, "test", "127.0.0.1")
     assert (call.body["groupId"], call.user, call.door.store) == ("g", None, store)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from kstore.metrics import (
     CONSUMER_PARTITION_METRICS,
     COUNTED,
     DELIVERED_RECORDS,
+    DOOR_METRICS,
     METRICS,
     PRODUCER_METRICS,
     PRODUCER_TOPIC_METRICS,
@@ -47,6 +50,7 @@ TABLES = (
     PRODUCER_TOPIC_METRICS,
     CONSUMER_METRICS,
     CONSUMER_PARTITION_METRICS,
+    DOOR_METRICS,
 )
 ALL = tuple(metric for rows in TABLES for metric in rows)
 
@@ -544,6 +548,28 @@ def test_a_store_is_exported_log_by_log_with_its_own_beside(tmp_path: Path) -> N
     assert f'kstore_open_logs{{store="{tmp_path}"}} 2.0\n' in text
     assert f'kstore_task_runs_total{{store="{tmp_path}",task="retention"}} 1.0\n' in text
     assert exported(store).count("kstore_open_logs{") == 0  # it is closed
+
+
+def test_a_store_is_exported_with_its_door(tmp_path: Path) -> None:
+    with kstore.Store(tmp_path, background=False) as store:
+        assert store.door_metrics() == {}
+        with kstore.Door(store, port=0) as door:
+            assert door.metrics().keys() == {metric.name for metric in DOOR_METRICS}
+            with socket.create_connection(("127.0.0.1", door.port)) as peer:
+                # ApiVersions, version 0, of client "c".
+                peer.sendall(bytes.fromhex("0000000b 0012 0000 00000007 0001 63"))
+                assert peer.recv(8)[4:] == bytes.fromhex("00000007")
+                # Bytes that are no request.
+                peer.sendall(bytes.fromhex("00000002 ffff"))
+                with suppress(ConnectionResetError):
+                    while peer.recv(1 << 16):
+                        pass
+            text = exported(store)
+        own = f'store="{tmp_path}"'
+        assert f'kstore_door_requests_total{{api="ApiVersions",{own}}} 1.0\n' in text
+        assert f"kstore_door_refusals_total{{{own}}} 1.0\n" in text
+        assert f"kstore_door_groups{{{own}}} 0.0\n" in text
+        assert "kstore_door_requests_total{" not in exported(store)  # it is closed
 
 
 def test_to_register_asks_nothing_of_a_log(tmp_path: Path) -> None:

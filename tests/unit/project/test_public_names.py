@@ -34,7 +34,17 @@ FACES = {
     "Store": COMMON
     | {"add_partitions", "alter_topic", "apply_retention", "backup", "checkpoint", "config", "consumer"}
     | {"consumer_offsets", "create_topic", "delete_topic", "describe_topic", "disk_usage", "group_members", "ignored"}
-    | {"live_consumers", "live_producers", "log", "log_metrics", "notes", "own_metrics", "partitions", "path"}
+    | {
+        "door_metrics",
+        "live_consumers",
+        "live_producers",
+        "log",
+        "log_metrics",
+        "notes",
+        "own_metrics",
+        "partitions",
+        "path",
+    }
     | {
         "producer",
         "queue",
