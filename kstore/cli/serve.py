@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from kstore.cli.command import KstoreCommand
 from kstore.cli.interrupts import Interrupts, held_interrupts
 from kstore.cli.options import DURABILITY
+from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
+from kstore.door.config import DOOR_RULES, DoorConfig
 from kstore.door.door import DEFAULT_PORT, Door
+from kstore.errors import ConfigError
+from kstore.setting_rules import resolved
 from kstore.store import Store
 from kstore.types import Durability
 
@@ -25,6 +30,7 @@ Examples:
   kstore serve --port 0 --durability os data     any free port: the first line names it
   kstore serve --read-only /var/lib/kafka/data   a broker's own files, also beside the running broker
   kstore serve --host 0.0.0.0 --insecure --advertise localhost:9092 /data     in a container
+  kstore serve --config offsets_retention_minutes=10080 data     groups without members keep their offsets for a week
 
 Only this machine can connect and, on Linux, only processes of this user. No other process may have DIRECTORY open for
 writing, unless it is served with --read-only, which writes nothing to it. Ctrl-C, or SIGTERM, answers the requests that
@@ -54,6 +60,7 @@ Exit status:
 )
 @click.option("--any-user", is_flag=True, help="Every user of this machine may connect.")
 @click.option("--insecure", is_flag=True, help="Listen on any --host: whoever connects may read and write everything.")
+@config_option("door", "rebalance_delay_ms=3000 or group.initial.rebalance.delay.ms=3000")
 @DURABILITY
 def command(
     directory: str,
@@ -65,12 +72,14 @@ def command(
     partitions: int,
     any_user: bool,
     insecure: bool,
+    configs: tuple[str, ...],
     durability: Durability,
 ) -> int:
     """Serve the store in DIRECTORY to Kafka's clients, as a broker would. The store is created if it does not exist.
 
     It prints the address to connect to.
     """
+    settings = {"auto_create_partitions": partitions, **_door_settings(configs)}
     logging.basicConfig(level=logging.WARNING, format="kstore: %(message)s")
     with (
         _ended_by_sigterm(),
@@ -84,12 +93,26 @@ def command(
             admin=not no_admin,
             same_user=not any_user,
             insecure=insecure,
-            auto_create_partitions=partitions,
+            **settings,
         ) as door,
     ):
         _announce(door, read_only=read_only)
         _wait(interrupts)
     return OK
+
+
+def _door_settings(configs: Iterable[str]) -> dict[str, Any]:
+    """The door's settings from the command line, checked. Raises: click.UsageError."""
+    # ``parse_settings`` has made underscores of the dots in Kafka's names.
+    own = {rule.kafka_name.replace(".", "_"): name for name, rule in DOOR_RULES.items()}
+    try:
+        settings = resolved(
+            {own.get(name, name): value for name, value in parse_settings(configs).items()}, DOOR_RULES, " of a door"
+        )
+        DoorConfig(**settings)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    return settings
 
 
 def _announce(door: Door, *, read_only: bool) -> None:

@@ -27,7 +27,7 @@ def config_option(whose: str, example: str, *, formerly: str | None = None) -> C
         "metavar": "NAME=VALUE",
         "help": f"A setting of the {whose}, as {example}. Repeatable.",
     }
-    if whose != "producer":
+    if whose not in ("producer", "door"):
         attributes["shell_complete"] = complete_settings
     if formerly is None:
         return click.option("--config", "configs", **attributes)

@@ -57,11 +57,29 @@ def test_a_read_only_door_needs_no_lock_and_leaves_no_trace(tmp_path: Path, caps
         (["--host", "0.0.0.0", "--insecure"], 1, "advertised"),
         (["--advertise", "nowhere"], 1, "host:port"),
         (["--partitions", "-1"], 2, "partitions"),
+        (["--config", "idl_ms=3"], 2, "did you mean 'idle_ms'"),
+        (["--config", "connections_max=0"], 2, "connections_max"),
     ],
-    ids=["address", "advertised", "form", "partitions"],
+    ids=["address", "advertised", "form", "partitions", "unknown setting", "setting"],
 )
 def test_what_cannot_be_served_is_said(
     arguments: list[str], status: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--port", "0", *arguments, str(tmp_path / "data")]) == status
     assert reason in capsys.readouterr().err
+
+
+def test_a_door_has_the_settings_that_are_given_in_either_spelling(tmp_path: Path) -> None:
+    settings = [
+        "--config=group.initial.rebalance.delay.ms=3000",
+        "--config=offsets_retention_minutes=10080",
+        "--config=memory_max=8MiB",
+    ]
+    with mock.patch("kstore.cli.serve.Door", wraps=kstore.Door) as door, mock.patch("kstore.cli.serve._wait"):
+        assert main(["serve", "--port", "0", *settings, str(tmp_path / "data")]) == 0
+    given = door.call_args.kwargs
+    assert (given["rebalance_delay_ms"], given["offsets_retention_minutes"], given["memory_max"]) == (
+        3000,
+        10080,
+        "8MiB",
+    )
