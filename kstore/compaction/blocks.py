@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -327,6 +328,9 @@ class CleanedSegment:
         """Puts the segment on disk, with the time of its last source segment."""
         self._tail.file.fsync()
         self.segment.seal(sync=True)
+        if self._tail.has_unsynced_indexes:
+            # What it would replace has sound indexes.
+            raise StorageError(errno.EIO, "an index of the compacted segment cannot be synced", self._tail.file.path)
         self._fs.set_mtime(self.segment.path(LOG_SUFFIX), mtime_ms * 1_000_000)
         if aborted is not None:
             self.segment.files.replace_transaction_index(aborted)

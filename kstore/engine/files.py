@@ -138,6 +138,8 @@ class LogFiles(LogFields):
         # Sealed since the last flush. Their descriptors stay open, because a failed writeback is reported only to
         # those that wrote.
         self.unflushed: list[SegmentTail] = []
+        # The first segment whose indexes may not be on disk: from there on, the next open checks them.
+        self._unsynced_from: int | None = None
         # Deleted segments under their other name, the ``monotonic`` time after which they may be removed, and the
         # suffixes of their files.
         self._deleted: deque[tuple[float, LogSegment, Sequence[str]]] = deque()
@@ -145,6 +147,7 @@ class LogFiles(LogFields):
         self.poisoned: Exception | None = None
         # Why, if a sync in the background failed and no caller knows yet: then ``close`` raises it.
         self.untold: SyncFailedError | None = None
+        self._is_told = False
         self._has_ended_reads = False
         self._parks_under = parks_under
         self._has_kafka_marks = has_kafka_marks
@@ -191,12 +194,17 @@ class LogFiles(LogFields):
             raise self.closed
         if self.poisoned is not None:
             self.end_reads()  # unless an interrupt came before it
-            self.untold = None
+            self.untold, self._is_told = None, True
             raise PoisonedError(
                 getattr(self.poisoned, "errno", None),
                 f"no writes since a failure of unknown outcome ({self.poisoned}): reopen the log to recover",
                 str(self.context.directory),
             ) from self.poisoned
+
+    def keep_failure(self, error: SyncFailedError) -> None:
+        """Keeps the error of a sync in the background for ``close``, unless a call has raised it; with the turn."""
+        if not self._is_told:
+            self.untold = error
 
     def end_reads(self) -> None:
         """The rest of ``poison``: reads end at the durable end. A second call does nothing."""
@@ -269,7 +277,13 @@ class LogFiles(LogFields):
         if_changed: bool = False,
         **clean_mark: Any,
     ) -> None:
-        """Stores ``ends`` in the record, durably. Raises: StorageError; the previous record is then still valid."""
+        """Stores ``ends`` in the record, durably; not as clean, nor recovered, what ``note_sealed`` has kept.
+
+        Raises: StorageError; the previous record is then still valid.
+        """
+        if self._unsynced_from is not None:
+            ends = ends._replace(recovery_point=min(ends.recovery_point, self._unsynced_from))
+            clean, clean_mark = False, {}
         # If other processes do not know the record, readers ignore the durable end that those publish.
         self.announce()
         if not clean and self._has_kafka_marks:
@@ -287,6 +301,12 @@ class LogFiles(LogFields):
         )
         if not (if_changed and self.state_file.says(state)):
             self.state_file.store(state)
+
+    def note_sealed(self, tail: SegmentTail | None) -> None:
+        """Keeps in mind that the indexes of a sealed segment may not be on disk, if their sync has failed."""
+        if tail is not None and tail.has_unsynced_indexes:
+            first = tail.base_offset if self._unsynced_from is None else self._unsynced_from
+            self._unsynced_from = min(first, tail.base_offset)
 
     def transaction_index_bytes(self, ends: Ends, *, clean: bool) -> int:
         """The size of the indexes that the next open finds, or must rebuild: of all segments, or of those that recovery
@@ -377,8 +397,8 @@ class LogFiles(LogFields):
         try:
             self.syncs.alone(sync)
         except SyncFailedError as error:
-            self.untold = error
             self.poison(error)
+            self.keep_failure(error)
 
     # --- segments that go ---------------------------------------------------------------------------------------------
 

@@ -499,9 +499,10 @@ class LogWriter:
     # --- close --------------------------------------------------------------------------------------------------------
 
     def keep_failure(self, error: KstoreError) -> None:
-        """Keeps the error of a sync in the background for ``close``, unless another call raises it before."""
+        """Keeps the error of a sync in the background for ``close``, unless another call raises it."""
         if isinstance(error, SyncFailedError):
-            self.files.untold = error
+            with self._lock:
+                self.files.keep_failure(error)
 
     def close(self) -> None:
         """Flushes, marks the log as closed cleanly, and releases it. A second close does nothing.

@@ -308,7 +308,6 @@ class Flushes:
             except ClosedError:
                 pass  # it was flushed when it was closed
             except (PoisonedError, SyncFailedError) as error:
-                flusher.keep_failure(error)
                 failure = failure or error  # every later append raises it, or the log's close
             except Exception as error:
                 # No error prevents the flush of another log, or the next attempt for this one.
@@ -354,11 +353,12 @@ class _LogFlusher:
                 return
             # Before the flush: an append during it is not covered, and requests another.
             self._noted = False
-            writer.flush()
-
-    def keep_failure(self, error: KstoreError) -> None:
-        if (writer := self._writer()) is not None:
-            writer.keep_failure(error)
+            try:
+                writer.flush()
+            except KstoreError as error:
+                # With the lock: a close that waits for it must find the failure.
+                writer.keep_failure(error)
+                raise
 
     def stop(self) -> None:
         """Returns when the log is not being flushed, and will not be flushed any more."""

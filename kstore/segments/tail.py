@@ -70,6 +70,7 @@ class SegmentTail:
         "base_offset",
         "created_ms",
         "has_damage",
+        "has_unsynced_indexes",
         "index_failed",
         "is_doubtful",
         "jitter_ms",
@@ -102,6 +103,8 @@ class SegmentTail:
         # Whether batches that are damaged, or come after damage, may be missing from the greatest timestamp.
         self.has_damage: bool = False
         self.index_failed: bool = False
+        # Whether the sync of an index has failed: after a power cut it may hold anything.
+        self.has_unsynced_indexes: bool = False
         # Whether a failed write may have left something after the end.
         self.is_doubtful: bool = False
         # Whether there are blocks after the end.
@@ -512,7 +515,7 @@ class SegmentTail:
 
         The indexes stay readable: readers, which have no lock, may have found them before. Each is in memory now.
 
-        ``sync``: also puts the indexes on disk if possible. They are hints, so failures are ignored.
+        ``sync``: also puts the indexes on disk if possible. They are hints, so a failure is only noted.
         ``keep_spare``: the blocks stay until ``give_back_spare``.
         """
         try:
@@ -524,6 +527,7 @@ class SegmentTail:
             try:
                 index.seal(sync=sync)
             except StorageError as error:
+                self.has_unsynced_indexes |= sync
                 self._counters.index_failures += 1
                 logger.warning("%s: not trimmed: %s", index.path, error)
         if keep_spare:
@@ -539,6 +543,7 @@ class SegmentTail:
             except FileMissingError:
                 pass  # a truncation has removed the segment meanwhile
             except StorageError as error:
+                self.has_unsynced_indexes = True
                 logger.warning("%s: not synced: %s", index.path, error)
 
     def abandon(self) -> None:

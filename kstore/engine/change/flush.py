@@ -206,6 +206,8 @@ def flushed(files: LogFiles, target: int, sealed: Sequence[SegmentTail], indexes
     ``sealed`` when the sync began: one that was sealed since may have grown after its sync. Stores that; with the
     turn."""
     files.producers.synced(indexes)
+    for tail in sealed:
+        files.note_sealed(tail)
     files.unflushed = [tail for tail in files.unflushed if tail not in sealed]
     ends = files.ends
     # During an append the segments extend past the published end.
@@ -235,7 +237,9 @@ def close_in_order(files: LogFiles, flush: Flush) -> None:
     flush.sync_to_close()
     files.producers.snapshot_at_close(files.ends.end_offset, files.ends.position)
     files.syncs.alone(lambda: sync_indexes(files, files.producers.unsynced()))
+    tail = last.tail
     last.seal(sync=True)
+    files.note_sealed(tail)
     files.unflushed.clear()
     end = files.ends.end_offset
     files.publish(files.ends._replace(recovery_point=end, durable_end=end))

@@ -147,6 +147,7 @@ class Rolls:
         # spare blocks, which takes longer than the rest of a roll; what a shared log seals is flushed by name.
         keep_spare = not files.is_sync and files.others is None
         old.seal(sync=files.is_sync or was_flushed, keep_spare=keep_spare)
+        files.note_sealed(sealed)
         if (old.base_offset, old.size) == (files.ends.base_offset, files.ends.position):
             # During an append the producers are known only up to its start, which is below ``base_offset``.
             files.producers.snapshot(base_offset)
