@@ -190,6 +190,7 @@ class OpenLogs:
             with self._mutex:
                 entry = self._entries.get(owner)
                 if entry is None:
+                    # No ``setdefault``: refused memory there, CPython 3.13 counts an entry that it has not stored.
                     entry = self._entries[owner] = _Entry()
             with entry.lock:
                 # After a wait this may be the entry of a deleted partition, beside which there is a new one.

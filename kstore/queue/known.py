@@ -302,6 +302,7 @@ class KnownItems(Generic[LeaseT]):
         self.unconfirmed[copy] = old
         copies = self._copies.get(old)
         if copies is None:
+            # No ``setdefault``: refused memory there, CPython 3.13 counts an entry that it has not stored.
             copies = self._copies[old] = set()
         copies.add(copy)
 

@@ -261,6 +261,7 @@ class TransactionCoordinator:
         with self._mutex:
             entry = self._entries.get(transactional_id)
             if entry is None:
+                # No ``setdefault``: refused memory there, CPython 3.13 counts an entry that it has not stored.
                 entry = self._entries[transactional_id] = _Entry()
             return entry
 

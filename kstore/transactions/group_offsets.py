@@ -273,6 +273,7 @@ class GroupOffsets:
         with self._mutex:
             partition = self._partitions.get(number)
             if partition is None:
+                # No ``setdefault``: refused memory there, CPython 3.13 counts an entry that it has not stored.
                 partition = self._partitions[number] = _Partition()
             return partition
 
