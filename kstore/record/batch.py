@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kstore.errors import CorruptBatchError, UnsupportedCodecError
 from kstore.record._codec import (
-    BatchBuffer,
     Record,
     RecordCursor,
     RecordsSummary,
@@ -424,48 +423,3 @@ def increment_sequence(sequence: int, by: int) -> int:
 def decrement_sequence(sequence: int, by: int) -> int:
     """``sequence`` - ``by``, wrapping from 0 to 2^31 - 1."""
     return (sequence - by) % SEQUENCE_COUNT
-
-
-def rewrite_header(
-    buffer: bytearray | memoryview | BatchBuffer,
-    position: int = 0,
-    *,
-    base_offset: int | None = None,
-    leader_epoch: int | None = None,
-    timestamp_type: TimestampType | None = None,
-    max_timestamp: int | None = None,
-    producer_id: int | None = None,
-    producer_epoch: int | None = None,
-    base_sequence: int | None = None,
-) -> None:
-    """Rewrites the given fields in the header of the whole batch at byte ``position``.
-
-    Recomputes the CRC only if a field that it covers really changed: base offset and leader epoch are not covered.
-    Raises CorruptBatchError if there is no batch, or if its CRC is bad and would become good; ValueError for a
-    timestamp type that batches do not have.
-    """
-    batch = parse_v2(buffer, position)
-    header = batch.header
-    given = {
-        "base_offset": base_offset,
-        "leader_epoch": leader_epoch,
-        "attributes": None if timestamp_type is None else _with_timestamp_type(header.attributes, timestamp_type),
-        "max_timestamp": max_timestamp,
-        "producer_id": producer_id,
-        "producer_epoch": producer_epoch,
-        "base_sequence": base_sequence,
-    }
-    rewritten = header._replace(**{name: value for name, value in given.items() if value is not None})
-    if rewritten[5:] != header[5:]:
-        batch.ensure_valid()
-        fields = BATCH_HEADER.pack(*rewritten)[CRC_START:]
-        crc = crc32c(fields)
-        rewritten = rewritten._replace(crc=batch_crc(batch.data[BATCH_HEADER_BYTES:], crc))
-    BATCH_HEADER.pack_into(buffer, position, *rewritten)
-
-
-def _with_timestamp_type(attributes: int, timestamp_type: TimestampType) -> int:
-    if timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):
-        raise ValueError(f"timestamp type {timestamp_type!r}, expected {CREATE_TIME!r} or {LOG_APPEND_TIME!r}")
-    bit = ATTRIBUTE_LOG_APPEND_TIME if timestamp_type == LOG_APPEND_TIME else 0
-    return attributes & ~ATTRIBUTE_LOG_APPEND_TIME | bit

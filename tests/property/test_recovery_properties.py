@@ -13,7 +13,6 @@ import pytest
 from kstore import Log
 from kstore.engine.open import recovery
 from kstore.files.paths import LEADER_EPOCHS
-from kstore.record.batch import rewrite_header
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.walk import walk
@@ -21,6 +20,7 @@ from kstore.types import RecoveryReport
 from tests.support.fakes.crash_states import Image, Stored
 from tests.support.fakes.memory_fs import MemoryFs, in_memory
 from tests.support.harness.selection import tries
+from tests.support.lives.foreign_batches import tampered
 from tests.support.lives.run_helpers import TIME, marker, small_batch
 from tests.support.oracles.oracle_legacy import message
 
@@ -127,13 +127,12 @@ class Writers:
                 base_sequence=sequence,
                 is_transactional=generator.random() < 0.7,
             )
-        changed = bytearray(batch)
-        if changed[16] == 2:
-            rewrite_header(changed, leader_epoch=self.leader_epoch)
+        if batch[16] == 2:
+            batch = tampered(batch, leader_epoch=self.leader_epoch)
             if generator.random() < 0.1:
-                rewrite_header(changed, max_timestamp=generator.choice([-1, TIME + 10**6, 2**62, -5]))
+                batch = tampered(batch, max_timestamp=generator.choice([-1, TIME + 10**6, 2**62, -5]))
         self.offset += count
-        return bytes(changed)
+        return batch
 
 
 def written(generator: random.Random) -> dict[int, bytes]:

@@ -13,13 +13,14 @@ import pytest
 
 from kstore.errors import KstoreError
 from kstore.log import Log
-from kstore.record.batch import Batch, rewrite_header
+from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify import LogVerification, segment_files, verify_log
 from kstore.upkeep.verify.pieces import PieceVerification, pieces_of, verify_head, verify_piece
 from tests.support.harness.golden_data import golden_partitions, golden_root
 from tests.support.harness.selection import tries
+from tests.support.lives.foreign_batches import tampered
 from tests.support.lives.log_cases import data, transaction
 from tests.support.oracles.oracle_index_checks import PlainOffsetCheck, PlainTimeCheck
 from tools.fuzz.directory import MUTATORS
@@ -98,9 +99,7 @@ def written(path: Path, generator: random.Random) -> None:
                 log.end_transaction(producer_id, 0, commit=generator.random() < 0.6)
                 continue
             epoch += generator.random() < 0.1
-            changed = bytearray(batch)
-            rewrite_header(changed, leader_epoch=epoch)
-            log.append_batches(changed, assign_offsets=False)
+            log.append_batches(tampered(batch, leader_epoch=epoch), assign_offsets=False)
         if generator.random() < 0.3 and log.end_offset:
             log.delete_records(generator.randrange(log.high_watermark + 1))
 

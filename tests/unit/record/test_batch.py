@@ -20,11 +20,9 @@ from kstore.record.batch import (
     decrement_sequence,
     increment_sequence,
     parse_v2,
-    rewrite_header,
 )
 from kstore.record.builder import build_batch
 from kstore.record.parse import parse_batch
-from kstore.types import TimestampType
 from tests.support.oracles.oracle_codec import OracleBatch, OracleRecord, crc32c, encode
 
 T = 1_700_000_000_000
@@ -324,54 +322,6 @@ def test_a_payload_that_is_not_the_codecs_is_refused(codec: str) -> None:
     batch.ensure_valid()
     with pytest.raises(CorruptRecordError):
         batch.records()
-
-
-# --- rewriting a header -----------------------------------------------------------------------------------------------
-
-
-def test_what_the_crc_leaves_out_is_rewritten_without_it() -> None:
-    data = bytearray(b"before" + make())
-    crc = parse_v2(data, 6).crc
-    rewrite_header(data, 6, base_offset=2**40, leader_epoch=8)
-    batch = parse_v2(data, 6)
-    assert (batch.base_offset, batch.last_offset, batch.leader_epoch, batch.crc) == (2**40, 2**40 + 3, 8, crc)
-    assert batch.is_valid()
-    assert [record.offset for record in batch.records()] == [2**40, 2**40 + 2, 2**40 + 3]
-
-
-def test_a_new_timestamp_type_is_rewritten_with_the_crc() -> None:
-    data = bytearray(make())
-    rewrite_header(data, timestamp_type="LogAppendTime", max_timestamp=T + 99)
-    batch = parse_v2(data)
-    assert batch.is_valid()
-    assert (batch.timestamp_type, batch.max_timestamp, batch.base_timestamp) == ("LogAppendTime", T + 99, T)
-    assert {record.timestamp for record in batch.records()} == {T + 99}
-    rewrite_header(data, timestamp_type="CreateTime", max_timestamp=T + 10)
-    assert bytes(data) == make()
-
-
-def test_producer_fields_are_rewritten_with_the_crc() -> None:
-    data = bytearray(make())
-    rewrite_header(data, producer_id=5, producer_epoch=6, base_sequence=7)
-    assert bytes(data) == make(producer_id=5, producer_epoch=6, base_sequence=7)
-
-
-def test_a_damaged_batch_is_not_given_a_good_crc() -> None:
-    data = bytearray(make())
-    data[-1] ^= 1
-    with pytest.raises(CorruptBatchError, match="bad crc"):
-        rewrite_header(data, max_timestamp=5)
-    before = bytes(data)
-    rewrite_header(data, max_timestamp=T + 10)
-    assert bytes(data) == before
-    rewrite_header(data, base_offset=5)
-    assert not parse_v2(data).is_valid()
-
-
-@pytest.mark.parametrize("timestamp_type", ["NoTimestampType", "Later"])
-def test_a_batch_cannot_be_given_a_third_timestamp_type(timestamp_type: TimestampType) -> None:
-    with pytest.raises(ValueError, match="expected 'CreateTime' or 'LogAppendTime'"):
-        rewrite_header(bytearray(make()), timestamp_type=timestamp_type)
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------

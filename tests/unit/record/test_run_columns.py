@@ -12,10 +12,11 @@ from kstore.engine.read.reader import Aborted
 from kstore.errors import CorruptRecordError
 from kstore.record._columns import ColumnBuilder
 from kstore.record._runs import walk_run
-from kstore.record.batch import rewrite_header
+from kstore.record.batch import ATTRIBUTE_LOG_APPEND_TIME, parse_v2
 from kstore.record.columns import ArrowDecoder, ColumnOptions
 from kstore.types import OFFSET_MAX, AbortedTransaction
 from tests.support.harness.selection import tries
+from tests.support.lives.foreign_batches import tampered
 from tests.support.lives.run_helpers import small_batch, tally
 
 pa = pytest.importorskip("pyarrow")
@@ -36,10 +37,11 @@ def written(generator: random.Random) -> tuple[bytes, int]:
                 owned |= {"is_control": True, "is_transactional": True}
             else:
                 owned["base_sequence"] = 0
-        changed = bytearray(small_batch(offset, count, size=generator.choice([0, 3, 200]), **owned))
+        batch = small_batch(offset, count, size=generator.choice([0, 3, 200]), **owned)
         if generator.random() < 0.3:
-            rewrite_header(changed, timestamp_type="LogAppendTime", max_timestamp=generator.randrange(2**40))
-        parts.append(bytes(changed))
+            attributes = parse_v2(batch).header.attributes | ATTRIBUTE_LOG_APPEND_TIME
+            batch = tampered(batch, attributes=attributes, max_timestamp=generator.randrange(2**40))
+        parts.append(batch)
         offset += count
     return b"".join(parts), offset
 

@@ -12,7 +12,7 @@ import pytest
 
 from kstore.engine.read.reader import Aborted
 from kstore.record._runs import Run, checksum, walk_run
-from kstore.record.batch import rewrite_header
+from kstore.record.batch import ATTRIBUTE_LOG_APPEND_TIME
 from kstore.types import OFFSET_MAX, AbortedTransaction
 from tests.support.lives.foreign_batches import tampered
 from tests.support.lives.run_helpers import small_batch, tally
@@ -264,9 +264,8 @@ def test_a_tally_of_another_shape_is_refused(counts: array[int]) -> None:
 
 
 def test_timestamps_and_epochs_are_those_of_the_small_batch() -> None:
-    changed = bytearray(small_batch(0, 2))
-    rewrite_header(changed, leader_epoch=7, timestamp_type="LogAppendTime", max_timestamp=5)
-    found = list(run_of(bytes(changed)).records(0, 9, tally()))
+    changed = tampered(small_batch(0, 2), leader_epoch=7, attributes=ATTRIBUTE_LOG_APPEND_TIME, max_timestamp=5)
+    found = list(run_of(changed).records(0, 9, tally()))
     assert [(one.timestamp, one.timestamp_type, one.leader_epoch) for one in found] == [(5, "LogAppendTime", 7)] * 2
 
 
