@@ -33,6 +33,7 @@ cimport cython
 
 from kstore.engine.append._group cimport PendingBatches
 from kstore.record._codec cimport BatchBuffer, OpenBatch, as_bytes, checked_headers, forbid_new, item, murmur2_of, named_tuple, put_crc, put_producer
+from kstore.record._layout cimport HEADER_SIZE
 
 from kstore.engine.append.pending import PendingAppend
 from kstore.errors import ClosedError, DuplicateSequenceError, KstoreError, TopicNotFoundError
@@ -77,11 +78,10 @@ cdef enum:
     SUCCEEDED = 1
     FAILED = 2
     SPLIT = 3
-    # Estimates of what a batch, and a record in it without key and headers, need besides the value.
-    BATCH_OVERHEAD = 61
+    # An estimate of what a record without key and headers needs besides the value.
     RECORD_OVERHEAD = 12
     # The most that a batch with one record needs besides key and value: see ``accumulator.size_upper_bound``.
-    RECORD_SIZE_MAX = 61 + 21 + 3 * 5
+    RECORD_SIZE_MAX = HEADER_SIZE + 21 + 3 * 5
     # Of an EncodedBatch.
     ENCODED_SIZE = 2
 
@@ -459,7 +459,7 @@ cdef class SendPath:
 
 cdef Py_ssize_t bytes_of_run(object values, Py_ssize_t start, Py_ssize_t size_max) except -1:
     """An estimate of the size of a batch with values[start:], at most ``size_max``."""
-    cdef Py_ssize_t size = BATCH_OVERHEAD
+    cdef Py_ssize_t size = HEADER_SIZE
     cdef Py_ssize_t i
     for i in range(start, PySequence_Fast_GET_SIZE(values)):
         value = <object>PySequence_Fast_ITEMS(values)[i]

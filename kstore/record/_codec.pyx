@@ -35,6 +35,8 @@ from libc.string cimport memcpy
 
 cimport cython
 
+from kstore.record._layout cimport ATTRIBUTE_LOG_APPEND_TIME, CRC_START, HEADER_SIZE, LOG_OVERHEAD, MAGIC, RECORD_SIZE_MIN
+
 from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordError
 from kstore.record.crc import crc32c as _crc32c
 from kstore.types import TIMESTAMP_TYPES as _TIMESTAMP_TYPES
@@ -95,14 +97,6 @@ cdef extern from "Python.h":
     object PyUnicode_FromObject(object o)
 
 cdef enum:
-    MAGIC = 2
-    HEADER_SIZE = 61
-    CRC_START = 21
-    # What a batch's size field leaves out: the base offset and itself.
-    LOG_OVERHEAD = 12
-    ATTRIBUTE_LOG_APPEND_TIME = 0x08
-    # length, attributes, two deltas, two null or empty fields, header count: one byte each.
-    RECORD_SIZE_MIN = 7
     # Index into TIMESTAMP_TYPES.
     LOG_APPEND_TIME = 1
 

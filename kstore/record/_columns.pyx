@@ -25,6 +25,15 @@ from libc.string cimport memcpy, memset
 
 cimport cython
 
+from kstore.record._layout cimport (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    RECORD_SIZE_MIN,
+)
+
 from kstore.errors import CorruptRecordError
 
 __all__ = ["BytesColumn", "ColumnBuffer", "ColumnBuilder", "Columns", "HeadersColumn"]
@@ -34,8 +43,6 @@ cdef extern from *:
     bint unlikely(bint condition) nogil
 
 cdef enum:
-    # length, attributes, two deltas, two null or empty fields, header count: one byte each.
-    RECORD_SIZE_MIN = 7
     LOG_APPEND_TIME = 1
     NO_TIMESTAMP_TYPE = 2
     # Kafka's number for a timestamp without a type.

@@ -26,6 +26,16 @@ from libc.string cimport memcpy
 
 cimport cython
 
+from kstore.record._layout cimport (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_TRANSACTIONAL,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    RECORD_SIZE_MIN,
+)
+
 from kstore.errors import CorruptRecordError
 
 __all__ = ["FilteredBatch", "OffsetMap", "siphash128"]
@@ -43,8 +53,6 @@ cdef extern from *:
     size_t kstore_scale(uint64_t hash, size_t count) nogil
 
 cdef enum:
-    # length, attributes, two deltas, two null or empty fields, header count: one byte each.
-    RECORD_SIZE_MIN = 7
     # How much a record may grow when its time is stored relative to another base: the delta and the length before it.
     GROWTH_MAX = 14
     SLOT_SIZE = 24
@@ -56,7 +64,6 @@ cdef enum:
     NOT_BATCHES = -2
     # Of a run, in place of a count: some of it changes.
     SOME_CHANGES = -1
-    ATTRIBUTE_DELETE_HORIZON = 0x40
 
 # The flags of a batch in ``filter_block``.
 cdef enum:

@@ -26,6 +26,19 @@ from libc.string cimport memcmp, memcpy, memset
 cimport cython
 
 from kstore.record._codec cimport ConsumerRecord, Record, checked_origin, forbid_new
+from kstore.record._layout cimport (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    RECORD_SIZE_MIN,
+)
 
 from kstore.errors import CorruptRecordError
 from kstore.record._codec import check_records
@@ -47,11 +60,6 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    MAGIC = 2
-    MAGIC_POSITION = 16
-    CRC_START = 21
-    # length, attributes, two deltas, two null or empty fields, header count: one byte each.
-    RECORD_SIZE_MIN = 7
     # Index into TIMESTAMP_TYPES.
     LOG_APPEND_TIME = 1
     # A run ends when it has this many large batches: their CRCs are computed when the GIL is held again.

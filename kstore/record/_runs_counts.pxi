@@ -5,7 +5,6 @@ cdef enum:
     BUCKET_BITS = 4
     # That of 2^63 - 1 is the last one.
     BUCKET_COUNT = 960
-    ATTRIBUTE_DELETE_HORIZON = 0x40
 
 # A distribution of values, 0 and above.
 cdef struct Spread:

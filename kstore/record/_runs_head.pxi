@@ -1,14 +1,5 @@
 """The headers of batches in a run. Part of _runs.pyx, _columns.pyx and _compact.pyx."""
 
-cdef enum:
-    HEADER_SIZE = 61
-    # What a batch's size field leaves out: the base offset and itself.
-    LOG_OVERHEAD = 12
-    ATTRIBUTE_CODEC = 0x07
-    ATTRIBUTE_LOG_APPEND_TIME = 0x08
-    ATTRIBUTE_TRANSACTIONAL = 0x10
-    ATTRIBUTE_CONTROL = 0x20
-
 
 # The fields of a header that its batch is known by.
 cdef struct Head:

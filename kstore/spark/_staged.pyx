@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 
 from kstore.files._direct cimport descriptor_of
 from kstore.record._codec cimport BatchBuffer, named_tuple
+from kstore.record._layout cimport ATTRIBUTE_TRANSACTIONAL, CRC_START, HEADER_SIZE, LOG_OVERHEAD
 
 import os
 
@@ -31,12 +32,7 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int fd, void* data, size_t size, off_t position)
 
 cdef enum:
-    HEADER_SIZE = 61
-    # What a batch's size field leaves out: the base offset and itself.
-    LOG_OVERHEAD = 12
-    CRC_START = 21
     CODEC_MAX = 4
-    ATTRIBUTE_TRANSACTIONAL = 0x10
     # A row of the table: position (8), size, number of records, delta of the greatest timestamp, CRC.
     ROW_SIZE = 24
     NO_EPOCH = -1

@@ -11,6 +11,15 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from kstore.record._layout cimport (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELETE_HORIZON,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+)
+
 __all__ = ["CONTENTS", "METADATA", "RECORDS", "UNKNOWN", "plain_lines"]
 
 cdef extern from *:
@@ -21,12 +30,6 @@ cdef extern from *:
 include "../../record/_codec_varint.pxi"
 
 cdef enum:
-    HEADER_SIZE = 61
-    LOG_OVERHEAD = 12
-    ATTRIBUTE_LOG_APPEND_TIME = 0x08
-    ATTRIBUTE_TRANSACTIONAL = 0x10
-    ATTRIBUTE_CONTROL = 0x20
-    ATTRIBUTE_DELETE_HORIZON = 0x40
     SEQUENCE_MAX = 0x7FFFFFFF
     # More than the words and numbers of one line: 400 bytes of words in a batch's, 15 numbers of up to 20 digits.
     LINE_SIZE_MAX = 1024

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
+from pathlib import Path
 
 import pytest
 
+from kstore.config import BATCH_BYTES_MIN
 from kstore.errors import CorruptBatchError, CorruptRecordError, UnsupportedCodecError, UnsupportedFormatError
+from kstore.record import batch as batch_module
 from kstore.record._codec import Record
 from kstore.record.batch import (
     BATCH_HEADER,
+    BATCH_HEADER_BYTES,
     CODEC_NAMES,
     CRC_BYTES_WITHOUT_GIL,
     Batch,
@@ -22,7 +27,7 @@ from kstore.record.batch import (
     parse_v2,
 )
 from kstore.record.builder import build_batch
-from kstore.record.parse import parse_batch
+from kstore.record.parse import MAGIC_POSITION, parse_batch
 from tests.support.oracles.oracle_codec import OracleBatch, OracleRecord, crc32c, encode
 
 T = 1_700_000_000_000
@@ -322,6 +327,27 @@ def test_a_payload_that_is_not_the_codecs_is_refused(codec: str) -> None:
     batch.ensure_valid()
     with pytest.raises(CorruptRecordError):
         batch.records()
+
+
+# --- the same numbers in compiled code and in Python ------------------------------------------------------------------
+
+
+def test_compiled_code_has_the_layout_that_this_module_describes() -> None:
+    stored = (Path(batch_module.__file__).parent / "_layout.pxd").read_text()
+    compiled = {name: int(number, 0) for name, number in re.findall(r"^    (\w+) = (\w+)$", stored, re.MULTILINE)}
+    renamed = {"HEADER_SIZE": "BATCH_HEADER_BYTES", "LOG_OVERHEAD": "LOG_OVERHEAD_BYTES", "MAGIC": "MAGIC_V2"}
+    in_other_modules = {
+        "MAGIC_POSITION": MAGIC_POSITION,
+        "RECORD_SIZE_MIN": len(build_batch([Record(0, T)])) - BATCH_HEADER_BYTES,
+    }
+    assert len(compiled) == 11
+    for name, number in compiled.items():
+        expected = in_other_modules.get(name) or getattr(batch_module, renamed.get(name, name))
+        assert number == expected, name
+
+
+def test_the_smallest_limit_of_a_batch_is_that_of_one_empty_record() -> None:
+    assert len(build_batch([Record(0, T)])) == BATCH_BYTES_MIN
 
 
 # --- sequences --------------------------------------------------------------------------------------------------------
