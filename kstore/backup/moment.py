@@ -14,14 +14,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from operator import methodcaller
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kstore.engine.turn import TurnLock
 from kstore.engine.writer import LogWriter
-from kstore.errors import KstoreError, StorageError
-from kstore.files._locks import block
+from kstore.errors import StorageError
+from kstore.files._locks import Attempt, block
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.fs import File
 from kstore.files.paths import (
@@ -222,33 +220,10 @@ def _all_locked(writers: Mapping[TopicPartition, LogWriter], wait: float) -> Ite
     """Holds the locks of all logs; False if one was not free in time.
 
     A thread may hold the lock of one log and wait for that of another, whose tail it closes: without a limit the two
-    could wait for each other for ever.
+    could wait for each other without end.
     """
-    held: list[TurnLock] = []
-    # Releases them when it is read to its end: a signal could end a loop before its last call.
-    releases = map(methodcaller("release"), held)
-    try:
-        for writer in writers.values():
-            # Not by a call of our own: a signal would be served at its end, before anybody knows that it is held.
-            (is_mine,) = map(writer.turn.lock.acquire, (True,), (wait,))
-            if not is_mine:
-                break
-            held.append(writer.turn.lock)
-        yield len(held) == len(writers)
-    finally:
-        try:
-            (*_,) = releases
-        except KstoreError:
-            _release_rest(releases)
-            raise
-
-
-def _release_rest(releases: Iterator[None]) -> None:
-    """After an error, which only a shared log has."""
-    try:
-        (*_,) = releases
-    except KstoreError:
-        _release_rest(releases)
+    with ExitStack() as held:
+        yield all(held.enter_context(Attempt(writer.turn.lock, wait)) for writer in writers.values())
 
 
 def _at(writer: LogWriter, copied: Mapping[int, object], before: LogMoment | None) -> LogMoment:

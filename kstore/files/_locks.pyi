@@ -1,7 +1,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar, final
+from typing import Generic, ParamSpec, Protocol, TypeVar, final
 
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded", covariant=True)
@@ -16,9 +16,13 @@ class Block(Generic[Yielded]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None: ...
 
+class _Lock(Protocol):
+    def acquire(self, blocking: bool = ..., timeout: float = ..., /) -> bool: ...
+    def release(self) -> None: ...
+
 @final
 class Attempt:
-    def __init__(self, lock: threading.Lock | threading.RLock | OwnedLock) -> None: ...
+    def __init__(self, lock: _Lock, seconds: float = 0.0) -> None: ...
     def __enter__(self) -> bool: ...
     def __exit__(self, *_: object) -> None: ...
 

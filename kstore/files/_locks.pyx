@@ -87,25 +87,28 @@ cdef class Block:
         raise RuntimeError("the generator of a block goes on after an error")
 
 
-
 @cython.final
 cdef class Attempt:
-    """``with Attempt(lock) as is_mine``: takes the lock if it is free, and does not wait. No interrupt leaves it held."""
+    """``with Attempt(lock) as is_mine``: takes the lock if it is free, or becomes free within ``seconds``. No interrupt
+    leaves it held."""
 
     cdef object lock
+    cdef double seconds
     cdef bint is_mine
 
-    def __init__(self, lock not None):
+    def __init__(self, lock not None, double seconds=0.0):
         self.lock = lock
+        self.seconds = seconds
 
     def __enter__(self):
-        self.is_mine = self.lock.acquire(False)
+        self.is_mine = self.lock.acquire(True, self.seconds) if self.seconds > 0.0 else self.lock.acquire(False)
         return self.is_mine
 
     def __exit__(self, *_):
         if self.is_mine:
             self.is_mine = False
             self.lock.release()
+
 
 @cython.final
 cdef class Released:

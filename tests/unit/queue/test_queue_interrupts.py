@@ -206,6 +206,25 @@ def test_an_attempt_takes_a_lock_that_is_free_and_waits_for_none() -> None:
     assert not lock.locked()
 
 
+def test_an_attempt_waits_as_long_as_it_may() -> None:
+    lock = OwnedLock()
+    found: list[bool] = []
+
+    def attempt(seconds: float) -> None:
+        with Attempt(lock, seconds) as is_mine:
+            found.append(is_mine)
+
+    for seconds, released in ((0.001, False), (60.0, True)):
+        with lock:
+            thread = threading.Thread(target=attempt, args=(seconds,))
+            thread.start()
+            if not released:
+                thread.join()
+        thread.join()
+        assert found.pop() is released
+        assert not lock.locked()
+
+
 def test_an_interrupted_put_keeps_no_space(tmp_path: Path, tried: Tried) -> None:
     """A queue of one item, whose space an interrupted put may have reserved."""
     with kstore.open(tmp_path, durability="os") as store:
