@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kstore.cli.places import LogPlace, log_places
 from kstore.cli.processes import BYTES_MIN, in_order, processor_count, report_progress
-from kstore.upkeep.verify.findings import Advance
+from kstore.scan.visits import Advance
 
 Result = TypeVar("Result")
 

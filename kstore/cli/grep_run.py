@@ -22,9 +22,9 @@ from kstore.cli.terminal import escaped, escaped_bytes
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.record._codec import Record
+from kstore.scan.visits import Advance
 from kstore.types import CorruptRange, IsolationLevel
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
-from kstore.upkeep.verify.findings import Advance
 
 # Pieces that are searched or wait for a process, for each process.
 PIECES_AHEAD = 2

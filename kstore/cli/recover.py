@@ -20,10 +20,10 @@ from kstore.cli.record_json import compact
 from kstore.cli.recovery_text import as_plan, recovery_lines
 from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
+from kstore.scan.visits import Advance
 from kstore.types import RecoveryReport
 from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
-from kstore.upkeep.verify.findings import Advance
 
 EXAMPLES = """
 \b

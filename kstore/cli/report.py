@@ -18,7 +18,7 @@ from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
 from kstore.reports.gathering import GatheredLog, examined, gathered_from, largest, logs_of
 from kstore.reports.report import report_on
-from kstore.upkeep.verify.findings import Advance
+from kstore.scan.visits import Advance
 
 # About how many times faster a log is examined by its headers alone, in batches of some 16 KiB.
 HEADERS_SPEED = 4

@@ -23,10 +23,10 @@ from kstore.cli.table import painted, room, table, wrapped
 from kstore.reports.numbers import duration_text
 from kstore.reports.observations import Observations
 from kstore.reports.timeline import Timeline, clusters_of
+from kstore.scan.visits import Advance
 from kstore.types import NO_OFFSET
 from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, is_deleted, log_stats
-from kstore.upkeep.verify.findings import Advance
 
 EXAMPLES = """
 \b

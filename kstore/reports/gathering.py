@@ -27,13 +27,14 @@ from kstore.reports.transactions import Transactions
 from kstore.rules.compact import Dirt, SegmentFacts, measure_dirt, start_of_dirt
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.scan.visits import Advance, no_advance
 from kstore.state.compaction_state import remembered_dirt
 from kstore.types import NO_TIMESTAMP, OFFSET_MAX, ProducerInfo, RecoveryReport
 from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
-from kstore.upkeep.verify.findings import NO_POSITION, Advance
-from kstore.upkeep.verify.partition import LogHead, no_advance, verify_head
+from kstore.upkeep.verify.findings import NO_POSITION
+from kstore.upkeep.verify.partition import LogHead, verify_head
 
 # The largest logs; to compress a sample of one takes some 50 ms.
 SAMPLED_MAX = 50

@@ -12,12 +12,10 @@ from kstore.errors import ConfigError
 from kstore.files.output import output_file
 from kstore.reports.document import document_of
 from kstore.reports.gathering import Gathered, gather
-from kstore.upkeep.verify.partition import no_advance
+from kstore.scan.visits import Advance, no_advance
 
 if TYPE_CHECKING:
     from os import PathLike
-
-    from kstore.upkeep.verify.findings import Advance
 
 
 class Report:

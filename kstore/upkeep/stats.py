@@ -25,6 +25,7 @@ from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
+from kstore.scan.visits import Advance, no_advance
 from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import losses_of, read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
@@ -32,8 +33,8 @@ from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
 from kstore.upkeep.verify.changing import has_changed, look, settled_bases, with_swaps_ended
-from kstore.upkeep.verify.findings import Advance, split_loss
-from kstore.upkeep.verify.partition import is_live, no_advance
+from kstore.upkeep.verify.findings import split_loss
+from kstore.upkeep.verify.partition import is_live
 
 __all__ = [
     "CodecStats",

@@ -14,8 +14,9 @@ from kstore.files.fs import FileSystem
 from kstore.files.linked import directories_in, is_directory
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import CHECKPOINTS, classify, topic_partition
-from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
-from kstore.upkeep.verify.partition import no_advance, verify_log
+from kstore.scan.visits import Advance, no_advance
+from kstore.upkeep.verify.findings import Finding, LogVerification
+from kstore.upkeep.verify.partition import verify_log
 
 REFUSALS = frozenset({errno.EACCES, errno.EPERM})
 

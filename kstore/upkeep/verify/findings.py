@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,9 +25,6 @@ ABSENT = {
 
 # "damage": something is lost, or would mislead a reader. "note": worth knowing, and possible after a crash.
 Severity = Literal["damage", "note"]
-
-# Receives the number of further bytes examined.
-Advance = Callable[[int], None]
 
 
 class Finding(NamedTuple):

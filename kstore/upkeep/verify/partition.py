@@ -33,6 +33,7 @@ from kstore.files.remote import RemoteFiles
 from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
+from kstore.scan.visits import Advance, Visitor, no_advance
 from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import OFFSET_MAX
@@ -46,16 +47,12 @@ from kstore.upkeep.verify.changing import (
     with_swaps_ended,
 )
 from kstore.upkeep.verify.evidence import add_evidence
-from kstore.upkeep.verify.findings import Advance, Finding, LogVerification
+from kstore.upkeep.verify.findings import Finding, LogVerification
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
 # How many names of one kind are reported.
 NAMES_SHOWN = 5
-
-
-def no_advance(size: int) -> None:
-    """Reports no progress."""
 
 
 def verify_log(
@@ -142,7 +139,7 @@ def _verified(
     return reading.finish(fs)
 
 
-class _Reading:
+class _Reading(Visitor):
     """The segments of a log read so far, in order, and what they say together."""
 
     def __init__(self, head: LogHead, producers: ProducerCheck) -> None:
@@ -151,7 +148,7 @@ class _Reading:
         self.bases = head.bases
         self._log = head.log
         self._log.end_offset = self._log.start_offset
-        self._epochs = EpochOrder(self._log)
+        self._epochs = EpochOrder(self._log.path)
         # Everything below it was read. Where another program merges segments it may lie within one.
         self._done = head.first_base
 
@@ -161,7 +158,7 @@ class _Reading:
         other._log = replace(self._log, findings=self._log.findings.copy())
         other._head = self._head._replace(log=other._log)
         other._producers = self._producers.copy()
-        other._epochs = self._epochs.of(other._log)
+        other._epochs = copy(self._epochs)
         return other
 
     @property
@@ -185,30 +182,29 @@ class _Reading:
         """Reads one segment. Raises: FileMissingError, StorageError; then half of it may have been read."""
         log = self._log
         before = lost_batches(log)
-        log.end_offset = verify_segment(files, log, advance, self._note, self._note_run)
+        log.end_offset = verify_segment(files, log, advance, self)
         if lost_batches(log) != before:
             self._producers.lose_track()
         self._producers.end_segment(files.base_offset)
         self._done = files.offset_stop
 
-    def _note(self, batch: Batch) -> None:
+    def note(self, position: int, batch: Batch) -> None:
         if batch.base_offset >= self._done:
-            self._producers.note(batch)
-            self._epochs.note(batch)
+            self._producers.note(position, batch)
+            self._epochs.note(position, batch)
 
-    def _note_run(self, run: Run) -> None:
+    def note_run(self, run: Run) -> None:
         if run.base_offset < self._done:
-            for _, batch in run.batches():
-                self._note(batch)
-            return
-        self._producers.note_run(run)
-        self._epochs.note_run(run)
+            super().note_run(run)
+        else:
+            self._producers.note_run(run)
+            self._epochs.note_run(run)
 
     def finish(self, fs: FileSystem) -> LogVerification:
         """The result, after the last segment."""
         log, producers = self._log, self._producers
         producers.end(log.end_offset)
-        log.findings.extend(producers.findings)
+        log.findings += [*producers.findings, *self._epochs.findings]
         unstable = producers.first_unstable_offset
         log.last_stable_offset = log.end_offset
         if unstable is not None:
@@ -371,23 +367,16 @@ def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None
         log.findings.append(Finding("damage", "name", str(directory / PARTITION_METADATA), str(error)))
 
 
-class EpochOrder:
+class EpochOrder(Visitor):
     """The leader epochs of a log's batches, which should increase: the first one that does not is a note."""
 
-    def __init__(self, log: LogVerification, last: int = -1) -> None:
-        """``last``: the greatest one before the first batch."""
-        self._log = log
-        self.last = last
-        self._is_reported = False
+    def __init__(self, log_path: str) -> None:
+        self._path = f"{log_path}/{LEADER_EPOCHS}"
+        # The greatest one so far.
+        self.last = -1
+        self.findings: tuple[Finding, ...] = ()
 
-    def of(self, log: LogVerification) -> EpochOrder:
-        """The same so far, for another result."""
-        other = EpochOrder(log, self.last)
-        other._is_reported = self._is_reported
-        return other
-
-    def note(self, batch: Batch) -> None:
-        """Adds the next batch."""
+    def note(self, position: int, batch: Batch) -> None:
         self.take(batch.leader_epoch, batch.base_offset)
 
     def take(self, epoch: int, offset: int) -> None:
@@ -397,14 +386,12 @@ class EpochOrder:
         self.last = max(self.last, epoch)
 
     def note_run(self, run: Run) -> None:
-        """Adds the batches of a run."""
-        falling = None if self._is_reported else falling_epoch(run, self.last)
+        falling = None if self.findings else falling_epoch(run, self.last)
         if falling is not None:
             self._report(*falling)
         self.last = max(self.last, run.leader_epoch_max)
 
     def _report(self, epoch: int, offset: int, last: int) -> None:
-        if not self._is_reported:
-            self._is_reported = True
+        if not self.findings:
             reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {last}"
-            self._log.findings.append(Finding("note", "epochs", f"{self._log.path}/{LEADER_EPOCHS}", reason))
+            self.findings = (Finding("note", "epochs", self._path, reason),)

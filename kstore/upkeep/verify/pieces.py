@@ -20,10 +20,11 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, se
 from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
+from kstore.scan.visits import Visitor, no_advance
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import Sight, generation_of, look, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
-from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, no_advance, verify_head
+from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
@@ -109,8 +110,7 @@ def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVe
     before = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
-    first_epoch: list[tuple[int, int]] = []
-    epochs = EpochOrder(log)
+    first, epochs = _FirstEpoch(), EpochOrder(piece.directory)
     knows_producers = piece.base_offset == 0 or piece.base_offset in piece.snapshots
     unstable: int | None = None
     open_records: dict[int, int] = {}
@@ -118,20 +118,6 @@ def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVe
     try:
         live = is_live(fs, directory)
         producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset, piece.start_offset, is_live=live)
-
-        def on_batch(batch: Batch) -> None:
-            if not first_epoch:
-                first_epoch.append((batch.leader_epoch, batch.base_offset))
-            producers.note(batch)
-            epochs.note(batch)
-
-        def on_run(run: Run) -> None:
-            if not first_epoch:
-                first = next(run.batches())[1]
-                first_epoch.append((first.leader_epoch, first.base_offset))
-            producers.note_run(run)
-            epochs.note_run(run)
-
         files = SegmentFiles(
             fs,
             directory,
@@ -143,7 +129,7 @@ def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVe
             piece.losses,
             piece.known_end,
         )
-        log.end_offset = verify_segment(files, log, no_advance, on_batch, on_run)
+        log.end_offset = verify_segment(files, log, no_advance, first, producers, epochs)
         if lost_batches(log):
             producers.lose_track()
         producers.end_segment(piece.base_offset)
@@ -156,14 +142,28 @@ def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVe
     except KstoreError as error:
         path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
         log.findings.append(Finding("damage", "batch", path, f"cannot be read: {error}", first=piece.base_offset))
+    log.findings += epochs.findings
     if log.damages and _was_replaced(piece, before, fs):
         path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
         reason = "another program replaced the segment while it was read: not checked"
         log.findings = [Finding("note", "name", path, reason, first=piece.base_offset)]
         knows_producers, unstable, open_records, unlisted = False, None, {}, []
-    epoch, offset = first_epoch[0] if first_epoch else (-1, NO_OFFSET)
     log.last_stable_offset = log.end_offset if unstable is None else min(unstable, log.end_offset)
-    return PieceVerification(log, knows_producers, (epoch, offset, epochs.last), open_records, unlisted, before)
+    return PieceVerification(log, knows_producers, (*first.found, epochs.last), open_records, unlisted, before)
+
+
+class _FirstEpoch(Visitor):
+    """The leader epoch of the first batch, and that batch's offset."""
+
+    found = (-1, NO_OFFSET)
+
+    def note(self, position: int, batch: Batch) -> None:
+        if self.found[1] == NO_OFFSET:
+            self.found = (batch.leader_epoch, batch.base_offset)
+
+    def note_run(self, run: Run) -> None:
+        if self.found[1] == NO_OFFSET:
+            self.note(*next(run.batches()))
 
 
 def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
@@ -194,7 +194,7 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
     """The whole log, from the results of its pieces, in order; adds what only all of them together show."""
     log = head.log
     log.end_offset = log.last_stable_offset = log.start_offset
-    epochs = EpochOrder(log)
+    epochs = EpochOrder(log.path)
     # As in ``ProducerCheck``, for the pieces so far.
     open_records: dict[int, int] = {}
     has_changed = any(piece.unlisted for piece in pieces) and _have_changed(head, pieces, fs)
@@ -222,5 +222,6 @@ def join(head: LogHead, pieces: Sequence[PieceVerification], *, fs: FileSystem =
         producers = ProducerCheck(fs, Path(log.path), head.snapshots, 0)
         producers.end(log.end_offset)
         log.findings += producers.findings
+    log.findings += epochs.findings
     head.hold_against_end(fs)
     return log

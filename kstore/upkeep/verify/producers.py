@@ -28,6 +28,7 @@ from kstore.record._runs import Run, pass_producers
 from kstore.record.batch import Batch, parse_v2
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
 from kstore.rules.sequence import Producer
+from kstore.scan.visits import Visitor
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import NO_OFFSET, OFFSET_MAX, AbortedTransaction
@@ -64,7 +65,7 @@ class _Expected(NamedTuple):
         )
 
 
-class ProducerCheck:
+class ProducerCheck(Visitor):
     """Follows the batches of one log in order, and checks snapshots and transaction indexes against them."""
 
     def __init__(
@@ -136,7 +137,7 @@ class ProducerCheck:
     def first_unstable_offset(self) -> int | None:
         return self._state.first_unstable_offset
 
-    def note(self, batch: Batch) -> None:
+    def note(self, position: int, batch: Batch) -> None:
         """Adds the next batch."""
         if batch.base_offset > self._next_offset or not batch.record_count:
             self._gap_end = batch.last_offset
@@ -187,7 +188,7 @@ class ProducerCheck:
                     self._visible.update_run(run, first, at)
             if at < run.stop:
                 batch = parse_v2(run.data, at)
-                self.note(batch)
+                self.note(run.position + at, batch)
                 at += batch.size
 
     def _latest_stable(self, last_offset: int) -> int:

@@ -7,25 +7,24 @@ the first offset where later ones write the last: a lookup finds the same record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from kstore.errors import CorruptDataError, FileMissingError
-from kstore.files.fs import File, FileSystem, read_file
+from kstore.errors import FileMissingError
+from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.record._runs import OffsetCheck, Run, TimeCheck
 from kstore.record.batch import Batch
 from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import Damage, walk_runs
-from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges
+from kstore.scan.visits import Advance, Counts, Lost, Progress, RecordCheck, Visitor, visit
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
-from kstore.upkeep.verify.findings import Advance, Finding, LogVerification, Severity
+from kstore.upkeep.verify.findings import Finding, LogVerification, Severity
 
-# Long reads drop what they have read, and report progress, in steps of this size.
-STEP_BYTES = 8 << 20
 # An offset index's entry that misleads no lookup (``OffsetCheck``).
 NAMES_FIRST = "first"
 # What contradicts an entry (``OffsetCheck``, ``TimeCheck``).
@@ -60,15 +59,8 @@ class SegmentFiles:
         return f"{self.directory}/{segment_name(self.base_offset, suffix)}"
 
 
-def verify_segment(
-    files: SegmentFiles,
-    log: LogVerification,
-    advance: Advance,
-    on_batch: Callable[[Batch], None],
-    on_run: Callable[[Run], None],
-) -> int:
-    """Adds the findings to ``log``; passes every whole batch, in order, to ``on_batch`` or as part of a run to
-    ``on_run``. Returns the offset after the last one.
+def verify_segment(files: SegmentFiles, log: LogVerification, advance: Advance, *visitors: Visitor) -> int:
+    """Adds the findings to ``log``, and shows ``visitors`` the segment. Returns the offset after the last batch.
 
     Raises: StorageError.
     """
@@ -77,126 +69,83 @@ def verify_segment(
     times = _TimeEntries(files)
     file = files.fs.open(files.path(LOG_SUFFIX))
     size = file.size()
-    progress = _Progress(file, advance, drops=not files.is_live)
-    next_offset = expected = files.base_offset
-    damaged = range(0)
-    for item in walk_runs(
-        file,
-        0,
-        size,
-        next_offset=next_offset,
+    progress = Progress(advance, dropped_from=None if files.is_live else file)
+    gone = _Gone(files, log, times, size)
+    counts = Counts()
+    next_offset = visit(
+        walk_runs(
+            file,
+            0,
+            size,
+            next_offset=files.base_offset,
+            offset_stop=files.offset_stop,
+            known_end=files.known_end,
+            hints=offsets.positions,
+            run_bytes=RUN_BYTES_MAX,
+            with_compressed=True,
+        ),
+        progress,
+        gone,
+        RecordCheck(files.max_batch_bytes_uncompressed, gone.add_unreadable),
+        offsets,
+        times,
+        counts,
+        *visitors,
+        base_offset=files.base_offset,
         offset_stop=files.offset_stop,
-        known_end=files.known_end,
-        hints=offsets.positions,
-        run_bytes=RUN_BYTES_MAX,
-        with_compressed=True,
-    ):
-        if isinstance(item, Damage):
-            found = _damage(files, item, size)._replace(after_ms=times.max_timestamp)
-            count = len(log.findings)
-            log.add_loss(found, files.losses)
-            damaged = range(count, len(log.findings))
-            expected = files.offset_stop if item.next_offset is None else item.next_offset
-            offsets.skip(item.position, item.stop)
-            times.skip(item.first_offset, item.next_offset)
-            continue
-        if damaged:
-            following = next(item.batches())[1] if isinstance(item, Run) else item[1]
-            for number in damaged:
-                log.findings[number] = log.findings[number]._replace(before_ms=following.max_timestamp)
-            damaged = range(0)
-        if isinstance(item, Run) and _needs_no_words(files, item):
-            progress.reach(item.position + item.start)
-            offsets.note_run(item)
-            times.note_run(item)
-            on_run(item)
-            log.batch_count += item.batch_count
-            log.record_count += item.record_count
-            next_offset = expected = item.next_offset
-            continue
-        for position, batch in item.batches() if isinstance(item, Run) else (item,):
-            progress.reach(position)
-            # The records of a plain run are checked.
-            if not isinstance(item, Run) or item.is_compressed:
-                _check_records(files, log, position, batch)
-            if batch.base_offset > expected:
-                _add_lost(files, log, expected, batch.base_offset, position, times.max_timestamp, batch.max_timestamp)
-            offsets.note(position, batch)
-            times.note(batch)
-            on_batch(batch)
-            log.batch_count += 1
-            log.record_count += batch.record_count
-            next_offset = expected = batch.last_offset + 1
-    progress.end(size)
-    _add_lost(files, log, expected, files.offset_stop, size, times.max_timestamp)
+        size=size,
+        losses=files.losses,
+    )
+    progress.reach(size)
     log.findings.extend(offsets.findings(size))
     log.findings.extend(times.findings())
     log.segment_count += 1
+    log.batch_count += counts.batch_count
+    log.record_count += counts.record_count
     log.size += size
     if times.max_timestamp != NO_TIMESTAMP:
         log.last_ms = times.max_timestamp
     return next_offset
 
 
-class _Progress:
-    """How far a ``.log`` was read, told in steps."""
+class _Gone(Visitor):
+    """Damaged and lost batches, as findings."""
 
-    def __init__(self, file: File, advance: Advance, *, drops: bool) -> None:
-        """``drops``: what was read is not kept in memory, since data that is read once should not evict what others
-        read often. A writer's readers want the end of its log again."""
-        self._file = file
-        self._advance = advance
-        self._drops = drops
-        self._told = 0
+    def __init__(self, files: SegmentFiles, log: LogVerification, times: _TimeEntries, size: int) -> None:
+        self._files = files
+        self._log = log
+        self._times = times
+        self._size = size
+        # The findings of the damage before the next batch, whose timestamp they lack.
+        self._damaged = range(0)
 
-    def reach(self, position: int) -> None:
-        if position - self._told >= STEP_BYTES:
-            self.end(position)
+    def note(self, position: int, batch: Batch) -> None:
+        if self._damaged:
+            for number in self._damaged:
+                self._log.findings[number] = self._log.findings[number]._replace(before_ms=batch.max_timestamp)
+            self._damaged = range(0)
 
-    def end(self, position: int) -> None:
-        size = position - self._told
-        if self._drops and size > 0:
-            self._file.advise(self._told, size, "dontneed")
-        self._told = position
-        self._advance(size)
+    def note_run(self, run: Run) -> None:
+        if self._damaged:
+            self.note(*next(run.batches()))
 
+    def note_damage(self, damage: Damage) -> None:
+        count = len(self._log.findings)
+        self._add(_damage(self._files, damage, self._size)._replace(after_ms=self._times.max_timestamp))
+        self._damaged = range(count, len(self._log.findings))
 
-def _needs_no_words(files: SegmentFiles, run: Run) -> bool:
-    """Whether nothing is reported of the batches of a run themselves. What is, comes in their order."""
-    if run.has_gap and files.losses.lost:
-        return False
-    try:
-        if run.is_compressed:
-            for _, batch in run.batches():
-                batch.check(files.max_batch_bytes_uncompressed)
-    except CorruptDataError:
-        return False
-    return True
+    def note_lost(self, lost: Lost) -> None:
+        first, last, position, before_ms = lost
+        after_ms, path = self._times.max_timestamp, self._files.path(LOG_SUFFIX)
+        self._add(Finding("damage", "lost", path, LOST, position, first, last, after_ms, before_ms))
 
+    def add_unreadable(self, position: int, batch: Batch, reason: str) -> None:
+        """Adds a batch with records that cannot be read."""
+        path, first, last = self._files.path(LOG_SUFFIX), batch.base_offset, batch.last_offset
+        self._add(Finding("damage", "batch", path, reason, position, first, last))
 
-def _check_records(files: SegmentFiles, log: LogVerification, position: int, batch: Batch) -> None:
-    """Adds a batch with records that cannot be read."""
-    try:
-        batch.check(files.max_batch_bytes_uncompressed)
-    except CorruptDataError as error:
-        path, first, last = files.path(LOG_SUFFIX), batch.base_offset, batch.last_offset
-        log.add_loss(Finding("damage", "batch", path, error.reason, position, first, last), files.losses)
-
-
-def _add_lost(
-    files: SegmentFiles,
-    log: LogVerification,
-    start: int,
-    stop: int,
-    position: int,
-    after_ms: int,
-    before_ms: int = NO_TIMESTAMP,
-) -> None:
-    """Adds known lost offsets that no batch holds; ``position`` is where they would be."""
-    path = files.path(LOG_SUFFIX)
-    for first, last in clipped(files.losses.lost, start, stop):
-        found = Finding("damage", "lost", path, LOST, position, first, last, after_ms, before_ms)
-        log.add_loss(found, files.losses)
+    def _add(self, finding: Finding) -> None:
+        self._log.add_loss(finding, self._files.losses)
 
 
 def _damage(files: SegmentFiles, damage: Damage, size: int) -> Finding:
@@ -234,7 +183,7 @@ def _shape(data: bytes | None, entry_size: int, files: SegmentFiles) -> Iterator
         yield "note", f"{room} zero bytes at the end: space for entries that was not released"
 
 
-class _OffsetEntries:
+class _OffsetEntries(Visitor):
     """The entries of the offset index, checked against the batches as they pass."""
 
     def __init__(self, files: SegmentFiles) -> None:
@@ -261,9 +210,9 @@ class _OffsetEntries:
     def _add(self, reason: str, slot: int) -> None:
         self._findings.append(Finding("damage", "index", self._path, reason, slot * 8))
 
-    def skip(self, start: int, stop: int) -> None:
+    def note_damage(self, damage: Damage) -> None:
         """Skips entries that point into damage: nothing can be checked against them."""
-        self._tell(self._check.skip(start, stop))
+        self._tell(self._check.skip(damage.position, damage.stop))
 
     def note(self, position: int, batch: Batch) -> None:
         """Holds the entries against the next batch."""
@@ -299,7 +248,7 @@ def _place(entry: OffsetPosition) -> str:
     return f"offset {entry.offset} points at position {entry.position}"
 
 
-class _TimeEntries:
+class _TimeEntries(Visitor):
     """The entries of the time index, checked against the batches as they pass."""
 
     def __init__(self, files: SegmentFiles) -> None:
@@ -329,8 +278,9 @@ class _TimeEntries:
     def _add(self, reason: str, number: int) -> None:
         self._findings.append(Finding("damage", "timeindex", self._path, reason, number * 12))
 
-    def skip(self, first_offset: int, next_offset: int | None) -> None:
+    def note_damage(self, damage: Damage) -> None:
         """Skips entries for damaged batches."""
+        first_offset, next_offset = damage.first_offset, damage.next_offset
         self._must_be_whole = False
         slot, count = self._check.slot, len(self._rows) // 2
         kept = self._rows[: 2 * slot]
@@ -340,7 +290,7 @@ class _TimeEntries:
         self._rows = kept
         self._check.replace(kept)
 
-    def note(self, batch: Batch) -> None:
+    def note(self, position: int, batch: Batch) -> None:
         """Holds the entries against the next batch."""
         base_offset = max(batch.base_offset, self._base_offset)
         self._tell(self._check.add(base_offset, batch.last_offset, batch.max_timestamp))

@@ -15,7 +15,7 @@ from kstore.cli.each_log import each_log
 from kstore.cli.main import main
 from kstore.cli.places import LogPlace, log_places
 from kstore.errors import CorruptFileError
-from kstore.upkeep.verify.findings import Advance
+from kstore.scan.visits import Advance
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from kstore.reports import drawing, gathering
 from kstore.reports.gathering import GatheredLog, examined
 from kstore.reports.timeline import Timeline
 from kstore.reports.transactions import LONGEST_MAX, OPEN_MAX, Ended, Transactions
+from kstore.scan.visits import Advance
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify import LogVerification, verify_log
-from kstore.upkeep.verify.findings import Advance
 from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
 
 GREATEST = 2**63 - 1

@@ -1,0 +1,178 @@
+"""Shows the batches of one segment, and what stands in place of batches, to visitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from kstore.errors import CorruptDataError
+from kstore.files.fs import File
+from kstore.record._runs import Run
+from kstore.record.batch import Batch
+from kstore.record.walk import Damage
+from kstore.rules.losses import NO_LOSSES, LossRanges, clipped
+from kstore.types import NO_TIMESTAMP, OFFSET_MAX
+
+# Receives the number of further bytes examined.
+Advance = Callable[[int], None]
+# Long reads drop what they have read, and report progress, in steps of this size.
+STEP_BYTES = 8 << 20
+
+
+def no_advance(size: int) -> None:
+    """Reports no progress."""
+
+
+class Lost(NamedTuple):
+    """Offsets ``first`` to ``last``, which were durable, and which no batch holds; ``position`` is where they would be.
+
+    ``before_ms`` is the greatest timestamp of the batch that follows, or NO_TIMESTAMP.
+    """
+
+    first: int
+    last: int
+    position: int
+    before_ms: int = NO_TIMESTAMP
+
+
+class Visitor:
+    """Sees one segment in the order of its bytes. What a visitor does not need, it leaves as it is here."""
+
+    def note(self, position: int, batch: Batch) -> None:
+        """Takes the next whole batch, or its header if the walk reads no more."""
+
+    def note_run(self, run: Run) -> None:
+        """Takes the next run: ``note`` for each of its batches, unless compiled code can do it at once."""
+        for position, batch in run.batches():
+            self.note(position, batch)
+
+    def note_damage(self, damage: Damage) -> None:
+        """Takes bytes in which no batch was found."""
+
+    def note_lost(self, lost: Lost) -> None:
+        """Takes known lost offsets, before the batch that follows them."""
+
+
+def visit(
+    items: Iterable[Run | tuple[int, Batch] | Damage],
+    *visitors: Visitor,
+    base_offset: int,
+    offset_stop: int = OFFSET_MAX,
+    size: int = 0,
+    losses: LossRanges = NO_LOSSES,
+    first_offset_of: Callable[[Batch], int] = lambda batch: batch.base_offset,
+) -> int:
+    """Shows ``visitors``, each of them in turn, what a walk finds. Returns the offset after the last whole batch.
+
+    Args:
+        items: the walk; a run that has a gap is taken apart if offsets are known to be lost.
+        base_offset: the first offset that is expected.
+        offset_stop: where the next segment starts: known losses count up to there, at position ``size``.
+        losses: the log's record of its losses.
+        first_offset_of: the first offset of a batch, where a header alone does not tell it.
+
+    Raises: what the walk and the visitors raise.
+    """
+    next_offset = expected = base_offset
+    lost = losses.lost
+    for item in items:
+        if isinstance(item, Damage):
+            for visitor in visitors:
+                visitor.note_damage(item)
+            expected = offset_stop if item.next_offset is None else item.next_offset
+        elif isinstance(item, Run) and not (lost and item.has_gap):
+            for visitor in visitors:
+                visitor.note_run(item)
+            next_offset = expected = item.next_offset
+        else:
+            for position, batch in item.batches() if isinstance(item, Run) else (item,):
+                if lost:
+                    for span in clipped(lost, expected, first_offset_of(batch)):
+                        _show_lost(visitors, Lost(*span, position, batch.max_timestamp))
+                for visitor in visitors:
+                    visitor.note(position, batch)
+                next_offset = expected = batch.last_offset + 1
+    for span in clipped(lost, expected, offset_stop):
+        _show_lost(visitors, Lost(*span, size))
+    return next_offset
+
+
+def _show_lost(visitors: Iterable[Visitor], lost: Lost) -> None:
+    for visitor in visitors:
+        visitor.note_lost(lost)
+
+
+def whole_batches(items: Iterable[Run | tuple[int, Batch] | Damage]) -> Iterator[tuple[int, Batch]]:
+    """What a walk finds, without the damage: for questions that damage does not change."""
+    for item in items:
+        if isinstance(item, Run):
+            yield from item.batches()
+        elif not isinstance(item, Damage):
+            yield item
+
+
+class Progress(Visitor):
+    """Reports in steps how far a scan is, and drops what it has read from the page cache.
+
+    Data that is read once should not evict what others read often.
+    """
+
+    def __init__(self, advance: Advance = no_advance, *, dropped_from: File | None = None, start: int = 0) -> None:
+        """``dropped_from``: the ``.log``; None while a writer is at work, whose readers want the end of its log again.
+        ``start``: how far the caller has reported."""
+        self._advance = advance
+        self._file = dropped_from
+        self._told = start
+
+    def note(self, position: int, batch: Batch) -> None:
+        if position - self._told >= STEP_BYTES:
+            self.reach(position)
+
+    def note_run(self, run: Run) -> None:
+        position = run.position + run.start
+        if position - self._told >= STEP_BYTES:
+            self.reach(position)
+
+    def reach(self, position: int) -> None:
+        """Reports that everything before ``position`` was read."""
+        size = position - self._told
+        if self._file is not None and size > 0:
+            self._file.advise(self._told, size, "dontneed")
+        self._told = position
+        self._advance(size)
+
+
+class Counts(Visitor):
+    """The numbers of batches and of records, as their headers say."""
+
+    def __init__(self) -> None:
+        self.batch_count = 0
+        self.record_count = 0
+
+    def note(self, position: int, batch: Batch) -> None:
+        self.batch_count += 1
+        self.record_count += batch.record_count
+
+    def note_run(self, run: Run) -> None:
+        self.batch_count += run.batch_count
+        self.record_count += run.record_count
+
+
+class RecordCheck(Visitor):
+    """Checks the records of batches whose CRC is right: what a run of plain batches has shown is not read again."""
+
+    def __init__(self, max_bytes_uncompressed: int, refuse: Callable[[int, Batch, str], None]) -> None:
+        """``refuse`` receives the position of a batch that cannot be read, the batch, and why."""
+        self._max_bytes_uncompressed = max_bytes_uncompressed
+        self._refuse = refuse
+
+    def note(self, position: int, batch: Batch) -> None:
+        try:
+            batch.check(self._max_bytes_uncompressed)
+        except CorruptDataError as error:
+            self._refuse(position, batch, error.reason)
+
+    def note_run(self, run: Run) -> None:
+        if run.is_compressed:
+            for position, batch in run.batches():
+                self.note(position, batch)
