@@ -17,7 +17,11 @@ pytestmark = pytest.mark.promise("hostile file")
 Count = Callable[[str, int], None]
 
 # Inputs for each target; a whole directory costs a hundred times as much as a batch.
-INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=100)) | {"directory": tries(250, quick=20)}
+INPUTS = dict.fromkeys(TARGETS, tries(5000, quick=100)) | {
+    "directory": tries(250, quick=20),
+    # Its seeds alone are hundreds: one for each API and version.
+    "door": tries(20_000, quick=2_000),
+}
 SOAK_FACTOR = 100
 SHOWN_BYTES_MAX = 200
 

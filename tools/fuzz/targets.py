@@ -25,7 +25,7 @@ from kstore.rules.validate import split_batches, validate
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.state.producer_state import ProducerState
 from kstore.types import OFFSET_MAX
-from tools.fuzz import directory, files, report_notes, run_memory, run_notes, seeds
+from tools.fuzz import directory, door, files, report_notes, run_memory, run_notes, seeds
 from tools.fuzz.batches import mend_snapshot, mend_state, mutate_batches
 from tools.fuzz.findings import UNCOMPRESSED_BYTES_MAX, expect, within_memory
 from tools.fuzz.mutate import Mutator, mended, mutate
@@ -312,4 +312,5 @@ TARGETS: dict[str, Target] = {
     "state": Target(files.state, seeds.state_seeds, mended(mutate, mend_state)),
     "checkpoints": Target(files.checkpoints, seeds.checkpoint_seeds, mutate),
     "directory": Target(directory.directory, directory.directory_seeds, directory.mutate_directory),
+    "door": Target(door.frames, door.frame_seeds, door.mutate_frame),
 }
