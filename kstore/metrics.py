@@ -228,6 +228,8 @@ def _added(one: MetricValue, other: MetricValue) -> MetricValue:
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------
 
+# Protocols, because this file is on the lowest floor: stores, producers and consumers import it.
+
 
 class Metered(Protocol):
     """An object with metrics: a log."""

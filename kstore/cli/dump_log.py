@@ -16,7 +16,7 @@ from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_meta
 from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
 from kstore.cli.decoders.protocol import Decoder
 from kstore.cli.dump.index_file import dump_offset_index, dump_time_index, dump_transaction_index
-from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpOptions, FileProblem, Job, joined
+from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpJob, DumpOptions, FileProblem, joined
 from kstore.cli.dump.json_lines import JsonPrinter
 from kstore.cli.dump.log_file import dump_log, dump_metadata_snapshot
 from kstore.cli.dump.output import Output
@@ -32,7 +32,7 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_I
 
 METADATA_SNAPSHOT_SUFFIX = ".checkpoint"
 
-DUMPERS: dict[str, Callable[[Job, str], None]] = {
+DUMPERS: dict[str, Callable[[DumpJob, str], None]] = {
     LOG_SUFFIX: dump_log,
     METADATA_SNAPSHOT_SUFFIX: dump_metadata_snapshot,
     INDEX_SUFFIX: dump_offset_index,
@@ -180,7 +180,7 @@ def command(
         TextPrinter(output) if form == "text" else JsonPrinter(output, plain=not chosen and not has_class)
     )
     suffixes = CHECKED_SUFFIXES if verify_index_only or index_sanity_check else tuple(DUMPERS)
-    return _dump(Job(options, printer), named, suffixes)
+    return _dump(DumpJob(options, printer), named, suffixes)
 
 
 def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
@@ -190,7 +190,7 @@ def _plain_decoder(key_class: str | None, value_class: str | None) -> Decoder:
     return PlainDecoder(key, value)
 
 
-def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
+def _dump(job: DumpJob, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     """Dumps file by file; returns the exit status."""
     has_failed = False
     try:
@@ -207,7 +207,7 @@ def _dump(job: Job, named: Sequence[str], suffixes: tuple[str, ...]) -> int:
     return FAILED if has_failed else OK
 
 
-def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
+def _paths(job: DumpJob, name: str, suffixes: tuple[str, ...]) -> list[str]:
     """The files that ``name`` stands for; reports if there are none."""
     try:
         fs, place = job.place_of_directory(name)
@@ -223,7 +223,7 @@ def _paths(job: Job, name: str, suffixes: tuple[str, ...]) -> list[str]:
     return paths
 
 
-def _dump_file(job: Job, path: str) -> bool:
+def _dump_file(job: DumpJob, path: str) -> bool:
     """Dumps one file; returns False for one that cannot be opened."""
     job.printer.file(path)
     dumper = DUMPERS.get(Path(path).suffix)

@@ -15,8 +15,9 @@ from kstore.record._runs import RunRecords, RunValues
 Cursor = RecordCursor | RunRecords | RunValues
 
 
-class Reader(Protocol):
-    """The partition that a piece belongs to: ``fetching.PartitionReader``, which is built on pieces."""
+class Lender(Protocol):
+    """The partition that a piece belongs to: ``fetching.PartitionReader``, which is built on pieces and cannot be
+    imported here."""
 
     @property
     def owner(self) -> TopicPartition: ...
@@ -39,7 +40,7 @@ class Piece(Protocol):
     """Some items of one partition, given out by an iterator that can be ended."""
 
     @property
-    def reader(self) -> Reader: ...
+    def reader(self) -> Lender: ...
 
     @property
     def items(self) -> Iterator[Any]: ...
@@ -68,9 +69,9 @@ class CursorPiece:
 
     __slots__ = ("_cursor", "items", "reader")
 
-    def __init__(self, reader: Reader, cursor: Cursor, count: int | None) -> None:
+    def __init__(self, reader: Lender, cursor: Cursor, count: int | None) -> None:
         """``count``: the most items; None means all, with nothing between the cursor and the caller."""
-        self.reader: Reader = reader
+        self.reader: Lender = reader
         self._cursor = cursor
         self.items: Iterator[Any] = cursor if count is None else islice(cursor, count)
 
@@ -98,8 +99,8 @@ class ListPiece:
 
     __slots__ = ("_items", "_offsets", "items", "reader")
 
-    def __init__(self, reader: Reader, items: list[Any], offsets: Sequence[int] | None = None) -> None:
-        self.reader: Reader = reader
+    def __init__(self, reader: Lender, items: list[Any], offsets: Sequence[int] | None = None) -> None:
+        self.reader: Lender = reader
         self._items = items
         self._offsets = offsets
         self.items: Iterator[Any] = iter(items)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.of_store import StoreGroups
-from kstore.consumer.pieces import Piece, Reader
+from kstore.consumer.pieces import Lender, Piece
 from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
@@ -44,7 +44,7 @@ class Reading:
         self.counters: ReadingCounters = ReadingCounters()
         # Where readers were before the call in progress, or interrupted, that has not returned what it took from them.
         # A call clears it with its last step, as an assignment: CPython serves a signal after a call, not after that.
-        self.before: dict[Reader, int] = {}
+        self.before: dict[Lender, int] = {}
 
     # --- which ------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Reading:
             logger.warning("%s: %s: reading continues at offset %d", reader.owner, error, offset)
         reader.seek(offset)
 
-    def note(self, reader: Reader) -> None:
+    def note(self, reader: Lender) -> None:
         """Call it before something is taken from ``reader``."""
         position = reader.known_position()
         assert position is not None

@@ -45,7 +45,8 @@ class ScannedSegment(NamedTuple):
 
 
 class IndexOwner(Protocol):
-    """The log whose indexes are repaired."""
+    """The log whose indexes are repaired: a writer or a view, which are built on this module and cannot be imported
+    here."""
 
     @property
     def segments(self) -> LogSegments: ...

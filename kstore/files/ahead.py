@@ -22,7 +22,7 @@ class PiecesAhead:
         self._fetch = fetch
         self._count = count
         self._piece_bytes = piece_bytes or PIECE_BYTES
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_Arrival] = deque()
 
     def begin(self, start: int, stop: int) -> None:
         """Makes the pieces from ``start`` on come, up to ``stop``."""
@@ -30,7 +30,7 @@ class PiecesAhead:
             self._pieces.clear()
         at = self._pieces[-1].stop if self._pieces else start
         while at < stop and len(self._pieces) < self._count:
-            piece = _Piece(self._fetch, at, min(at + self._piece_bytes, stop))
+            piece = _Arrival(self._fetch, at, min(at + self._piece_bytes, stop))
             if not piece.begin():
                 return
             self._pieces.append(piece)
@@ -54,7 +54,7 @@ class PiecesAt:
         self._positions = deque(positions)
         self._piece_bytes = piece_bytes
         self._count = count
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_Arrival] = deque()
 
     def take(self, position: int) -> bytes | None:
         """The piece at ``position``, waited for; None if ``position`` is not one of them. Raises: what fetching it
@@ -64,7 +64,7 @@ class PiecesAt:
         while self._positions and self._positions[0] < position:
             self._positions.popleft()
         while self._positions and len(self._pieces) < self._count:
-            piece = _Piece(self._fetch, self._positions[0], self._positions[0] + self._piece_bytes)
+            piece = _Arrival(self._fetch, self._positions[0], self._positions[0] + self._piece_bytes)
             if not piece.begin():
                 break
             self._pieces.append(piece)
@@ -74,7 +74,7 @@ class PiecesAt:
         return self._pieces.popleft().bytes()
 
 
-class _Piece:
+class _Arrival:
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int) -> None:
         self._fetch = fetch
         self.start = start

@@ -32,7 +32,7 @@ from kstore.files.remote_stores import (
     DEFAULT_OPTIONS,
     FsspecStore,
     HdfsStore,
-    Store,
+    ObjectStore,
     limited,
     retried,
     without_password,
@@ -190,7 +190,7 @@ def open_remote(
     scheme, authority = match[1], match[2]
     prefix = f"{scheme}://{authority}"
     options = {**DEFAULT_OPTIONS.get(scheme, {}), **(storage_options or {})}
-    store: Store
+    store: ObjectStore
     if scheme == "hdfs":
         store = HdfsStore(prefix, options)
         files = RemoteFiles(store, prefix, native=lambda path: path, atomic=False, reading=reading)
@@ -277,11 +277,11 @@ class _LocalFiles:
 
 
 class RemoteFiles:
-    """A ``Store`` as a ``FileSystem``: paths are those after the URL's authority, and start with a slash."""
+    """An ``ObjectStore`` as a ``FileSystem``: paths are those after the URL's authority, and start with a slash."""
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         prefix: str,
         *,
         native: Callable[[str], str],
@@ -303,7 +303,7 @@ class RemoteFiles:
         return without_password(self._prefix) + os.fspath(path)
 
     def _do(
-        self, path: PathLike, action: Callable[[Store, str], Result], *, writing: bool = False, slow: bool = False
+        self, path: PathLike, action: Callable[[ObjectStore, str], Result], *, writing: bool = False, slow: bool = False
     ) -> Result:
         """``slow``: it is many requests."""
         name = self._native(os.fspath(path))

@@ -1,4 +1,4 @@
-"""The libraries that ``remote`` uses: fsspec and hdfs-native, imported when a URL needs them. Each is a ``Store``.
+"""The libraries that ``remote`` uses, each an ``ObjectStore``: fsspec and hdfs-native, imported when a URL needs them.
 
 Not all of them give up on a silent server, so every call goes through ``limited``, which has a time limit and turns a
 library's exceptions into a typed ``StorageError``.
@@ -95,7 +95,7 @@ TAG_KEYS = ("ETag", "etag", "generation")
 MTIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modificationTime", "modified", "created")
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """What a library must provide for ``RemoteFiles``; ``name`` is a path as the library writes it."""
 
     def info(self, name: str) -> FileStat: ...

@@ -6,7 +6,7 @@ from kstore.engine.read.describe import pieces_of
 from kstore.errors import KstoreError
 from kstore.log import reads_of
 from kstore.logs.topics import Topics
-from kstore.rules.notebook import Piece, html_table, size_text
+from kstore.rules.notebook import DrawnSegment, html_table, size_text
 
 ROWS_MAX = 20
 
@@ -15,7 +15,7 @@ def store_html(topics: Topics, path: str) -> str:
     """The topics with their partitions, and of the logs that are open the bytes, with a map of their segments."""
     if topics.life.closed:
         return html_table("Store", [("path", path), ("state", "closed")])
-    pieces: list[Piece] = []
+    pieces: list[DrawnSegment] = []
     sizes: dict[str, int] = {}
     for owner, log in sorted(topics.logs.open_now()):
         try:

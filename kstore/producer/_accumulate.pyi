@@ -12,7 +12,7 @@ from typing_extensions import Buffer
 
 from kstore.clock import Clock
 from kstore.files._locks import OwnedLock
-from kstore.producer.accumulator import Queue
+from kstore.producer.accumulator import BatchQueue
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.records import Callback, RecordMetadata
 from kstore.producer.transactions import TransactionManager
@@ -202,7 +202,7 @@ class TopicQueues:
     ) -> None: ...
 
 class BatchOpener:
-    active: dict[Queue, None]
+    active: dict[BatchQueue, None]
     pool: BufferPool
     incomplete: set[ProducerBatch]
     is_closed: bool
@@ -321,6 +321,6 @@ class SendPath:
     ) -> Deliveries: ...
 
 def seal_run(
-    batches: list[ProducerBatch], queue: Queue, producer_id: int, producer_epoch: int, size_max: int
+    batches: list[ProducerBatch], queue: BatchQueue, producer_id: int, producer_epoch: int, size_max: int
 ) -> tuple[list[EncodedBatch], list[BatchBuffer], bool] | None: ...
 def succeed_all(batches: list[ProducerBatch], first_offset: int, append_time_ms: int) -> None: ...

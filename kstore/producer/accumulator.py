@@ -62,7 +62,7 @@ ASIDE_MAX: Final = 1000
 FAST_WRITE_SECONDS: Final = 0.001
 
 
-class Queue(PartitionQueue):
+class BatchQueue(PartitionQueue):
     """The batches of one partition, the oldest first: ``closed``, then the open one."""
 
     __slots__ = (
@@ -117,7 +117,14 @@ class Topic(TopicQueues):
     __slots__ = ("codec", "config", "level", "size_max")
 
     def __init__(
-        self, name: str, queues: list[Queue], config: LogConfig, codec: str, level: int | None, *, ignores_keys: bool
+        self,
+        name: str,
+        queues: list[BatchQueue],
+        config: LogConfig,
+        codec: str,
+        level: int | None,
+        *,
+        ignores_keys: bool,
     ) -> None:
         super().__init__(name, queues, ignores_keys=ignores_keys, is_compacted=config.is_compacted)
         self.config: LogConfig = config
@@ -128,8 +135,8 @@ class Topic(TopicQueues):
         self.is_plain: bool = codec == "none" and config.message_timestamp_type != LOG_APPEND_TIME
         self.sticky_partition: int = random.randrange(len(queues))
 
-    def queue(self, partition: int) -> Queue:
-        found: Queue = self.queues[partition]
+    def queue(self, partition: int) -> BatchQueue:
+        found: BatchQueue = self.queues[partition]
         return found
 
 
@@ -176,7 +183,7 @@ class RecordAccumulator(BatchOpener):
         self.appending: Presence = Presence()
         self.writing: Presence = Presence()
         # Batches of one record each, with their queues, which could not be put into these: see ``_set_aside``.
-        self._aside: deque[tuple[Queue, ProducerBatch]] = deque()
+        self._aside: deque[tuple[BatchQueue, ProducerBatch]] = deque()
         linger = config.linger_ms / 1000
         self._batch_size = max(config.batch_size, 1)
         # With more queues than this, a batch of each would take over half of the memory.
@@ -216,7 +223,7 @@ class RecordAccumulator(BatchOpener):
         *,
         may_open: bool = True,
         run_bytes: int = 0,
-    ) -> tuple[Delivery, Queue] | None:
+    ) -> tuple[Delivery, BatchQueue] | None:
         """Appends a record, to the topic's sticky partition if ``partition`` is None; waits for memory.
 
         A batch that it opens has space for at least ``run_bytes``, if the log allows that. Returns None if the queue is
@@ -253,7 +260,7 @@ class RecordAccumulator(BatchOpener):
         may_open: bool,
         run_bytes: int,
         is_inner: bool,
-    ) -> tuple[Delivery, Queue] | None:
+    ) -> tuple[Delivery, BatchQueue] | None:
         buffer = None
         size = self._size_max(topic, value, key, headers)
         if run_bytes > size:
@@ -262,7 +269,7 @@ class RecordAccumulator(BatchOpener):
         is_opened = False
         try:
             while True:
-                queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
+                queue: BatchQueue = topic.queues[topic.sticky_partition if partition is None else partition]
                 with queue.lock:
                     if queue.is_retired:
                         return None
@@ -299,12 +306,12 @@ class RecordAccumulator(BatchOpener):
         headers: RecordHeaders,
         timestamp: int,
         on_delivery: Callback | None,
-    ) -> tuple[Delivery, Queue] | None:
+    ) -> tuple[Delivery, BatchQueue] | None:
         """Makes a batch of one record, which ``take_over`` puts into its queue. Takes no lock. Raises:
         BufferExhaustedError at once, ClosedError, InvalidTransactionStateError."""
         if self.is_closed or self.is_paused:
             raise self._refusal()
-        queue: Queue = topic.queues[topic.sticky_partition if partition is None else partition]
+        queue: BatchQueue = topic.queues[topic.sticky_partition if partition is None else partition]
         if queue.is_retired:
             return None
         size = size_upper_bound(value, key, headers)
@@ -356,7 +363,7 @@ class RecordAccumulator(BatchOpener):
     def _try(
         self,
         topic: Topic,
-        queue: Queue,
+        queue: BatchQueue,
         value: bytes | None,
         key: bytes | None,
         headers: RecordHeaders,
@@ -380,7 +387,7 @@ class RecordAccumulator(BatchOpener):
     def _open(
         self,
         topic: Topic,
-        queue: Queue,
+        queue: BatchQueue,
         buffer: BatchBuffer,
         size: int,
         value: bytes | None,
@@ -464,14 +471,14 @@ class RecordAccumulator(BatchOpener):
 
     # --- ready ------------------------------------------------------------------------------------------------------
 
-    def put_back(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
+    def put_back(self, queue: BatchQueue, batches: Iterable[ProducerBatch]) -> None:
         """Puts batches that were taken, or the parts that they were split into, back to the front. Needs the
         ``drain_lock``."""
         with queue.lock:
             queue.closed.extendleft(reversed(list(batches)))
             self.active[queue] = None
 
-    def restore(self, queue: Queue, batches: Iterable[ProducerBatch]) -> None:
+    def restore(self, queue: BatchQueue, batches: Iterable[ProducerBatch]) -> None:
         """Like ``put_back``, after an interrupt: some of the batches may be in the queue."""
         with queue.lock:
             missing = [batch for batch in batches if batch not in queue.closed]
@@ -479,7 +486,9 @@ class RecordAccumulator(BatchOpener):
             self.incomplete.update(missing)
             self.active[queue] = None
 
-    def take_expired(self, queue: Queue, now: float, expired: list[ProducerBatch] | None = None) -> list[ProducerBatch]:
+    def take_expired(
+        self, queue: BatchQueue, now: float, expired: list[ProducerBatch] | None = None
+    ) -> list[ProducerBatch]:
         """Takes batches that have waited ``delivery_timeout_ms``, from the front, like ``take``."""
         expired = [] if expired is None else expired
         with queue.lock:
@@ -496,12 +505,12 @@ class RecordAccumulator(BatchOpener):
     def _is_expired(self, batch: ProducerBatch, now: float) -> bool:
         return now - batch.created_at >= self._timeout
 
-    def expires_in(self, queue: Queue, now: float) -> float:
+    def expires_in(self, queue: BatchQueue, now: float) -> float:
         """Seconds until the queue's first batch expires."""
         batch = queue.closed[0] if queue.closed else queue.open_batch
         return self._timeout if batch is None else batch.created_at + self._timeout - now
 
-    def rest(self, queue: Queue) -> None:
+    def rest(self, queue: BatchQueue) -> None:
         """Takes an empty queue off the list until it gets batches."""
         with queue.lock:
             if not queue.batch_count:

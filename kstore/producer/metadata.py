@@ -10,7 +10,7 @@ from kstore.config import LogConfig
 from kstore.errors import TopicNotFoundError, TopicWaitTimeoutError
 from kstore.files._locks import Condition
 from kstore.logs.topics import Topics
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic
 from kstore.producer.config import ProducerConfig
 
 IDLE_CHECK_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ class TopicMetadata:
         self._news_count = 0
         self._looked_at = 0.0
         # Queues of idle topics, kept for their sequences.
-        self._given_up: dict[tuple[str, int], Queue] = {}
+        self._given_up: dict[tuple[str, int], BatchQueue] = {}
 
     def note_change(self, name: str) -> None:
         """Notes that a topic was created, deleted, extended or altered."""
@@ -147,10 +147,10 @@ class TopicMetadata:
             topic.sticky_bytes = before.sticky_bytes
         return topic
 
-    def _queue(self, name: str, number: int) -> Queue:
+    def _queue(self, name: str, number: int) -> BatchQueue:
         """A new queue that continues the sequence of the one before it: the log would take other records with a reused
         sequence for a repetition."""
-        queue = Queue(name, number)
+        queue = BatchQueue(name, number)
         if (before := self._given_up.get((name, number))) is not None:
             queue.producer, queue.next_sequence = before.producer, before.next_sequence
         return queue

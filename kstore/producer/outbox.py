@@ -15,7 +15,7 @@ from kstore.errors import ClosedError, DeliveryError, ReentrantCallError
 from kstore.files.lifetime import Lifetime
 from kstore.logs.topics import Topics
 from kstore.producer._accumulate import Failures, ProducerBatch, WeakCall
-from kstore.producer.accumulator import Queue, RecordAccumulator
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
@@ -85,7 +85,7 @@ class Outbox:
 
     # --- who writes -------------------------------------------------------------------------------------------------
 
-    def appended(self, queue: Queue, inline_batches: int = INLINE_BATCHES) -> None:
+    def appended(self, queue: BatchQueue, inline_batches: int = INLINE_BATCHES) -> None:
         """Called when a record opened a batch of ``queue``; this thread writes if ``inline_batches`` are closed."""
         if not self.is_threaded:
             return
@@ -105,7 +105,7 @@ class Outbox:
         if topic is None or batch.partition >= topic.partition_count:
             self.wakeup.set()
             return
-        queue: Queue = topic.queues[batch.partition]
+        queue: BatchQueue = topic.queues[batch.partition]
         queue.is_urgent = True
         if self.is_threaded and not self.sender.is_this_thread:
             self.sender.write_here(queue)

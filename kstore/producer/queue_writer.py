@@ -32,7 +32,7 @@ from kstore.errors import (
 from kstore.log import writer_of
 from kstore.logs.topics import Topics
 from kstore.producer._accumulate import ProducerBatch, ReadyWriter, succeed_all
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic, retry_delay
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
@@ -94,14 +94,14 @@ class QueueWriter(ReadyWriter):
         # The error for everything that is written from now on.
         self.forced: Exception | None = None
 
-    def writer(self, queue: Queue) -> LogWriter:
+    def writer(self, queue: BatchQueue) -> LogWriter:
         """The writer of the queue's log; fetched again if the log was closed. Raises: as ``Store.log``."""
         writer = queue.writer
         if writer is None or writer.closed:
             writer = queue.writer = writer_of(self._topics.log(queue.topic, queue.partition))
         return writer
 
-    def _restore(self, queue: Queue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
+    def _restore(self, queue: BatchQueue, taken: list[ProducerBatch], appends: Sequence[PendingAppend] = ()) -> None:
         """After an interrupt, completes batches with a result and batches in the log; puts the others back."""
         queue.is_doubtful = True
         for append in appends:
@@ -128,7 +128,7 @@ class QueueWriter(ReadyWriter):
             succeed_all(batches, result.first_offset, append.append_time_ms)
 
     def _seal(
-        self, queue: Queue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
+        self, queue: BatchQueue, topic: Topic, batches: list[ProducerBatch], producer: tuple[int, int]
     ) -> PendingAppend:
         """As ``sealed``, for batches that need more than ``seal_run`` does: a codec, a time, a transaction, a split."""
         accumulator = self._accumulator
@@ -171,7 +171,7 @@ class QueueWriter(ReadyWriter):
             stamp=(*producer, batches[0].base_sequence, batches[0].is_transactional) if is_run else None,
         )
 
-    def _split(self, queue: Queue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:
+    def _split(self, queue: BatchQueue, topic: Topic, batch: ProducerBatch, behind: list[ProducerBatch]) -> None:
         accumulator = self._accumulator
         encoded = batch.encoded
         assert encoded is not None
@@ -188,7 +188,7 @@ class QueueWriter(ReadyWriter):
     # --- what fails -------------------------------------------------------------------------------------------------
 
     def _failed(
-        self, queue: Queue, batches: list[ProducerBatch], error: BaseException, now: float
+        self, queue: BatchQueue, batches: list[ProducerBatch], error: BaseException, now: float
     ) -> list[ProducerBatch]:
         """Puts batches that are not in the log back into the queue, or fails them. All of them, to keep the order."""
         if not isinstance(error, Exception):
@@ -234,7 +234,7 @@ class QueueWriter(ReadyWriter):
         self._lose(queue, lost, error)
         return lost
 
-    def _lose(self, queue: Queue, lost: list[ProducerBatch], error: Exception) -> None:
+    def _lose(self, queue: BatchQueue, lost: list[ProducerBatch], error: Exception) -> None:
         """Fails batches that are no longer in the queue. Needs its ``drain_lock``."""
         is_doubtful = queue.is_doubtful or isinstance(error, (SyncFailedError, PoisonedError))
         if lost and lost[0].base_sequence >= 0 and not is_doubtful:
@@ -245,11 +245,11 @@ class QueueWriter(ReadyWriter):
         for batch in lost:
             self._fail(batch, error)
 
-    def _forget_sequences(self, queue: Queue) -> None:
+    def _forget_sequences(self, queue: BatchQueue) -> None:
         for batch in list(queue.closed):
             batch.producer_id = batch.producer_epoch = batch.base_sequence = -1
 
-    def _can_retry(self, queue: Queue, batch: ProducerBatch, error: Exception) -> bool:
+    def _can_retry(self, queue: BatchQueue, batch: ProducerBatch, error: Exception) -> bool:
         if self.forced is not None or queue.retry_count >= self._config.retries:
             return False
         if isinstance(error, (SyncFailedError, PoisonedError, ProducerFencedError, ClosedError)):
@@ -265,7 +265,7 @@ class QueueWriter(ReadyWriter):
             self._counters.failed(batch.topic, batch.record_count)
             self._ids.failed(batch, error)
 
-    def fail_expired(self, queue: Queue, now: float) -> None:
+    def fail_expired(self, queue: BatchQueue, now: float) -> None:
         """Fails batches that have waited too long. Needs the queue's ``drain_lock``."""
         expired: list[ProducerBatch] = []
         try:
@@ -275,7 +275,7 @@ class QueueWriter(ReadyWriter):
             self._restore(queue, expired)
             raise
 
-    def _fail_all_expired(self, queue: Queue, expired: list[ProducerBatch], now: float) -> None:
+    def _fail_all_expired(self, queue: BatchQueue, expired: list[ProducerBatch], now: float) -> None:
         if expired and expired[0].base_sequence >= 0 and not queue.is_doubtful:
             queue.next_sequence = expired[0].base_sequence
             self._forget_sequences(queue)
@@ -291,7 +291,7 @@ class QueueWriter(ReadyWriter):
             )
         self._completions.hand_over(expired)
 
-    def abandon(self, queue: Queue, now: float, error: Exception) -> None:
+    def abandon(self, queue: BatchQueue, now: float, error: Exception) -> None:
         """Fails all batches of the queue. Needs its ``drain_lock``."""
         taken: list[ProducerBatch] = []
         try:

@@ -22,7 +22,7 @@ from typing import Final
 from kstore.clock import Clock
 from kstore.errors import KstoreError
 from kstore.files.threads import WorkerPool, side_by_side, start_thread
-from kstore.producer.accumulator import Queue, RecordAccumulator
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator
 from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
 from kstore.producer.queue_writer import QueueWriter
@@ -147,7 +147,7 @@ class Sender:
         self._completions.run()
         now = self._clock.monotonic()
         wait = ROUND_SECONDS_MAX
-        ready: list[Queue] = []
+        ready: list[BatchQueue] = []
         for queue in list(accumulator.active):
             if (due := accumulator.ready_in(queue, now)) <= 0 and queue.batch_count:
                 ready.append(queue)
@@ -169,7 +169,7 @@ class Sender:
                 wait = min(wait, max(accumulator.ready_in(queue, now), 0.0))
         return wait
 
-    def _write_all(self, queues: list[Queue], now: float) -> None:
+    def _write_all(self, queues: list[BatchQueue], now: float) -> None:
         """Writes queues, in parallel if their logs sync every append."""
         syncing = [queue for queue in queues if self._syncs(queue)] if len(queues) > 1 else []
         if len(syncing) < 2:
@@ -187,13 +187,13 @@ class Sender:
                 workers=self._workers,
             )
 
-    def _syncs(self, queue: Queue) -> bool:
+    def _syncs(self, queue: BatchQueue) -> bool:
         try:
             return self._queue_writer.writer(queue).syncs_appends
         except (KstoreError, OSError):
             return False
 
-    def _write(self, queue: Queue, now: float) -> None:
+    def _write(self, queue: BatchQueue, now: float) -> None:
         """Writes batches of the queue. Does nothing if another thread is writing it."""
         with self._accumulator.writing.entered(), queue.drain_lock.attempt() as is_mine:
             if not is_mine:
@@ -206,7 +206,7 @@ class Sender:
                 self._queue_writer.write_ready(queue, now, self._completions.hand_over)
             self._accumulator.rest(queue)
 
-    def write_here(self, queue: Queue) -> None:
+    def write_here(self, queue: BatchQueue) -> None:
         """Writes what is ready in a queue in the caller's thread, if no other thread writes it and no callback is due.
 
         On the thread of an event loop it only wakes the sender; so it does in a finalizer or a handler that runs inside
@@ -233,7 +233,7 @@ class Sender:
             if is_mine and (queue.batch_count or self._completions.waiting or self._accumulator.is_closed):
                 self._wakeup.set()
 
-    def _expire(self, queue: Queue, now: float) -> None:
+    def _expire(self, queue: BatchQueue, now: float) -> None:
         with queue.drain_lock.attempt() as is_mine:
             if is_mine:
                 self._queue_writer.fail_expired(queue, now)

@@ -21,7 +21,7 @@ from kstore.errors import (
 )
 from kstore.files.lifetime import Lifetime
 from kstore.producer._accumulate import Delivery
-from kstore.producer.accumulator import RUN_BATCHES, Queue, RecordHeaders, Topic, size_upper_bound
+from kstore.producer.accumulator import RUN_BATCHES, BatchQueue, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
 from kstore.producer.interceptors import Interceptors
@@ -184,7 +184,7 @@ class SlowPath:
         self._outbox.appended(done[1], INLINE_BATCHES // RUN_BATCHES if is_large else INLINE_BATCHES)
         return done[0]
 
-    def opened(self, queue: Queue) -> None:
+    def opened(self, queue: BatchQueue) -> None:
         """Called by the compiled ``send`` when it has opened a batch and the sender sleeps."""
         self._outbox.appended(queue)
 

@@ -20,7 +20,7 @@ CELL = 'style="text-align:left;padding:2px 12px 2px 0"'
 TEXT_MAX = 200
 
 
-class Piece(NamedTuple):
+class DrawnSegment(NamedTuple):
     """One segment, ``size`` bytes from offset ``base`` on."""
 
     base: int
@@ -43,7 +43,7 @@ def shown(text: str) -> str:
     return escape(visible(text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…"))
 
 
-def html_table(title: str, rows: Sequence[Sequence[str]], pieces: Sequence[Piece] = ()) -> str:
+def html_table(title: str, rows: Sequence[Sequence[str]], pieces: Sequence[DrawnSegment] = ()) -> str:
     """A table with ``title``; the cells of ``rows`` are texts. ``pieces``: segments, drawn in a row of their own."""
     lines = "".join(f"<tr>{''.join(f'<td {CELL}>{shown(cell)}</td>' for cell in row)}</tr>" for row in rows)
     columns = max(map(len, rows), default=1)
@@ -51,7 +51,7 @@ def html_table(title: str, rows: Sequence[Sequence[str]], pieces: Sequence[Piece
     return f"<table><caption {CELL}><b>{shown(title)}</b></caption><tbody>{lines}{drawn}</tbody></table>"
 
 
-def _map(pieces: Sequence[Piece]) -> str:
+def _map(pieces: Sequence[DrawnSegment]) -> str:
     """The segments as a bar, each as wide as its bytes."""
     total = sum(piece.size for piece in pieces) or 1
     step = -(-len(pieces) // PIECES_MAX)

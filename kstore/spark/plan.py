@@ -32,7 +32,7 @@ OPEN_BYTES = 4 << 20
 ALL_BYTES = 1 << 62
 
 
-class Piece(NamedTuple):
+class SplitPiece(NamedTuple):
     """Offsets ``start`` to ``stop`` (exclusive) of one log, about ``size`` bytes of its files.
 
     ``aborted`` are the transactions whose records a committed read skips: known when the read is planned, so that no
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 class Split(InputPartition):
     """What one task reads, piece after piece. Plain values: it is sent to where the task runs."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[SplitPiece]) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
 
@@ -98,19 +98,19 @@ def plan_splits(
     """
     topics = {log.place: (log.topic_id, log.topic_file) for log in held}
     wholes = {
-        place: Piece(place, start, stop, 0, (), *topics.get(place, (None, None)))
+        place: SplitPiece(place, start, stop, 0, (), *topics.get(place, (None, None)))
         for place, start, stop in ranges
         if start < stop
     }
     if committed:
         _find_aborted(wholes, log_of, each)
-    spans: list[Piece] = []
+    spans: list[SplitPiece] = []
     for place, whole in wholes.items():
         spans += _segments(log_of(place), whole, sizes_of(place))
     size_max = ALL_BYTES if task_per_partition else max_partition_bytes
     if min_partitions is not None:
         size_max = max(min(size_max, -(-sum(span.size for span in spans) // min_partitions)), 1)
-    pieces: list[Piece] = []
+    pieces: list[SplitPiece] = []
     for span in spans:
         if span.size <= size_max:
             parts = [span]
@@ -129,7 +129,9 @@ def plan_splits(
 # --- what exists ----------------------------------------------------------------------------------------------------
 
 
-def _find_aborted(wholes: dict[LogPlace, Piece], log_of: Callable[[LogPlace], Log], each: EachPlace | None) -> None:
+def _find_aborted(
+    wholes: dict[LogPlace, SplitPiece], log_of: Callable[[LogPlace], Log], each: EachPlace | None
+) -> None:
     """Adds the aborted transactions that reach into each piece."""
 
     def find(place: LogPlace) -> None:
@@ -145,7 +147,7 @@ def _find_aborted(wholes: dict[LogPlace, Piece], log_of: Callable[[LogPlace], Lo
             find(place)
 
 
-def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piece]:
+def _segments(log: Log, whole: SplitPiece, sizes: Mapping[int, int]) -> Iterator[SplitPiece]:
     """The parts of a range, each within one segment."""
     start = whole.start
     end_offset = reads_of(log).read_bound(committed=False).end_offset
@@ -167,7 +169,7 @@ def _segments(log: Log, whole: Piece, sizes: Mapping[int, int]) -> Iterator[Piec
         start = stop
 
 
-def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
+def _part(whole: SplitPiece, start: int, stop: int, size: int) -> SplitPiece:
     aborted = tuple(each for each in whole.aborted if each.first_offset < stop and each.last_offset >= start)
     return whole._replace(start=start, stop=stop, size=size, aborted=aborted)
 
@@ -175,7 +177,7 @@ def _part(whole: Piece, start: int, stop: int, size: int) -> Piece:
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
+def _cut(log: Log, span: SplitPiece, size_max: int) -> list[SplitPiece]:
     """The parts of a segment, of about one size; a single part without an index to cut by."""
     found = reads_of(log).segment_for(span.start)
     if found is None:
@@ -186,7 +188,7 @@ def _cut(log: Log, span: Piece, size_max: int) -> list[Piece]:
         return [span]
 
 
-def _cut_by(index: OffsetIndex, base_offset: int, span: Piece, size_max: int) -> list[Piece]:
+def _cut_by(index: OffsetIndex, base_offset: int, span: SplitPiece, size_max: int) -> list[SplitPiece]:
     first = index.lookup(span.start).position if span.start > base_offset else 0
     above = index.ceiling(span.stop)
     # Without an entry at its end it is the size reported before.
@@ -206,14 +208,14 @@ def _cut_by(index: OffsetIndex, base_offset: int, span: Piece, size_max: int) ->
     return parts
 
 
-def _even(piece: Piece, count: int) -> list[Piece]:
+def _even(piece: SplitPiece, count: int) -> list[SplitPiece]:
     """``piece`` in ``count`` parts of equally many offsets, or fewer parts if it has fewer offsets."""
     count = max(min(count, piece.offset_count), 1)
     bounds = [piece.start + piece.offset_count * number // count for number in range(count + 1)]
     return [_part(piece, start, stop, piece.size // count) for start, stop in pairwise(bounds)]
 
 
-def _at_least(pieces: Sequence[Piece], count: int) -> list[Piece]:
+def _at_least(pieces: Sequence[SplitPiece], count: int) -> list[SplitPiece]:
     """``pieces`` with the longest ones halved until there are ``count``, or each has one offset."""
     # By length; the place in the list and the start keep the order.
     heap = [(-piece.offset_count, number, piece.start, piece) for number, piece in enumerate(pieces)]
@@ -229,9 +231,11 @@ def _at_least(pieces: Sequence[Piece], count: int) -> list[Piece]:
 # --- putting together -------------------------------------------------------------------------------------------------
 
 
-def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None, *, across_places: bool) -> list[Split]:
+def _together(
+    pieces: Iterable[SplitPiece], size_max: int, max_records: int | None, *, across_places: bool
+) -> list[Split]:
     """Splits of neighbouring pieces, each filled as far as possible."""
-    splits: list[list[Piece]] = []
+    splits: list[list[SplitPiece]] = []
     size = offset_count = 0
     for piece in pieces:
         is_next = bool(splits) and _follows(splits[-1][-1], piece)
@@ -249,10 +253,10 @@ def _together(pieces: Iterable[Piece], size_max: int, max_records: int | None, *
     return [Split(each) for each in splits]
 
 
-def _follows(piece: Piece, following: Piece) -> bool:
+def _follows(piece: SplitPiece, following: SplitPiece) -> bool:
     return piece.place == following.place and piece.stop == following.start
 
 
-def _joined(piece: Piece, following: Piece) -> Piece:
+def _joined(piece: SplitPiece, following: SplitPiece) -> SplitPiece:
     aborted = dict.fromkeys((*piece.aborted, *following.aborted))
     return piece._replace(stop=following.stop, size=piece.size + following.size, aborted=tuple(aborted))

@@ -35,7 +35,7 @@ from kstore.spark.holdings import Holdings
 from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import Earliest, Latest, ReadOptions
 from kstore.spark.places import LogPlace, open_at, topic_id_at
-from kstore.spark.plan import Piece, Split, plan_splits
+from kstore.spark.plan import Split, SplitPiece, plan_splits
 from kstore.spark.ranges import DATA_LOSS, FAILING, Held, OffsetRange, batch_ranges, recreated
 from kstore.spark.schema import HEADERS, arrow_schema
 from kstore.spark.sentences import without_causes
@@ -137,7 +137,7 @@ def read_split(split: InputPartition, options: ReadOptions, schema: pa.Schema) -
                 yield from _read_piece(piece, options, schema)
 
 
-def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_piece(piece: SplitPiece, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     losses = _Losses(piece.place, options)
     columns = _Columns(schema, piece.place)
     # What a listing says now holds for the whole piece, as the segments that a reader on a disk has open.
@@ -169,7 +169,7 @@ def _read_piece(piece: Piece, options: ReadOptions, schema: pa.Schema) -> Iterat
         losses.report()
 
 
-def _topic_of(piece: Piece, location: Location) -> str | None:
+def _topic_of(piece: SplitPiece, location: Location) -> str | None:
     """As ``topic_id_at``; the file is not read if it is the one that was read for the plan."""
     if piece.topic_file is not None:
         with suppress(StorageError):
@@ -179,7 +179,7 @@ def _topic_of(piece: Piece, location: Location) -> str | None:
 
 
 def _read_log(
-    log: Log, piece: Piece, options: ReadOptions, columns: _Columns, losses: _Losses
+    log: Log, piece: SplitPiece, options: ReadOptions, columns: _Columns, losses: _Losses
 ) -> Iterator[pa.RecordBatch]:
     start = piece.start
     isolation_level: IsolationLevel = "read_committed" if piece.aborted else "read_uncommitted"

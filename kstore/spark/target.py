@@ -46,7 +46,7 @@ class TopicTarget(NamedTuple):
     size_max: int
 
 
-class Target(NamedTuple):
+class StoreTarget(NamedTuple):
     """A store, as a task needs to know it. ``identity`` tells it from any other at the same path on another machine.
 
     ``new`` is the template for topics that do not exist yet; None if they are not created.
@@ -79,7 +79,7 @@ def topic_to_make(name: str) -> None:
         raise ConfigError(f"topic {name!r} belongs to kstore and cannot be written to")
 
 
-def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clock = SYSTEM_CLOCK) -> Target:
+def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clock = SYSTEM_CLOCK) -> StoreTarget:
     """Checks the store before any task runs; creates it, and the topic of the options, if ``partitions`` is set.
 
     Raises: LogNotFoundError, NotALogError, TopicNotFoundError; LockedError if another process has it open for writing.
@@ -99,7 +99,7 @@ def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clo
         with open_store(options, fs=fs, clock=clock) as store:
             make_topic(store, options, options.topic)
         topics = _topics(options, fs, clock)
-    target = Target(options.path, identity_of(fs, path), topics, new)
+    target = StoreTarget(options.path, identity_of(fs, path), topics, new)
     if options.topic is not None:
         target.topic(options.topic)
     # Better now than after all tasks have run.
@@ -142,7 +142,7 @@ def identity_of(fs: FileSystem, path: Path) -> MetaProperties | None:
         return None  # the store leaves it unchanged, and reports it
 
 
-def check_is_seen(target: Target, *, fs: FileSystem = SYSTEM_FS) -> None:
+def check_is_seen(target: StoreTarget, *, fs: FileSystem = SYSTEM_FS) -> None:
     """In a task: checks that this machine sees the store that the driver has seen. Raises: StorageError."""
     path, host = Path(target.path), socket.gethostname()
     shared = "the store must be on a file system that the driver and all executors share"

@@ -27,7 +27,7 @@ from kstore.spark.commit import Writer, commit, discard
 from kstore.spark.notes import note_ignored
 from kstore.spark.sentences import without_causes
 from kstore.spark.staging import StagedFile, StagingFile, staged_name
-from kstore.spark.target import Target, check_is_seen, plan_target
+from kstore.spark.target import StoreTarget, check_is_seen, plan_target
 from kstore.spark.write_options import WriteOptions, check_sink_columns
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def stage(
     batches: Iterable[pa.RecordBatch],
     options: WriteOptions,
     columns: Sequence[str],
-    target: Target,
+    target: StoreTarget,
     name: str,
     task_partition: int,
     *,

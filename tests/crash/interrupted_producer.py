@@ -20,7 +20,7 @@ from typing import Any
 
 from kstore.errors import KstoreError
 from kstore.producer._accumulate import Delivery
-from kstore.producer.accumulator import Queue
+from kstore.producer.accumulator import BatchQueue
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store
 from tests.crash.interrupted_life import INTERRUPTS, LINES_MAX
@@ -55,7 +55,7 @@ class Life:
         self.sent[value] = delivery
         return delivery
 
-    def queue(self, partition: int = 0) -> Queue:
+    def queue(self, partition: int = 0) -> BatchQueue:
         return self.one.producer._metadata.topics["orders"].queue(partition)
 
     def settle(self) -> None:

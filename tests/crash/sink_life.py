@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kstore.files.fs import FileSystem
 from kstore.spark.commit import Writer, commit
 from kstore.spark.staging import StagedFile, parse_name, staged_name
-from kstore.spark.target import Target, plan_target
+from kstore.spark.target import StoreTarget, plan_target
 from kstore.spark.write_options import WriteOptions
 from kstore.spark.writer import stage
 from tests.crash.power_cuts import ROOT
@@ -42,7 +42,7 @@ class Sink:
         self._fs = fs
         self._clock = clock
 
-    def target(self) -> Target:
+    def target(self) -> StoreTarget:
         return plan_target(OPTIONS, fs=self._fs, clock=self._clock)
 
     def stage(self, batch_id: int) -> list[StagedFile]:

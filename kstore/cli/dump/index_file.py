@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kstore.cli.dump.batches import V2DumpBatch, read_batch
 from kstore.cli.dump.entries import Entry, EntryWalk, read_entry
-from kstore.cli.dump.job import FileProblem, Job, base_offset_of
+from kstore.cli.dump.job import DumpJob, FileProblem, base_offset_of
 from kstore.cli.dump.reports import FileReport, Mismatch
 from kstore.errors import CorruptDataError
 from kstore.files.fs import File
@@ -24,7 +24,7 @@ WARM_ENTRY_COUNT = 8192 // OFFSET_ENTRY.size
 WINDOW_BYTES = 1 << 16
 
 
-def dump_offset_index(job: Job, path: str) -> None:
+def dump_offset_index(job: DumpJob, path: str) -> None:
     """A line for each entry, after checking the batch it points at. Raises FileProblem."""
     index = _OffsetIndex(job.read(path), _base_offset(path))
     log = job.open(job.sibling(path, LOG_SUFFIX))
@@ -39,7 +39,7 @@ def dump_offset_index(job: Job, path: str) -> None:
     _check_length(job, path, index.size, OFFSET_ENTRY.size)
 
 
-def dump_time_index(job: Job, path: str) -> None:
+def dump_time_index(job: DumpJob, path: str) -> None:
     """A line for each entry, after checking the batch with its offset. Raises FileProblem."""
     base_offset = _base_offset(path)
     data = job.read(path)
@@ -53,7 +53,7 @@ def dump_time_index(job: Job, path: str) -> None:
     _check_length(job, path, len(data), TIME_ENTRY.size)
 
 
-def dump_transaction_index(job: Job, path: str) -> None:
+def dump_transaction_index(job: DumpJob, path: str) -> None:
     """A line for each aborted transaction."""
     data = job.read(path)
     for number, (version, *fields) in enumerate(_entries(TXN_ENTRY, data)):
@@ -169,7 +169,7 @@ class _Window:
         return self._data[at : at + size]
 
 
-def _dump_offset_entries(job: Job, path: str, index: _OffsetIndex, file: File) -> None:
+def _dump_offset_entries(job: DumpJob, path: str, index: _OffsetIndex, file: File) -> None:
     log, report, options = _Log(file), job.reports.of(path), job.options
     for slot in range(index.count):
         offset, position = index.entry(slot)
@@ -191,7 +191,7 @@ def _dump_offset_entries(job: Job, path: str, index: _OffsetIndex, file: File) -
             job.printer.index_entry(offset, position)
 
 
-def _dump_time_entries(job: Job, path: str, data: bytes, index: _OffsetIndex, file: File) -> None:
+def _dump_time_entries(job: DumpJob, path: str, data: bytes, index: _OffsetIndex, file: File) -> None:
     log, report, options = _Log(file), job.reports.of(path), job.options
     previous = NO_TIMESTAMP
     for slot, (timestamp, relative) in enumerate(_entries(TIME_ENTRY, data)):
@@ -253,7 +253,7 @@ def _check_last_offset(last_offset: int, base_offset: int) -> None:
         raise FileProblem(f"the last entry has offset {last_offset}, expected at least the base, {base_offset}")
 
 
-def _check_length(job: Job, path: str, size: int, entry_size: int) -> None:
+def _check_length(job: DumpJob, path: str, size: int, entry_size: int) -> None:
     """Kafka's tool cuts half an entry off the file; this one reports it."""
     if size % entry_size:
         job.damage(path, f"{size} bytes, expected a multiple of {entry_size}", size - size % entry_size)

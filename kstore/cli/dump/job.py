@@ -42,7 +42,7 @@ class DumpOptions:
 
 
 @dataclass(slots=True)
-class Job:
+class DumpJob:
     """One run. ``is_damaged`` decides the exit status. Not thread-safe."""
 
     options: DumpOptions

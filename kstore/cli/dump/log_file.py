@@ -10,7 +10,7 @@ from kstore.cli.decoders.plain import PlainDecoder
 from kstore.cli.dump._lines import CONTENTS, METADATA, RECORDS, UNKNOWN, plain_lines
 from kstore.cli.dump.batches import DumpBatch, Message, V2DumpBatch, read_batch
 from kstore.cli.dump.entries import Entry, EntryWalk, entry_at
-from kstore.cli.dump.job import MAX_BYTES, FileProblem, Job, base_offset_of
+from kstore.cli.dump.job import MAX_BYTES, DumpJob, FileProblem, base_offset_of
 from kstore.cli.dump.reports import FileReport
 from kstore.cli.dump.text import TextPrinter
 from kstore.errors import CorruptBatchError, CorruptDataError
@@ -26,7 +26,7 @@ BOOTSTRAP_NAME = "bootstrap.checkpoint"
 SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint", re.ASCII)
 
 
-def dump_log(job: Job, path: str) -> None:
+def dump_log(job: DumpJob, path: str) -> None:
     """A line for each batch and, in a deep iteration, for each record; then the bytes without a whole batch."""
     base_offset = base_offset_of(path)
     if base_offset is not None:
@@ -35,7 +35,7 @@ def dump_log(job: Job, path: str) -> None:
     _LogDump(job, path, next_offset=base_offset or 0, last_offset=-1 if base_offset == 0 else UNKNOWN).run()
 
 
-def dump_metadata_snapshot(job: Job, path: str) -> None:
+def dump_metadata_snapshot(job: DumpJob, path: str) -> None:
     """Dumps a ``.checkpoint`` of the metadata log, not one of the text files with the same suffix."""
     name = Path(path).name
     match = SNAPSHOT_NAME.fullmatch(name)
@@ -51,7 +51,7 @@ def dump_metadata_snapshot(job: Job, path: str) -> None:
 class _LogDump:
     """The dump of one file."""
 
-    def __init__(self, job: Job, path: str, *, next_offset: int, last_offset: int) -> None:
+    def __init__(self, job: DumpJob, path: str, *, next_offset: int, last_offset: int) -> None:
         self._job = job
         self._path = path
         self._file = job.open(path)

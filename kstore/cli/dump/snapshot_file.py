@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kstore.cli.dump.job import Job
+from kstore.cli.dump.job import DumpJob
 from kstore.state.producer_snapshot import SnapshotCrcError, decode_snapshot
 
 
-def dump_producer_snapshot(job: Job, path: str) -> None:
+def dump_producer_snapshot(job: DumpJob, path: str) -> None:
     """A line for each producer, or one that describes the file's problem. Raises CorruptDataError."""
     try:
         entries = decode_snapshot(job.read(path))

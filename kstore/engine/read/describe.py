@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kstore.engine.source import LogSource
 from kstore.errors import KstoreError
-from kstore.rules.notebook import Piece, html_table, size_text
+from kstore.rules.notebook import DrawnSegment, html_table, size_text
 
 # With more segments their sizes are not added up.
 SEGMENTS_MAX = 1000
@@ -40,12 +40,12 @@ def log_html(source: LogSource | None, path: str, *, closed: bool) -> str:
     return html_table("Log", rows, pieces)
 
 
-def pieces_of(source: LogSource) -> list[Piece]:
+def pieces_of(source: LogSource) -> list[DrawnSegment]:
     """The segments; none if there are too many, or one cannot be found. Their sizes may need a look at the files."""
     segments = source.segments.snapshot.segments
     if len(segments) > SEGMENTS_MAX:
         return []
     try:
-        return [Piece(segment.base_offset, segment.size, segment is segments[-1]) for segment in segments]
+        return [DrawnSegment(segment.base_offset, segment.size, segment is segments[-1]) for segment in segments]
     except (KstoreError, OSError):
         return []

@@ -48,7 +48,7 @@ from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.upkeep.handover.partition import Partition
 from kstore.upkeep.recover import topic_index_interval
-from kstore.upkeep.verify.pieces import Piece, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.pieces import SegmentToVerify, pieces_of, verify_head, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,7 +164,7 @@ def check_local(paths: Sequence[str]) -> None:
             raise ConfigError(f"{path} is not a local path: an index is written in place, which only disks support")
 
 
-def _pieces(log: Path) -> list[tuple[Piece, int]]:
+def _pieces(log: Path) -> list[tuple[SegmentToVerify, int]]:
     sizes = {segment.base_offset: segment.size for segment in segments_of(find_all_logs([str(log)], {})[0].location)}
     return [(piece, sizes.get(piece.base_offset, 0)) for piece in pieces_of(verify_head(log))]
 
@@ -177,7 +177,7 @@ def _is_closed(log: Path) -> bool:
 # --- in a task --------------------------------------------------------------------------------------------------------
 
 
-def _damaged(item: tuple[Path, Piece, int]) -> tuple[str, ...]:
+def _damaged(item: tuple[Path, SegmentToVerify, int]) -> tuple[str, ...]:
     """The indexes of a segment that are wrong, missing, or empty although they should not be."""
     log, piece, size = item
     verified = verify_piece(piece)

@@ -32,7 +32,7 @@ from kstore.spark.jobs.command import (
 )
 from kstore.spark.jobs.frames import ORDER_TIME, frame_of, ranges_of
 from kstore.spark.jobs.logs import places_of
-from kstore.spark.jobs.rewrite import SLOT, Target, Written, check_out, write_store
+from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store
 from kstore.spark.schema import COLUMNS
 from kstore.types import IsolationLevel
 
@@ -101,7 +101,7 @@ def _repartition(
     )
     schema = ", ".join(f"{name} {TYPES[name]}" for name in frame.columns) + f", {SLOT} int"
     slotted = frame.mapInArrow(partial(_with_slots, partitions), schema)
-    targets = [Target(TopicPartition(topic, number)) for number in range(partitions)]
+    targets = [PartitionToWrite(TopicPartition(topic, number)) for number in range(partitions)]
     return write_store(slotted, path, targets, [ORDER_TIME, "partition", "offset"], dict(settings or {}))
 
 

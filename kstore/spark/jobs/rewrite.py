@@ -44,7 +44,7 @@ RESULT_SCHEMA = "slot int, directory string, records bigint, size bigint"
 TAKES_ALL = {"message_timestamp_after_max_ms": UNLIMITED, "max_message_bytes": 2**30, "retention_ms": -1}
 
 
-class Target(NamedTuple):
+class PartitionToWrite(NamedTuple):
     """A partition to write. With ``start`` and ``stop`` records keep their offsets, and these bound the log."""
 
     owner: TopicPartition
@@ -71,7 +71,7 @@ def check_out(out: str) -> Path:
 
 
 def write_store(
-    frame: DataFrame, out: Path, targets: Sequence[Target], order: Sequence[str], settings: Mapping[str, Any]
+    frame: DataFrame, out: Path, targets: Sequence[PartitionToWrite], order: Sequence[str], settings: Mapping[str, Any]
 ) -> list[Written]:
     """Writes the rows to the ``targets`` that SLOT names, in the order of the columns ``order``, as the store ``out``.
 
@@ -126,7 +126,7 @@ def _begin(part: Path) -> None:
     make_directory(SYSTEM_FS, part / ATTEMPTS, mode=0o700)
 
 
-def _adopt(part: Path, targets: Sequence[Target], settings: Mapping[str, Any]) -> None:
+def _adopt(part: Path, targets: Sequence[PartitionToWrite], settings: Mapping[str, Any]) -> None:
     """Turns the directory of logs into a cleanly closed store, with the requested settings of its topics."""
     with Store(part, background=False) as store:
         if settings:
@@ -134,7 +134,7 @@ def _adopt(part: Path, targets: Sequence[Target], settings: Mapping[str, Any]) -
                 store.alter_topic(topic, **settings)
 
 
-def _write_nothing(part: Path, target: Target, settings: Mapping[str, Any]) -> Path:
+def _write_nothing(part: Path, target: PartitionToWrite, settings: Mapping[str, Any]) -> Path:
     """Writes a partition without records."""
     writer = _PartitionWriter(part / ATTEMPTS, target, settings)
     writer.close()
@@ -145,7 +145,7 @@ def _write_nothing(part: Path, target: Target, settings: Mapping[str, Any]) -> P
 
 
 def _write_slots(
-    directory: str, targets: list[Target], settings: dict[str, Any], batches: Iterator[pa.RecordBatch]
+    directory: str, targets: list[PartitionToWrite], settings: dict[str, Any], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Writes the rows, which are sorted by slot, each to the log of its slot."""
     writer: _PartitionWriter | None = None
@@ -188,7 +188,7 @@ def _write_slots(
 class _PartitionWriter:
     """A new log for one target, in a directory of this attempt's own."""
 
-    def __init__(self, parent: Path, target: Target, settings: Mapping[str, Any]) -> None:
+    def __init__(self, parent: Path, target: PartitionToWrite, settings: Mapping[str, Any]) -> None:
         self.directory = parent / f"{uuid.uuid4().hex}" / str(target.owner)
         self.records = 0
         self.size = 0

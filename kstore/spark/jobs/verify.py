@@ -22,7 +22,7 @@ from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION
-from kstore.upkeep.verify.pieces import Piece, PieceVerification, join, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.pieces import PieceVerification, SegmentToVerify, join, pieces_of, verify_head, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ class _Item(NamedTuple):
     """A piece, with its log and its size."""
 
     at: LogAt
-    piece: Piece
+    piece: SegmentToVerify
     size: int
 
 

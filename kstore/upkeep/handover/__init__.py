@@ -7,7 +7,7 @@ to_broker    from_broker    the two directions
 """
 
 from kstore.upkeep.handover.from_broker import from_broker
-from kstore.upkeep.handover.report import HandoverReport, PartitionReport, Step
+from kstore.upkeep.handover.report import Change, HandoverReport, PartitionReport
 from kstore.upkeep.handover.to_broker import to_broker
 
-__all__ = ["HandoverReport", "PartitionReport", "Step", "from_broker", "to_broker"]
+__all__ = ["Change", "HandoverReport", "PartitionReport", "from_broker", "to_broker"]

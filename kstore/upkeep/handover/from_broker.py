@@ -33,7 +33,7 @@ from kstore.rules.topics import KSTORE_TOPICS
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.upkeep.handover.partition import Partition
 from kstore.upkeep.handover.report import HandoverReport, PartitionReport
-from kstore.upkeep.handover.store import Store
+from kstore.upkeep.handover.store import HandoverStore
 
 KNOWN_IN_ROOT = frozenset(
     {*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint", KSTORE_TOPICS, PRODUCER_IDS}
@@ -55,7 +55,7 @@ def from_broker(
     ``dry_run`` changes nothing, and lists the changes. Raises: LockedError (a broker or a writer has the store open),
     LogNotFoundError, DiskFullError, SyncFailedError, StorageError. Damage does not raise: the report has it.
     """
-    store = Store(fs, directory, "from-broker", dry_run=dry_run, mode=None)
+    store = HandoverStore(fs, directory, "from-broker", dry_run=dry_run, mode=None)
     report = store.report
     with store.locked():
         if report.refused:
@@ -98,18 +98,18 @@ def _is_out_of_date(partition: Partition) -> bool:
     )
 
 
-def _forget_old_state(store: Store, partition: Partition) -> None:
+def _forget_old_state(store: HandoverStore, partition: Partition) -> None:
     if _is_out_of_date(partition):
         store.report.losses += partition.losses()
         store.remove(partition.path / KSTORE_STATE, "older than what the broker wrote")
 
 
-def _is_closed(store: Store, partition: Partition) -> bool:
+def _is_closed(store: HandoverStore, partition: Partition) -> bool:
     # In a dry run the outdated state still exists.
     return partition.is_closed() or (store.dry_run and _is_out_of_date(partition))
 
 
-def _take_over(store: Store, partition: Partition, detail: str) -> None:
+def _take_over(store: HandoverStore, partition: Partition, detail: str) -> None:
     """Opens and closes one log; its start is the later of kstore's and the broker's."""
     report = store.report
     checkpoint = partition.marks().log_start_offset or 0
@@ -136,7 +136,7 @@ def _take_over(store: Store, partition: Partition, detail: str) -> None:
     report.partitions.append(PartitionReport(str(partition.owner), seen[0], seen[1], topic_id))
 
 
-def _list_what_is_left(store: Store, partitions: list[Partition]) -> None:
+def _list_what_is_left(store: HandoverStore, partitions: list[Partition]) -> None:
     """Names what stays unchanged: the broker's own files, and unknown ones."""
     report = store.report
     for name in (*CHECKPOINTS, META_PROPERTIES):

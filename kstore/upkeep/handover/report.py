@@ -10,7 +10,7 @@ from kstore.types import CorruptRange, CutRange
 Direction = Literal["to-broker", "from-broker"]
 
 
-class Step(NamedTuple):
+class Change(NamedTuple):
     """One change: ``kind`` is "write", "remove", "open", "roll", "rebuild", "start" or "mode"."""
 
     kind: str
@@ -53,7 +53,7 @@ class HandoverReport:
     damage: list[CorruptRange] = field(default_factory=list)
     cut: list[CutRange] = field(default_factory=list)
     losses: list[ForgottenLoss] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Change] = field(default_factory=list)
     partitions: list[PartitionReport] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The directory to hand over: its holders, its contents, and one change after another.
 
-A change goes through ``Store.do``, which lists it and, except in a dry run, makes it.
+A change goes through ``HandoverStore.do``, which lists it and, except in a dry run, makes it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.modes import access
 from kstore.files.paths import CLEAN_SHUTDOWN, LOCK, LOG_SUFFIX, TopicPartition, classify, segment_name, topic_partition
 from kstore.rules.handover import StoreNames, sort_store
-from kstore.upkeep.handover.report import Direction, HandoverReport, Step
+from kstore.upkeep.handover.report import Change, Direction, HandoverReport
 
 PRIVATE_MODE = 0o600
 MODE_BITS = 0o777
 
 
-class Store:
+class HandoverStore:
     """The store at ``root``, of which ``owners`` are handed over: all its partitions, or the named one."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Store:
 
     def do(self, kind: str, path: Path, detail: str, action: Callable[[], object]) -> None:
         """Makes one change, or in a dry run only lists it."""
-        self.report.steps.append(Step(kind, str(path), detail))
+        self.report.steps.append(Change(kind, str(path), detail))
         if not self.dry_run:
             action()
 

@@ -53,7 +53,7 @@ from kstore.rules.handover import broker_chokes_on, choose_topic_ids, format_top
 from kstore.types import CorruptRange
 from kstore.upkeep.handover.partition import Facts, Partition
 from kstore.upkeep.handover.report import HandoverReport, PartitionReport
-from kstore.upkeep.handover.store import Store
+from kstore.upkeep.handover.store import HandoverStore
 
 GROUP_WRITES = 0o060
 
@@ -87,7 +87,7 @@ def to_broker(
     The report's ``refused`` says why nothing was handed over. Raises: LockedError (a writer or a broker has the store
     open), LogNotFoundError, DiskFullError, SyncFailedError, StorageError.
     """
-    store = Store(fs, directory, "to-broker", dry_run=dry_run, mode=mode)
+    store = HandoverStore(fs, directory, "to-broker", dry_run=dry_run, mode=mode)
     report = store.report
     with store.locked():
         ids = _choose_ids(store, topic_ids or {})
@@ -113,7 +113,7 @@ def to_broker(
     return report
 
 
-def _choose_ids(store: Store, given: Mapping[str, uuid.UUID]) -> dict[str, uuid.UUID]:
+def _choose_ids(store: HandoverStore, given: Mapping[str, uuid.UUID]) -> dict[str, uuid.UUID]:
     found: dict[TopicPartition, uuid.UUID] = {}
     for owner in store.names.partitions:
         path = store.path(owner) / PARTITION_METADATA
@@ -128,7 +128,7 @@ def _choose_ids(store: Store, given: Mapping[str, uuid.UUID]) -> dict[str, uuid.
     return chosen.ids
 
 
-def _look_for_obstacles(store: Store) -> None:
+def _look_for_obstacles(store: HandoverStore) -> None:
     """Records names at which a broker would exit, or which it would delete, and what is not a log."""
     report = store.report
     report.refused += [f"{store.root / name}: a broker exits at a directory of this name" for name in store.names.odd]
@@ -144,7 +144,7 @@ def _look_for_obstacles(store: Store) -> None:
 # --- the logs ---------------------------------------------------------------------------------------------------------
 
 
-def _close_in_order(store: Store, partitions: list[Partition]) -> None:
+def _close_in_order(store: HandoverStore, partitions: list[Partition]) -> None:
     unclosed = {partition.owner for partition in partitions if not partition.is_closed()}
     if unclosed and store.fs.exists(store.marker):
         store.remove(store.marker, f"{min(unclosed)} was not closed cleanly")
@@ -163,7 +163,9 @@ def _close_in_order(store: Store, partitions: list[Partition]) -> None:
         )
 
 
-def _read(store: Store, partitions: list[Partition], ids: Mapping[str, uuid.UUID], *, force: bool) -> list[Ready]:
+def _read(
+    store: HandoverStore, partitions: list[Partition], ids: Mapping[str, uuid.UUID], *, force: bool
+) -> list[Ready]:
     """Reads every log whole, and refuses damage, unless forced."""
     report = store.report
     ready: list[Ready] = []
@@ -201,7 +203,7 @@ def _read(store: Store, partitions: list[Partition], ids: Mapping[str, uuid.UUID
     return ready
 
 
-def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Ready:
+def _roll_if_due(store: HandoverStore, ready: Ready, damage: list[CorruptRange]) -> Ready:
     """Starts a new segment if the last one does not end with the last offset: a broker would continue at its end, and
     assign offsets a second time."""
     partition, facts, topic_id = ready
@@ -220,7 +222,7 @@ def _roll_if_due(store: Store, ready: Ready, damage: list[CorruptRange]) -> Read
 # --- the broker's files -----------------------------------------------------------------------------------------------
 
 
-def _write_checkpoints(store: Store, ready: list[Ready]) -> None:
+def _write_checkpoints(store: HandoverStore, ready: list[Ready]) -> None:
     facts = {one.partition.owner: one.facts for one in ready}
     # A broker has entries there only for logs that start inside a segment.
     starts = {
@@ -232,7 +234,7 @@ def _write_checkpoints(store: Store, ready: list[Ready]) -> None:
     store.update_checkpoint(RECOVERY_POINTS, ends)
 
 
-def _write_partition(store: Store, ready: Ready) -> None:
+def _write_partition(store: HandoverStore, ready: Ready) -> None:
     partition, facts, topic_id = ready
     fs, path = store.fs, partition.path
     with ExitStack() as stack:
@@ -260,7 +262,7 @@ def _topic_id(fs: FileSystem, path: os.PathLike[str]) -> uuid.UUID | None:
         return None
 
 
-def _write_epochs(store: Store, ready: Ready) -> None:
+def _write_epochs(store: HandoverStore, ready: Ready) -> None:
     """Writes the leader epochs of the batches: followers use them to find where logs diverge."""
     partition, facts, _ = ready
     path = partition.path / LEADER_EPOCHS
@@ -277,7 +279,7 @@ def _write_epochs(store: Store, ready: Ready) -> None:
     store.do("write", path, detail, lambda: write_leader_epochs(store.fs, path, entries, mode=mode))
 
 
-def _set_modes(store: Store) -> None:
+def _set_modes(store: HandoverStore) -> None:
     if store.mode is None:
         return
     mode, dir_mode = store.mode, directory_mode(store.mode)
@@ -300,7 +302,7 @@ def _set_modes(store: Store) -> None:
             store.do("mode", path, f"{mode:04o}", lambda path=path: set_mode(path, mode))  # type: ignore[misc]
 
 
-def _mark(store: Store, marker_epoch: int | None) -> None:
+def _mark(store: HandoverStore, marker_epoch: int | None) -> None:
     """Writes the marker, if it is true for every log in the root."""
     if not store.is_whole and marker_epoch is None:
         store.report.notes.append(
@@ -320,7 +322,7 @@ def _mark(store: Store, marker_epoch: int | None) -> None:
     store.do("write", store.marker, detail, action)
 
 
-def _advise(store: Store) -> None:
+def _advise(store: HandoverStore) -> None:
     """Notes what the user must do before the broker starts."""
     notes = store.report.notes
     meta = store.root / META_PROPERTIES
@@ -335,7 +337,7 @@ def _advise(store: Store) -> None:
     _note_private_names(store, meta if store.fs.exists(meta) else store.root)
 
 
-def _note_private_names(store: Store, brokers: Path) -> None:
+def _note_private_names(store: HandoverStore, brokers: Path) -> None:
     """Notes names that the owner of ``brokers``, as which the broker will run, could not open."""
     user = access(brokers)
     names = [store.root / name for name in (LOG_START_OFFSETS, REPLICATION_OFFSETS, RECOVERY_POINTS, CLEAN_SHUTDOWN)]

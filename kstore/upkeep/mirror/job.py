@@ -49,7 +49,7 @@ class Options(NamedTuple):
     dry_run: bool
 
 
-class Step(NamedTuple):
+class SegmentStep(NamedTuple):
     """What to do for one segment: "keep" it, "settle" it, "copy" it, or "extend" it from ``position``."""
 
     segment: SegmentFile
@@ -129,7 +129,7 @@ def _logs_in(at: Location) -> list[str] | None:
 def _mirror_log(origin: Location, copy: Location, options: Options, advance: Advance) -> MirroredLog:
     for attempt in range(TRIES):
         result = MirroredLog(origin.path.name, origin.url, copy.url, dry_run=options.dry_run)
-        job = _Job(origin, copy, options, advance, result)
+        job = _LogMirror(origin, copy, options, advance, result)
         try:
             job.run()
         except FileMissingError as error:
@@ -142,7 +142,7 @@ def _mirror_log(origin: Location, copy: Location, options: Options, advance: Adv
     raise AssertionError("the last try returns")
 
 
-class _Job:
+class _LogMirror:
     """One examination of one log, and its consequences."""
 
     def __init__(
@@ -216,13 +216,13 @@ class _Job:
 
     def _steps(
         self, source: SourceLog, target: Target, matching: Matching, there: list[SegmentFile]
-    ) -> tuple[list[Step], int | None]:
+    ) -> tuple[list[SegmentStep], int | None]:
         """What to do for each segment, and the base offset from which the target diverges.
 
         Raises: DivergedError, unless forced.
         """
         sizes = {segment.base_offset: segment.size for segment in there}
-        steps: list[Step] = []
+        steps: list[SegmentStep] = []
         diverged: int | None = None
         reason = ""
         if matching.foreign:
@@ -241,7 +241,7 @@ class _Job:
                 break
             verdict: Verdict = matching.verdicts[base]
             if verdict != "compare":
-                steps.append(Step(segment, verdict, 0, base))
+                steps.append(SegmentStep(segment, verdict, 0, base))
                 continue
             step = self._compare(source, target, segment, sizes[base], is_last=base == there[-1].base_offset)
             if step is None:
@@ -256,7 +256,7 @@ class _Job:
                 " was written to"
             )
         rest = source.segments[len(steps) :]
-        return steps + [Step(segment, "copy", 0, segment.base_offset) for segment in rest], diverged
+        return steps + [SegmentStep(segment, "copy", 0, segment.base_offset) for segment in rest], diverged
 
     def _end_of(self, target: Target, segment: SegmentFile) -> int:
         copy = target.open(segment_name(segment.base_offset, LOG_SUFFIX))
@@ -267,12 +267,12 @@ class _Job:
 
     def _compare(
         self, source: SourceLog, target: Target, segment: SegmentFile, size: int, *, is_last: bool
-    ) -> Step | None:
+    ) -> SegmentStep | None:
         name = segment_name(segment.base_offset, LOG_SUFFIX)
         origin, copy = source.open(name), target.open(name)
         try:
             if not target.same_times and size == segment.size and ends_equal(origin, copy, size):
-                return Step(segment, "settle", size, segment.base_offset)
+                return SegmentStep(segment, "settle", size, segment.base_offset)
             end = target.before.durable_end if target.before is not None and is_last else None
             if (
                 end is not None
@@ -282,7 +282,7 @@ class _Job:
                 and ends_equal(origin, copy, size)
             ):
                 # As far as the state says that the copy is durable, but no further.
-                return Step(segment, "settle" if size == segment.size else "extend", size, end)
+                return SegmentStep(segment, "settle" if size == segment.size else "extend", size, end)
             if not self._options.dry_run:
                 target.sync(segment)
             found = fit(origin, segment.size, copy, size, segment.base_offset)
@@ -291,12 +291,12 @@ class _Job:
             copy.close()
         if found.kind == "diverged":
             return None
-        return Step(segment, "settle" if found.kind == "same" else "extend", found.position, found.next_offset)
+        return SegmentStep(segment, "settle" if found.kind == "same" else "extend", found.position, found.next_offset)
 
     # --- copy -------------------------------------------------------------------------------------------------------
 
     def _do(
-        self, step: Step, source: SourceLog, target: Target, there: Mapping[str, FileStat], start_offset: int
+        self, step: SegmentStep, source: SourceLog, target: Target, there: Mapping[str, FileStat], start_offset: int
     ) -> None:
         segment, kind, position, next_offset = step
         result, dry_run = self._result, self._options.dry_run

@@ -28,10 +28,10 @@ from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_ba
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
-__all__ = ["Piece", "PieceVerification", "join", "pieces_of", "verify_head", "verify_piece"]
+__all__ = ["PieceVerification", "SegmentToVerify", "join", "pieces_of", "verify_head", "verify_piece"]
 
 
-class Piece(NamedTuple):
+class SegmentToVerify(NamedTuple):
     """A segment of the log in ``directory``; offsets at or above ``offset_stop`` belong to the next one.
 
     ``snapshots`` are the offsets of the snapshots from its first offset to its last; ``start_offset`` is the log's.
@@ -69,7 +69,7 @@ class PieceVerification:
     sight: Sight
 
 
-def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
+def pieces_of(head: LogHead, *, is_live: bool = False) -> list[SegmentToVerify]:
     """The pieces of a log, in order; ``is_live``: a writer may have it open."""
     bases = head.bases
     found = []
@@ -79,7 +79,7 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
         snapshots = tuple(at for at in head.snapshots if at <= stop and (is_first or at >= base_offset))
         live_end = is_live and stop == OFFSET_MAX
         found.append(
-            Piece(
+            SegmentToVerify(
                 head.log.path,
                 base_offset,
                 stop,
@@ -94,7 +94,9 @@ def pieces_of(head: LogHead, *, is_live: bool = False) -> list[Piece]:
     return found
 
 
-def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None) -> PieceVerification:
+def verify_piece(
+    piece: SegmentToVerify, *, fs: FileSystem = SYSTEM_FS, config: LogConfig | None = None
+) -> PieceVerification:
     """Reads one segment with its indexes and snapshots; unreadable data is damage too.
 
     A segment that another program replaces meanwhile is not checked, which is a note. What looks damaged in the last
@@ -105,7 +107,7 @@ def verify_piece(piece: Piece, *, fs: FileSystem = SYSTEM_FS, config: LogConfig 
     return _verified(piece, fs, config) if found.log.damages and may_be_cut else found
 
 
-def _verified(piece: Piece, fs: FileSystem, config: LogConfig | None) -> PieceVerification:
+def _verified(piece: SegmentToVerify, fs: FileSystem, config: LogConfig | None) -> PieceVerification:
     directory = Path(piece.directory)
     before = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
@@ -166,7 +168,7 @@ class _FirstEpoch(Visitor):
             self.note(*next(run.batches()))
 
 
-def _was_replaced(piece: Piece, before: Sight, fs: FileSystem) -> bool:
+def _was_replaced(piece: SegmentToVerify, before: Sight, fs: FileSystem) -> bool:
     """Whether another program has replaced the segment of ``piece`` since the log was listed."""
     directory, live = Path(piece.directory), is_live(fs, Path(piece.directory))
     bases = settled_bases(fs, directory, is_live=live)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kstore.config import LogConfig
 from kstore.producer._accumulate import Delivery, Failures, ProducerBatch
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig
 from kstore.producer.parts import producer_parts
@@ -38,12 +38,12 @@ class Gathering:
         self.accumulator = RecordAccumulator(
             self.config, self.pool, self.clock, hurry=self.hurried.append, failures=self.failures
         )
-        queues = [Queue("orders", number) for number in range(partitions)]
+        queues = [BatchQueue("orders", number) for number in range(partitions)]
         level = self.config.compression_level(codec)
         self.topic = Topic("orders", queues, LogConfig(), codec, level, ignores_keys=False)
         self.topic.sticky_partition = 0
 
-    def queue(self, partition: int = 0) -> Queue:
+    def queue(self, partition: int = 0) -> BatchQueue:
         return self.topic.queue(partition)
 
     def append(

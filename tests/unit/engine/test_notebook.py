@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.rules.notebook import PIECES_MAX, TEXT_MAX, Piece, html_table
+from kstore.rules.notebook import PIECES_MAX, TEXT_MAX, DrawnSegment, html_table
 
 HOSTILE = "<script>alert(1)<|\"'&\u202e\x1b"
 
@@ -110,6 +110,6 @@ def test_texts_are_escaped_and_cut() -> None:
 
 
 def test_a_map_stays_small_whatever_the_number_of_segments() -> None:
-    text = html_table("log", [], [Piece(number, 10, number == 9999) for number in range(10_000)])
+    text = html_table("log", [], [DrawnSegment(number, 10, number == 9999) for number in range(10_000)])
     assert Elements(text).seen.count("rect") <= PIECES_MAX
     assert 'aria-label="10000 segments"' in text

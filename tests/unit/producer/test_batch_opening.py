@@ -12,7 +12,7 @@ import pytest
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.producer._accumulate import Delivery, Failures, SendPath
-from kstore.producer.accumulator import Queue, RecordAccumulator, Topic
+from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.config import ProducerConfig
 from tests.crash.refusals import refused
@@ -34,7 +34,7 @@ class Slow:
     def send_slowly(self, *_: Any) -> None:
         self.calls.append("send_slowly")
 
-    def opened(self, queue: Queue) -> None:
+    def opened(self, queue: BatchQueue) -> None:
         self.calls.append("opened")
 
 
@@ -48,7 +48,7 @@ class Sending:
         self.accumulator = RecordAccumulator(
             settings, self.pool, SYSTEM_CLOCK, hurry=lambda batch: None, failures=Failures()
         )
-        queues = [Queue("orders", number) for number in range(partitions)]
+        queues = [BatchQueue("orders", number) for number in range(partitions)]
         self.topic = Topic("orders", queues, LogConfig(**config), codec, None, ignores_keys=False)
         self.topic.sticky_partition = 0
         self.queue = self.topic.queue(0)

@@ -17,7 +17,7 @@ import pytest
 from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, seal_run
-from kstore.producer.accumulator import Queue, Topic
+from kstore.producer.accumulator import BatchQueue, Topic
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.compression_ratio import CompressionRatios
 from kstore.producer.records import RecordMetadata
@@ -44,7 +44,7 @@ def batch_of(*values: bytes, failures: Failures | None = None, **fields: Any) ->
 
 def topic_of(codec: str = "none", **settings: Any) -> Topic:
     config = LogConfig.from_settings(**settings)
-    return Topic("orders", [Queue("orders", 0)], config, codec, None, ignores_keys=False)
+    return Topic("orders", [BatchQueue("orders", 0)], config, codec, None, ignores_keys=False)
 
 
 def sealed(batch: ProducerBatch, topic: Topic) -> None:
@@ -361,8 +361,8 @@ def closed(*sizes: int) -> list[ProducerBatch]:
     return batches
 
 
-def queue_at(sequence: int) -> Queue:
-    queue = Queue("orders", 0)
+def queue_at(sequence: int) -> BatchQueue:
+    queue = BatchQueue("orders", 0)
     queue.next_sequence = sequence
     return queue
 

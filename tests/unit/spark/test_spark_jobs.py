@@ -527,9 +527,9 @@ def rows_of(rows: Sequence[tuple[int, int, bytes | None, bytes | None, int]]) ->
 
 def test_a_task_writes_each_slot_s_rows_to_a_log_and_keeps_offsets_where_they_are_kept(tmp_path: Path) -> None:
     targets = [
-        rewrite.Target(TopicPartition("a", 0)),
-        rewrite.Target(TopicPartition("a", 1)),
-        rewrite.Target(TopicPartition("b", 0), 5, 40),
+        rewrite.PartitionToWrite(TopicPartition("a", 0)),
+        rewrite.PartitionToWrite(TopicPartition("a", 1)),
+        rewrite.PartitionToWrite(TopicPartition("b", 0), 5, 40),
     ]
     batches = [
         rows_of([(0, 7, b"k", b"v", TIME), (0, 9, None, None, -1), (2, 11, b"x", b"y" * 400_000, TIME)]),
@@ -601,5 +601,5 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError("gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(rewrite._write_slots(str(tmp_path), [rewrite.Target(TopicPartition("a", 0))], {}, failing()))
+        list(rewrite._write_slots(str(tmp_path), [rewrite.PartitionToWrite(TopicPartition("a", 0))], {}, failing()))
     assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from kstore.log import Log
 from kstore.spark.holdings import Holdings
 from kstore.spark.options import ReadOptions
 from kstore.spark.places import LogPlace, find_places
-from kstore.spark.plan import OPEN_BYTES, Piece, Split, plan_splits
+from kstore.spark.plan import OPEN_BYTES, Split, SplitPiece, plan_splits
 from tests.support.harness.evidence import Wrong
 from tests.support.harness.selection import tries
 from tests.support.lives.log_cases import marker, transaction
@@ -257,5 +257,5 @@ def test_whatever_is_asked_for_is_covered_once(tmp_path: Path, seed: int, tried:
 
 def test_a_split_knows_how_much_it_is() -> None:
     place = LogPlace("/logs/a-0", "a", 0)
-    split = Split([Piece(place, 5, 15, 100), Piece(place, 20, 21, 7)])
+    split = Split([SplitPiece(place, 5, 15, 100), SplitPiece(place, 20, 21, 7)])
     assert (split.offset_count, split.size) == (11, 107)

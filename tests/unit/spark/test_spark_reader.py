@@ -31,7 +31,7 @@ from kstore.errors import (
 from kstore.log import Log, reads_of
 from kstore.record.walk import Damage
 from kstore.spark.places import LogPlace
-from kstore.spark.plan import Piece, Split
+from kstore.spark.plan import Split, SplitPiece
 from kstore.spark.timestamps import Timestamps
 from kstore.types import INT64_MAX, IsolationLevel
 from tests.golden.test_golden_reads import as_consumed, consumed_files, expected_records
@@ -566,7 +566,7 @@ def test_a_log_that_was_cut_or_removed_since_the_plan_is_data_loss(tmp_path: Pat
 
 def test_a_password_in_a_url_is_in_no_error(caplog: pytest.LogCaptureFixture) -> None:
     place = LogPlace("memory://user:secret@host/gone/orders-0", "orders", 0)
-    split = Split([Piece(place, 0, 10)])
+    split = Split([SplitPiece(place, 0, 10)])
     with pytest.raises(DataLossError, match="at memory://user@host/gone/orders-0: the log is gone") as caught:
         table_of(make_reader(Path("/")), [split])
     assert "secret" not in str(caught.value)
