@@ -30,7 +30,7 @@ from kstore.door.frames import (
     wire_of,
 )
 from kstore.door.guard import CAN_ASK, is_own_user
-from kstore.door.memory import Loan, Memory
+from kstore.door.memory import Budget, Loan, Memory
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 BUFFER_BYTES = 64 << 10
 # A frame must come, and an answer must go, at least this fast.
 RATE_BYTES, RATE_SECONDS = 64 << 10, 10.0
+# And this fast if it has memory that others wait for, from its first second on: else a few that send nothing would
+# keep it from all others for hours.
+WANTED_RATE_BYTES, GRACE_SECONDS = 256 << 10, 1.0
 SEND_SECONDS = 30.0
 # How long a request waits for memory that others use.
 MEMORY_SECONDS = 30.0
@@ -57,11 +60,11 @@ UNCOUNTED_BYTES = 1 << 10
 class Connection:
     """The thread that calls ``run`` does all the work; what else may be called by others says so."""
 
-    def __init__(self, peer: socket.socket, door: Served, memory: Memory) -> None:
+    def __init__(self, peer: socket.socket, door: Served, budget: Budget) -> None:
         self.socket = peer
         self.began = time.monotonic()
         self._door = door
-        self._memory = memory
+        self._budget = budget
         self._buffer = bytearray(BUFFER_BYTES)
         self._host = ""
         # For other threads: the waiter of the request that is being handled, and whether one is.
@@ -135,9 +138,9 @@ class Connection:
             return False
         if size < HEAD.size:
             raise ConnectionEnded(f"a frame of {size} bytes, expected at least {HEAD.size}")
-        deadline = time.monotonic()
+        began = time.monotonic()
         start = memoryview(self._buffer)
-        self._receive(start[: HEAD.size], deadline, 0)
+        self._receive(start[: HEAD.size], began, 0)
         head = read_head(start)
         api = find(self._door, head.api)
         if api is None:
@@ -149,17 +152,17 @@ class Connection:
         with ExitStack() as held:
             frame = start[:size]
             if size > BUFFER_BYTES:
-                self._take_memory(held, size)
+                self._take_memory(self._budget.frames, held, size)
                 frame = memoryview(bytearray(size))
                 frame[: HEAD.size] = start[: HEAD.size]
-            self._receive(frame[HEAD.size :], deadline, HEAD.size)
+            self._receive(frame[HEAD.size :], began, HEAD.size, is_lent=size > BUFFER_BYTES)
             with self._lock:
                 if self._door.closing:
                     return False
                 self.is_busy = True
-            began = time.monotonic()
+            started = time.monotonic()
             answer, error = self._handled(api, head, frame, held)
-            self._door.counters.answered(api.name, time.monotonic() - began, size, answer, error=error)
+            self._door.counters.answered(api.name, time.monotonic() - started, size, answer, error=error)
         return True
 
     def _read_size(self) -> int | None:
@@ -177,13 +180,23 @@ class Connection:
         [size] = SIZE.unpack(view)
         return int(size)
 
-    def _receive(self, target: memoryview, began: float, got: int) -> None:
-        """Fills ``target``; ``got`` bytes of the frame came before. Raises: ConnectionEnded, OSError."""
+    def _receive(self, target: memoryview, began: float, got: int, *, is_lent: bool = False) -> None:
+        """Fills ``target``; ``got`` bytes of the frame came before. Raises: ConnectionEnded, OSError.
+
+        ``is_lent``: it is memory that others may wait for.
+        """
         at = 0
         while at < len(target):
-            rest = began + RATE_SECONDS * (1 + (got + at) // RATE_BYTES) - time.monotonic()
+            seconds = time.monotonic() - began
+            rest = RATE_SECONDS * (1 + (got + at) // RATE_BYTES) - seconds
             if rest <= 0:
-                raise ConnectionEnded(f"{got + at} bytes of a frame in {time.monotonic() - began:.0f} s: too slow")
+                raise ConnectionEnded(f"{got + at} bytes of a frame in {seconds:.0f} s: too slow")
+            if is_lent:
+                rest = min(rest, GRACE_SECONDS)
+                if seconds > GRACE_SECONDS and got + at < WANTED_RATE_BYTES * seconds and self._budget.frames.is_wanted:
+                    raise ConnectionEnded(
+                        f"{got + at} bytes of a frame in {seconds:.0f} s, while others wait for memory"
+                    )
             self.socket.settimeout(rest)
             try:
                 count = self.socket.recv_into(target[at:])
@@ -193,8 +206,8 @@ class Connection:
                 raise ConnectionResetError("the peer left within a frame")
             at += count
 
-    def _take_memory(self, held: ExitStack, size: int) -> Loan:
-        loan = held.enter_context(self._memory.lent(size, MEMORY_SECONDS))
+    def _take_memory(self, memory: Memory, held: ExitStack, size: int) -> Loan:
+        loan = held.enter_context(memory.lent(size, MEMORY_SECONDS))
         if not loan:
             raise ConnectionEnded(f"no {size} bytes of memory for a request within {MEMORY_SECONDS:.0f} s (memory_max)")
         return loan
@@ -207,7 +220,7 @@ class Connection:
             raise ConnectionEnded(f"{api.name} version {head.version}, expected {api.lowest} to {api.highest}")
         loan = None
         if len(frame) > UNCOUNTED_BYTES:
-            loan = self._take_memory(held, min(len(frame) // 2, ELEMENTS_MAX) * ELEMENT_BYTES)
+            loan = self._take_memory(self._budget.elements, held, min(len(frame) // 2, ELEMENTS_MAX) * ELEMENT_BYTES)
         request = read_request(api.wire, frame, elements_max=ELEMENTS_MAX)
         if loan is not None:
             # The request may wait for long.

@@ -1,4 +1,8 @@
-"""``Memory``: one budget for what the requests of all connections take, beyond what every connection has anyway."""
+"""``Budget``: what the requests of all connections may take, beyond what every connection has anyway.
+
+Its halves are lent apart, frames first. With one for both, some requests that have their frames could each wait for
+elements until another gives up: for ever, if not for the limit of that wait.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,10 @@ class Loan:
 
 
 class Memory:
-    """``total`` bytes. Thread-safe. Requests are not served in turn: a small one may pass a large one that waits."""
+    """One half of a budget: ``total`` bytes. Thread-safe.
+
+    Requests are not served in turn: a small one may pass a large one that waits.
+    """
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -42,6 +49,11 @@ class Memory:
     @property
     def taken(self) -> int:
         return self._taken
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a request waits for what others have."""
+        return bool(self._waiters)
 
     @contextmanager
     def lent(self, size: int, seconds: float) -> Iterator[Loan]:
@@ -93,3 +105,20 @@ class Memory:
     def _wake_all(self) -> None:
         for waiter in tuple(self._waiters):
             waiter.wake()
+
+
+class Budget:
+    """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe."""
+
+    def __init__(self, total: int) -> None:
+        self.frames = Memory(total - total // 2)
+        self.elements = Memory(total // 2)
+
+    @property
+    def taken(self) -> int:
+        return self.frames.taken + self.elements.taken
+
+    def end(self) -> None:
+        """See ``Memory.end``."""
+        self.frames.end()
+        self.elements.end()

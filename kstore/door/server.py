@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kstore.door.connection import Connection
-from kstore.door.memory import Memory
+from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.errors import StorageError, ThreadStartError
 from kstore.files.fork import ForkGuard
@@ -63,7 +63,7 @@ class Server:
         self.door = door
         self._listener = listener
         self._guard = ForkGuard()
-        self._memory = Memory(door.settings.memory_max)
+        self._memory = Budget(door.settings.memory_max)
         # Reentrant: a signal handler may close the door while it is being closed.
         self._lock = threading.RLock()
         # Guarded by _lock.

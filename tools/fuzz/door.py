@@ -25,7 +25,7 @@ from kstore.door.call import ConnectionEnded
 from kstore.door.config import DoorConfig
 from kstore.door.connection import Connection
 from kstore.door.frames import API_VERSIONS, HEAD, SIZE, Head, read_head
-from kstore.door.memory import Memory
+from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
@@ -121,8 +121,8 @@ def mutate_frame(data: bytes, rng: random.Random, pool: Sequence[bytes]) -> byte
 class _Answer(Connection):
     """A connection whose bytes stay here, and whose requests do not wait."""
 
-    def __init__(self, door: Served, memory: Memory) -> None:
-        super().__init__(socket.socket(), door, memory)
+    def __init__(self, door: Served, budget: Budget) -> None:
+        super().__init__(socket.socket(), door, budget)
         self.socket.close()
         self.sent = bytearray()
 
@@ -151,12 +151,12 @@ class _Life:
         self.store.log("orders").append_many([b"x"] * 10)
         self.store.queue("jobs").put(b"x")
         self.door = Served(self.store, "cluster", 0, "127.0.0.1", 9092, settings=DoorConfig())
-        self.memory = Memory(self.door.settings.memory_max)
+        self.budget = Budget(self.door.settings.memory_max)
         self.input_count = 0
         self.byte_count = resident_bytes()
 
     def end(self) -> None:
-        expect(self.memory.taken == 0, f"{self.memory.taken} bytes were lent and not given back")
+        expect(self.budget.taken == 0, f"{self.budget.taken} bytes were lent and not given back")
         grown = resident_bytes() - self.byte_count
         expect(grown < MEMORY_BYTES_MAX, f"{grown} bytes more are taken after {self.input_count} requests")
         self.door.closing = True
@@ -199,7 +199,7 @@ def frames(data: bytes) -> None:
     api = find(life.door, head.api)
     if api is None or len(data) > life.door.settings.other_request_bytes_max:
         return
-    connection = _Answer(life.door, life.memory)
+    connection = _Answer(life.door, life.budget)
     try:
         with ExitStack() as held:
             size, _ = connection._handled(api, head, memoryview(bytearray(data)), held)
