@@ -6,23 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Protocol
 
-from kstore.config import LogConfig
 from kstore.engine.ends import Ends
 from kstore.engine.read.reads import looked_up
 from kstore.engine.segments import LogSegments
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
-from kstore.errors import CorruptDataError, InvalidOffsetError, NotLostError
-from kstore.record._runs import Run
+from kstore.errors import InvalidOffsetError, NotLostError
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, holes, joined
+from kstore.scan.visits import Counts, Lost, Progress, RecordCheck, Visitor, visit
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
-
-# Long sequential reads drop what they have read from the page cache in steps of this size.
-DROP_BYTES = 8 << 20
 
 
 class CheckedLog(Protocol):
@@ -94,67 +90,60 @@ def unreadable(
 
     Whole segments are read. Raises: StorageError.
     """
-    ends, losses = source.ends, source.losses
+    ends = source.ends
     stop = min(stop, ends.end_offset)
     for segment in source.segments.range(start, stop):
         following = source.segments.higher(segment.base_offset)
         end = min(following.base_offset if following is not None else OFFSET_MAX, ends.end_offset)
-        limit = ends.limit_of(segment)
-        found = _unreadable_in(segment, limit, end, source.context.config, losses, report or RecoveryReport())
+        found = _unreadable_in(segment, ends.limit_of(segment), end, source, report or RecoveryReport())
         for damage in found:
             if damage.last >= start and damage.first < stop:
                 yield damage._replace(first=max(damage.first, start), last=min(damage.last, stop - 1))
 
 
 def _unreadable_in(
-    segment: LogSegment, limit: int, end: int, config: LogConfig, losses: LossRanges, report: RecoveryReport
-) -> Iterator[CorruptRange]:
+    segment: LogSegment, limit: int, end: int, source: CheckedLog, report: RecoveryReport
+) -> list[CorruptRange]:
     file = segment.log_file()
-    path = str(file.path)
-    dropped = 0
-    next_offset = segment.base_offset
-    for item in segment.runs_from(START, limit, offset_stop=end, base_stop=OFFSET_MAX):
-        if isinstance(item, Damage):
-            next_offset = item.next_offset if item.next_offset is not None else end
-            yield CorruptRange(item.first_offset, next_offset - 1, item.position, item.reason, path)
-            continue
-        position = item.position + item.start if isinstance(item, Run) else item[0]
-        if position - dropped >= DROP_BYTES and segment.tail is None:
-            # Data that is read once must not push data that others read often out of memory.
-            file.advise(dropped, position - dropped, "dontneed")
-            dropped = position
-        if isinstance(item, Run) and not (item.has_gap and losses.lost):
-            # All of it was checked, including the records.
-            next_offset = item.next_offset
-            report.batches_scanned += item.batch_count
-            report.records_scanned += item.record_count
-            continue
-        for at, batch in item.batches() if isinstance(item, Run) else (item,):
-            if batch.base_offset > next_offset:
-                yield from _lost(losses, next_offset, batch.base_offset, at, path)
-            next_offset = batch.last_offset + 1
-            reason = _unreadable_records(batch, config)
-            if reason:
-                yield CorruptRange(batch.base_offset, batch.last_offset, at, reason, path)
-            report.batches_scanned += 1
-            report.records_scanned += batch.record_count
-    yield from _lost(losses, next_offset, end, limit, path)
+    gone, counts = _Gone(str(file.path), end), Counts()
+    try:
+        visit(
+            segment.runs_from(START, limit, offset_stop=end),
+            Progress(dropped_from=file if segment.tail is None else None),
+            gone,
+            RecordCheck(source.context.config.max_batch_bytes_uncompressed, gone.add_unreadable),
+            counts,
+            base_offset=segment.base_offset,
+            offset_stop=end,
+            size=limit,
+            losses=source.losses,
+        )
+    finally:
+        report.batches_scanned += counts.batch_count
+        report.records_scanned += counts.record_count
     report.segments_scanned += 1
     report.bytes_scanned += limit
+    return gone.found
 
 
-def _unreadable_records(batch: Batch, config: LogConfig) -> str:
-    try:
-        batch.check(config.max_batch_bytes_uncompressed)
-    except CorruptDataError as error:
-        return error.reason
-    return ""
+class _Gone(Visitor):
+    """What is damaged or lost in one segment, up to offset ``end``."""
 
+    def __init__(self, path: str, end: int) -> None:
+        self._path = path
+        self._end = end
+        self.found: list[CorruptRange] = []
 
-def _lost(losses: LossRanges, start: int, stop: int, position: int, path: str) -> Iterator[CorruptRange]:
-    """The losses in a gap between batches; ``position`` is where their records would be."""
-    for first, last in LossRanges(losses.lost).missing(start, stop):
-        yield CorruptRange(first, last, position, LOST, path)
+    def note_damage(self, damage: Damage) -> None:
+        last = (self._end if damage.next_offset is None else damage.next_offset) - 1
+        self.found.append(CorruptRange(damage.first_offset, last, damage.position, damage.reason, self._path))
+
+    def note_lost(self, lost: Lost) -> None:
+        self.found.append(CorruptRange(lost.first, lost.last, lost.position, LOST, self._path))
+
+    def add_unreadable(self, position: int, batch: Batch, reason: str) -> None:
+        """Adds a batch with records that cannot be read."""
+        self.found.append(CorruptRange(batch.base_offset, batch.last_offset, position, reason, self._path))
 
 
 def ensure_lost(source: CheckedLog, first: int, last: int) -> None:
