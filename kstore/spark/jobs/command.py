@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError
@@ -23,7 +23,8 @@ from kstore.spark.session import missing_extra, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Checked = TypeVar("Checked")
+# What a job does with a session; returns the exit status.
+Work = Callable[["SparkSession"], int]
 
 # The same as for every command (kstore.cli.status, a layer above).
 OK = 0
@@ -44,8 +45,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return f"{action.help} Default: %(default)s."
 
 
-def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a job, with the options that all jobs share."""
+def job_parser(
+    name: str, description: str, examples: str, *, paths: str = "A log, or a directory of logs; local, or a URL."
+) -> argparse.ArgumentParser:
+    """The parser of a job, with the options that all jobs share, and ``paths``."""
     parser = argparse.ArgumentParser(
         prog=f"kstore spark {name}",
         description=description,
@@ -53,6 +56,7 @@ def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
         formatter_class=_Help,
         allow_abbrev=False,
     )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=paths)
     spark = parser.add_argument_group("Spark and storage")
     spark.add_argument(
         "--master", metavar="URL", help="Spark's master. Default: that of spark-submit, else this machine."
@@ -73,20 +77,38 @@ def job_parser(name: str, description: str, examples: str) -> argparse.ArgumentP
     return parser
 
 
+def add_isolation_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_committed: no records of aborted transactions, and nothing after an open one.",
+    )
+
+
+def add_config(parser: argparse.ArgumentParser, topics: str) -> None:
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"A setting of the {topics} (compression_type).",
+    )
+
+
 def run(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    check: Callable[[argparse.Namespace], Checked],
-    work: Callable[[SparkSession, Checked], int],
+    prepared: Callable[[argparse.Namespace], Work],
 ) -> int:
-    """Runs a job; the exit status. ``check`` turns the options into what ``work`` needs, before a session starts."""
+    """Runs a job; the exit status. ``prepared`` checks the options, before a session starts, and returns the work."""
     try:
         options = parser.parse_args(arguments)
     except SystemExit as end:  # --help, or bad usage, already reported
         return end.code if isinstance(end.code, int) else USAGE
     try:
         conf = key_values("--conf", options.conf)
-        checked = check(options)
+        work = prepared(options)
     except ConfigError as error:
         parser.print_usage(sys.stderr)
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -95,7 +117,7 @@ def run(
         return _failed(parser, error)
     try:
         with _session(parser.prog, options.master, conf) as spark:
-            status = work(spark, checked)
+            status = work(spark)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:

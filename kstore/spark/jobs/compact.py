@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kstore.files.paths import TopicPartition
 from kstore.rules.deprecated import deprecated
 from kstore.spark.jobs.command import (
     OK,
+    Work,
+    add_config,
+    add_isolation_level,
     instead,
     job_parser,
     note_deprecated,
@@ -26,7 +28,7 @@ from kstore.spark.jobs.command import (
 )
 from kstore.spark.jobs.frames import Range, frame_of, ranges_of
 from kstore.spark.jobs.logs import local_or_url, places_of
-from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store
+from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store, written_fields
 from kstore.spark.places import LogPlace
 from kstore.spark.schema import COLUMNS
 from kstore.types import IsolationLevel
@@ -157,45 +159,20 @@ def _owner(place: LogPlace) -> TopicPartition:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    out: str
-    to: str
-    topics: list[str]
-    isolation_level: IsolationLevel
-    keep_tombstones: bool
-    keep_keyless: bool
-    settings: dict[str, Any]
-    form: str
-    storage_options: dict[str, Any]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("compact", "Write the last record of each key in the logs at PATHS to OUT.", EXAMPLES)
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="A directory that does not exist: a new store, or a table.")
     add("--to", choices=("store", "parquet"), default="store", help="The kind of OUT; parquet is deprecated.")
     add("--topic", action="append", default=[], help="This topic; repeatable. Default: all.")
-    add(
-        "--isolation-level",
-        choices=("read_committed", "read_uncommitted"),
-        default="read_committed",
-        help="read_committed: no records of aborted transactions, and nothing after an open one.",
-    )
+    add_isolation_level(parser)
     add("--keep-tombstones", action="store_true", help="Keep the tombstone of a deleted key.")
     add("--drop-keyless", action="store_true", help="Leave out records without a key; by default they stay.")
-    add(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="A setting of the new topics (compression_type).",
-    )
+    add_config(parser, "new topics")
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
+def _prepared(options: argparse.Namespace) -> Work:
     given = storage_options(options)
     places_of(options.paths, given, options.topic)
     settings = settings_of("--config", options.config)
@@ -203,47 +180,30 @@ def _check(options: argparse.Namespace) -> _Checked:
         check_out(options.out)
     else:
         note_deprecated("kstore spark compact --to parquet", RECIPE)
-    return _Checked(
-        options.paths,
-        options.out,
-        options.to,
-        options.topic,
-        options.isolation_level,
-        options.keep_tombstones,
-        not options.drop_keyless,
-        settings,
-        options.format,
-        given,
-    )
-
-
-def _work(spark: SparkSession, checked: _Checked) -> int:
     shared: dict[str, Any] = {
-        "topics": checked.topics,
-        "isolation_level": checked.isolation_level,
-        "keep_tombstones": checked.keep_tombstones,
-        "keep_keyless": checked.keep_keyless,
-        "storage_options": checked.storage_options,
+        "topics": options.topic,
+        "isolation_level": options.isolation_level,
+        "keep_tombstones": options.keep_tombstones,
+        "keep_keyless": not options.drop_keyless,
+        "storage_options": given,
     }
-    if checked.to == "parquet":
-        _compact(spark, checked.paths, **shared).write.parquet(local_or_url(checked.out))
-        records = spark.read.parquet(local_or_url(checked.out)).count()
-        summary(checked.form, "compact", {"records": records, "table": checked.out})
+
+    def work(spark: SparkSession) -> int:
+        if options.to == "store":
+            written = compact_into(spark, options.paths, options.out, settings=settings, **shared)
+            summary(options.format, "compact", written_fields(written, options.out))
+            return OK
+        _compact(spark, options.paths, **shared).write.parquet(local_or_url(options.out))
+        records = spark.read.parquet(local_or_url(options.out)).count()
+        summary(options.format, "compact", {"records": records, "table": options.out})
         return OK
-    written = compact_into(spark, checked.paths, checked.out, settings=checked.settings, **shared)
-    fields = {
-        "partitions": len(written),
-        "records": sum(each.records for each in written),
-        "bytes": sum(each.size for each in written),
-        "store": str(Path(checked.out)),
-    }
-    summary(checked.form, "compact", fields)
-    return OK
+
+    return work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":

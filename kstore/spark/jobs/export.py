@@ -18,6 +18,8 @@ from kstore.files.remote import open_remote
 from kstore.spark.jobs.command import (
     DAMAGED,
     OK,
+    Work,
+    add_isolation_level,
     job_parser,
     key_values,
     run,
@@ -209,29 +211,14 @@ def _plan(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    out: str
-    options: ExportOptions
-    form: str
-    storage_options: dict[str, Any]
-    out_storage_options: dict[str, Any]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("export", "Write the records of the logs at PATHS to Parquet files in OUT.", EXAMPLES)
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="The directory of the export; local, or a URL.")
     add("--by", choices=get_args(By), default="date", help="A directory for each date, or date and hour, in UTC.")
     add("--topic", action="append", default=[], help="This topic; repeatable. Default: all.")
     add("--columns", metavar="NAME,...", default=",".join(COLUMNS), help="Which columns.")
-    add(
-        "--isolation-level",
-        choices=("read_committed", "read_uncommitted"),
-        default="read_committed",
-        help="read_committed: no records of aborted transactions, and nothing after an open one.",
-    )
+    add_isolation_level(parser)
     add("--on-corrupt", choices=("raise", "skip"), default="raise", help="At damage: stop, or continue after it.")
     add("--allow-data-loss", action="store_true", help="Continue if records were removed before they were exported.")
     add("--compression", choices=COMPRESSIONS, default="zstd", help="The codec of Parquet.")
@@ -242,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
+def _prepared(options: argparse.Namespace) -> Work:
     wanted = ExportOptions(
         by=cast(By, options.by),
         columns=to_columns("--columns", options.columns),
@@ -257,24 +244,14 @@ def _check(options: argparse.Namespace) -> _Checked:
     to_options: dict[str, Any] = dict(key_values("--out-storage-option", options.out_storage_option))
     places_of(options.paths, from_options, wanted.topics)
     open_remote(options.out, storage_options=to_options)
-    return _Checked(options.paths, options.out, wanted, options.format, from_options, to_options)
 
-
-def _work(spark: SparkSession, checked: _Checked) -> int:
-    done = export(
-        spark,
-        checked.paths,
-        checked.out,
-        checked.options,
-        storage_options=checked.storage_options,
-        out_storage_options=checked.out_storage_options,
-    )
-    for line in [*done.lost, *done.corrupt]:
-        print(f"lost: {line}", file=sys.stderr)
-    summary(
-        checked.form,
-        "export",
-        {
+    def work(spark: SparkSession) -> int:
+        done = export(
+            spark, options.paths, options.out, wanted, storage_options=from_options, out_storage_options=to_options
+        )
+        for line in [*done.lost, *done.corrupt]:
+            print(f"lost: {line}", file=sys.stderr)
+        fields = {
             "run": done.run,
             "stretches": done.stretches,
             "done_before": done.resumed,
@@ -282,14 +259,16 @@ def _work(spark: SparkSession, checked: _Checked) -> int:
             "records": done.records,
             "bytes": done.size,
             "damages": len(done.corrupt),
-        },
-    )
-    return DAMAGED if done.corrupt else OK
+        }
+        summary(options.format, "export", fields)
+        return DAMAGED if done.corrupt else OK
+
+    return work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":

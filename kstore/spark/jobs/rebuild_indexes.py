@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
@@ -43,7 +43,7 @@ from kstore.record.walk import Damage
 from kstore.rules.deprecated import deprecated
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
-from kstore.spark.jobs.command import DAMAGED, OK, instead, job_parser, note_deprecated, run, summary
+from kstore.spark.jobs.command import DAMAGED, OK, Work, instead, job_parser, note_deprecated, run, summary
 from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.upkeep.handover.partition import Partition
@@ -256,19 +256,14 @@ def _content(directory: Path, base_offset: int, suffix: str) -> bytes | None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    every: bool
-    index_interval_bytes: int | None
-    form: str
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
-        "rebuild-indexes", "Deprecated: rebuild the missing or damaged indexes of the logs at PATHS.", EXAMPLES
+        "rebuild-indexes",
+        "Deprecated: rebuild the missing or damaged indexes of the logs at PATHS.",
+        EXAMPLES,
+        paths="A log, or a directory of logs, on local disks.",
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs, on local disks.")
     add("--all", action="store_true", help="All indexes, not only those that are missing or damaged.")
     add(
         "--index-interval-bytes",
@@ -279,39 +274,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
-    interval = options.index_interval_bytes
+def _prepared(options: argparse.Namespace) -> Work:
+    interval: int | None = options.index_interval_bytes
     if interval is not None:
         LogConfig.from_settings(index_interval_bytes=interval)
     check_local(options.paths)
     find_all_logs(options.paths, {})
     note_deprecated("kstore spark rebuild-indexes", RECIPE)
-    return _Checked(options.paths, options.all, interval, options.format)
 
+    def work(spark: SparkSession) -> int:
+        rebuilt = _rebuild_indexes(spark, options.paths, every=options.all, index_interval_bytes=interval)
+        for each in rebuilt:
+            if each.problem:
+                print(f"{each.log}/{each.file}: {each.problem}", file=sys.stderr)
+            elif each.changed and options.format == "text":
+                before = "missing" if each.before < 0 else f"{each.before:,} bytes"
+                print(f"{each.log}/{each.file}: {before}, now {max(each.after, 0):,} bytes")
+        failed_count = sum(bool(each.problem) for each in rebuilt)
+        fields = {
+            "rebuilt": sum(each.changed for each in rebuilt),
+            "as_they_were": sum(not each.changed and not each.problem for each in rebuilt),
+            "failed": failed_count,
+        }
+        summary(options.format, "rebuild-indexes", fields)
+        return DAMAGED if failed_count else OK
 
-def _work(spark: SparkSession, checked: _Checked) -> int:
-    rebuilt = _rebuild_indexes(
-        spark, checked.paths, every=checked.every, index_interval_bytes=checked.index_interval_bytes
-    )
-    failed = [each for each in rebuilt if each.problem]
-    for each in rebuilt:
-        if each.problem:
-            print(f"{each.log}/{each.file}: {each.problem}", file=sys.stderr)
-        elif each.changed and checked.form == "text":
-            before = "missing" if each.before < 0 else f"{each.before:,} bytes"
-            print(f"{each.log}/{each.file}: {before}, now {max(each.after, 0):,} bytes")
-    fields: dict[str, Any] = {
-        "rebuilt": sum(each.changed for each in rebuilt),
-        "as_they_were": sum(not each.changed and not each.problem for each in rebuilt),
-        "failed": len(failed),
-    }
-    summary(checked.form, "rebuild-indexes", fields)
-    return DAMAGED if failed else OK
+    return work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":

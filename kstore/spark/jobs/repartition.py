@@ -10,8 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,6 +21,9 @@ from kstore.rules.deprecated import deprecated
 from kstore.rules.topics import PARTITIONS_MAX
 from kstore.spark.jobs.command import (
     OK,
+    Work,
+    add_config,
+    add_isolation_level,
     instead,
     job_parser,
     note_deprecated,
@@ -32,7 +34,7 @@ from kstore.spark.jobs.command import (
 )
 from kstore.spark.jobs.frames import ORDER_TIME, frame_of, ranges_of
 from kstore.spark.jobs.logs import places_of
-from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store
+from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store, written_fields
 from kstore.spark.schema import COLUMNS
 from kstore.types import IsolationLevel
 
@@ -126,43 +128,20 @@ def _with_slots(partitions: int, batches: Iterator[pa.RecordBatch]) -> Iterator[
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    out: str
-    topic: str
-    partitions: int
-    isolation_level: IsolationLevel
-    settings: dict[str, Any]
-    form: str
-    storage_options: dict[str, Any]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "repartition", "Deprecated: rewrite a topic of the logs at PATHS as the new store OUT.", EXAMPLES
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("out", metavar="OUT", help="A directory that does not exist.")
     add("--topic", required=True, help="Which topic.")
     add("--partitions", type=int, required=True, metavar="N", help="The new number of partitions.")
-    add(
-        "--isolation-level",
-        choices=("read_committed", "read_uncommitted"),
-        default="read_committed",
-        help="read_committed: no records of aborted transactions, and nothing after an open one.",
-    )
-    add(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="A setting of the new topic (compression_type).",
-    )
+    add_isolation_level(parser)
+    add_config(parser, "new topic")
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
+def _prepared(options: argparse.Namespace) -> Work:
     if not 1 <= options.partitions <= PARTITIONS_MAX:
         raise ConfigError(f"--partitions is {options.partitions}, expected 1 to {PARTITIONS_MAX}")
     given = storage_options(options)
@@ -170,45 +149,30 @@ def _check(options: argparse.Namespace) -> _Checked:
     check_out(options.out)
     note_deprecated("kstore spark repartition", RECIPE)
     settings = settings_of("--config", options.config)
-    return _Checked(
-        options.paths,
-        options.out,
-        options.topic,
-        options.partitions,
-        options.isolation_level,
-        settings,
-        options.format,
-        given,
-    )
 
+    def work(spark: SparkSession) -> int:
+        written = _repartition(
+            spark,
+            options.paths,
+            options.out,
+            topic=options.topic,
+            partitions=options.partitions,
+            isolation_level=options.isolation_level,
+            settings=settings,
+            storage_options=given,
+        )
+        for each in written:
+            if options.format == "text":
+                print(f"{each.owner}: {each.records:,} records, {each.size:,} bytes")
+        summary(options.format, "repartition", written_fields(written, options.out))
+        return OK
 
-def _work(spark: SparkSession, checked: _Checked) -> int:
-    written = _repartition(
-        spark,
-        checked.paths,
-        checked.out,
-        topic=checked.topic,
-        partitions=checked.partitions,
-        isolation_level=checked.isolation_level,
-        settings=checked.settings,
-        storage_options=checked.storage_options,
-    )
-    for each in written:
-        if checked.form == "text":
-            print(f"{each.owner}: {each.records:,} records, {each.size:,} bytes")
-    fields = {
-        "partitions": len(written),
-        "records": sum(each.records for each in written),
-        "bytes": sum(each.size for each in written),
-        "store": str(Path(checked.out)),
-    }
-    summary(checked.form, "repartition", fields)
-    return OK
+    return work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":

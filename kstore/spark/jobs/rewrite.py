@@ -60,6 +60,16 @@ class Written(NamedTuple):
     size: int
 
 
+def written_fields(written: Sequence[Written], out: str) -> dict[str, Any]:
+    """What the summary of a job says of the store that it wrote."""
+    return {
+        "partitions": len(written),
+        "records": sum(each.records for each in written),
+        "bytes": sum(each.size for each in written),
+        "store": str(Path(out)),
+    }
+
+
 def check_out(out: str) -> Path:
     """The path for a new store. Raises: ConfigError if it exists, or for a URL."""
     if is_remote(out):

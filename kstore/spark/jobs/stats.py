@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kstore.errors import ConfigError
 from kstore.files.paths import LOG_SUFFIX, segment_name, topic_partition
 from kstore.record.batch import Batch
-from kstore.spark.jobs.command import DAMAGED, OK, job_parser, note_deprecated, run, storage_options, summary
+from kstore.spark.jobs.command import DAMAGED, OK, Work, job_parser, note_deprecated, run, storage_options, summary
 from kstore.spark.jobs.frames import frame_of, ranges_of
 from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
@@ -214,20 +214,9 @@ def top_keys(spark: SparkSession, urls: Sequence[str], count: int, options: Mapp
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    every_ms: int
-    deep: bool
-    top_keys: int
-    out: str | None
-    form: str
-    storage_options: dict[str, Any]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("stats", "Count what the logs at PATHS contain, over time.", EXAMPLES)
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     add("--every", metavar="DURATION", default="1h", help="The length of an interval: 15m, 1h, 1d.")
     add("--deep", action="store_true", help="Check, decompress and count every record too: keys, values, tombstones.")
     add(
@@ -241,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
+def _prepared(options: argparse.Namespace) -> Work:
     every_ms = to_duration_ms("--every", options.every)
     if every_ms <= 0:
         raise ConfigError(f"--every is {options.every!r}, expected a time above 0")
@@ -251,29 +240,48 @@ def _check(options: argparse.Namespace) -> _Checked:
     find_all_logs(options.paths, given)
     if options.top_keys:
         note_deprecated("kstore spark stats --top-keys", RECIPE)
-    return _Checked(options.paths, every_ms, options.deep, options.top_keys, options.out, options.format, given)
+
+    def work(spark: SparkSession) -> int:
+        found = stats(spark, options.paths, every_ms=every_ms, deep=options.deep, storage_options=given)
+        if options.out is not None:
+            found.frame.coalesce(1).write.mode("overwrite").parquet(options.out)
+        _print_intervals(found, options.format)
+        if options.top_keys:
+            _print_keys(top_keys(spark, options.paths, options.top_keys, given), options.format)
+        for finding in found.findings:
+            print(f"damage: {finding.path} at position {finding.position}: {finding.reason}", file=sys.stderr)
+        summary(options.format, "stats", _fields(found))
+        return DAMAGED if found.findings else OK
+
+    return work
 
 
-def _work(spark: SparkSession, checked: _Checked) -> int:
-    found = stats(
-        spark,
-        checked.paths,
-        every_ms=checked.every_ms,
-        deep=checked.deep,
-        storage_options=checked.storage_options,
-    )
-    if checked.out is not None:
-        found.frame.coalesce(1).write.mode("overwrite").parquet(checked.out)
-    _print(found, checked.form)
-    if checked.top_keys:
-        for row in top_keys(spark, checked.paths, checked.top_keys, checked.storage_options).collect():
-            key = bytes(row["key"]).decode("utf-8", "backslashreplace")
-            if checked.form == "json":
-                print(json.dumps({"type": "key", "topic": row["topic"], "key": key, "records": row["records"]}))
-            else:
-                print(f"{row['topic']}: {row['records']:,} records, {row['bytes']:,} bytes: {key:.100}")
-    for finding in found.findings:
-        print(f"damage: {finding.path} at position {finding.position}: {finding.reason}", file=sys.stderr)
+def _print_intervals(found: LogStatistics, form: str) -> None:
+    """A line for each interval, over all logs."""
+    intervals: dict[int, Stats] = {}
+    for (_, number), part in found.counted.items():
+        intervals.setdefault(number, Stats("")).merge(part)
+    for number, part in sorted(intervals.items()):
+        time = "none" if number < 0 else str(_time(number * found.every_ms) or number * found.every_ms)
+        if form == "json":
+            line = {"type": "interval", "time": time, "batches": part.batch_count, "records": part.record_count}
+            print(json.dumps({**line, "bytes": part.batch_sizes.sum}))
+        else:
+            print(
+                f"{time}  {part.record_count:,} records  {part.batch_count:,} batches  {part.batch_sizes.sum:,} bytes"
+            )
+
+
+def _print_keys(keys: DataFrame, form: str) -> None:
+    for row in keys.collect():
+        key = bytes(row["key"]).decode("utf-8", "backslashreplace")
+        if form == "json":
+            print(json.dumps({"type": "key", "topic": row["topic"], "key": key, "records": row["records"]}))
+        else:
+            print(f"{row['topic']}: {row['records']:,} records, {row['bytes']:,} bytes: {key:.100}")
+
+
+def _fields(found: LogStatistics) -> dict[str, Any]:
     every = Stats("")
     for part in found.counted.values():
         every.merge(part)
@@ -292,29 +300,12 @@ def _work(spark: SparkSession, checked: _Checked) -> int:
         fields["keyed"], fields["tombstones"] = every.records.keyed_count, every.records.tombstone_count
         fields["key_bytes_p50"] = every.records.key_sizes.percentile(50)
         fields["value_bytes_p50"] = every.records.value_sizes.percentile(50)
-    summary(checked.form, "stats", fields)
-    return DAMAGED if found.findings else OK
-
-
-def _print(found: LogStatistics, form: str) -> None:
-    """A line for each interval, over all logs."""
-    intervals: dict[int, Stats] = {}
-    for (_, number), part in found.counted.items():
-        intervals.setdefault(number, Stats("")).merge(part)
-    for number, part in sorted(intervals.items()):
-        time = "none" if number < 0 else str(_time(number * found.every_ms) or number * found.every_ms)
-        if form == "json":
-            line = {"type": "interval", "time": time, "batches": part.batch_count, "records": part.record_count}
-            print(json.dumps({**line, "bytes": part.batch_sizes.sum}))
-        else:
-            print(
-                f"{time}  {part.record_count:,} records  {part.batch_count:,} batches  {part.batch_sizes.sum:,} bytes"
-            )
+    return fields
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import open_remote
-from kstore.spark.jobs.command import DAMAGED, OK, job_parser, run, storage_options, summary
+from kstore.spark.jobs.command import DAMAGED, OK, Work, job_parser, run, storage_options, summary
 from kstore.spark.jobs.logs import LogAt, find_all_logs, segments_of, writer_at_work
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.types import NO_OFFSET
@@ -163,16 +163,8 @@ def _verify_item(item: _Item) -> PieceVerification:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-class _Checked(NamedTuple):
-    paths: list[str]
-    report: str | None
-    form: str
-    storage_options: dict[str, Any]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser("verify", "Read every file of the logs at PATHS, and compare them with each other.", EXAMPLES)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="A log, or a directory of logs; local, or a URL.")
     parser.add_argument(
         "--report",
         metavar="DIR",
@@ -181,28 +173,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check(options: argparse.Namespace) -> _Checked:
-    found = _Checked(options.paths, options.report, options.format, storage_options(options))
-    find_all_logs(found.paths, found.storage_options)
-    return found
+def _prepared(options: argparse.Namespace) -> Work:
+    given = storage_options(options)
+    find_all_logs(options.paths, given)
 
-
-def _work(spark: SparkSession, options: _Checked) -> int:
-    result = verify(spark, options.paths, storage_options=options.storage_options)
-    if options.report is not None:
-        result.report.coalesce(1).write.mode("overwrite").parquet(f"{options.report.rstrip('/')}/findings")
-        result.segments.coalesce(1).write.mode("overwrite").parquet(f"{options.report.rstrip('/')}/segments")
-    for log in result.logs:
-        shown = sorted(log.findings, key=lambda finding: finding.severity)[:FINDINGS_SHOWN]
-        for finding in shown:
-            is_json = options.form == "json"
-            print(json.dumps({"type": "finding", **finding._asdict()}) if is_json else finding_line(finding))
-        if options.form == "text" and len(shown) < len(log.findings):
-            print(f"{log.path}: and {len(log.findings) - len(shown)} more")
-    summary(
-        options.form,
-        "verify",
-        {
+    def work(spark: SparkSession) -> int:
+        result = verify(spark, options.paths, storage_options=given)
+        if options.report is not None:
+            result.report.coalesce(1).write.mode("overwrite").parquet(f"{options.report.rstrip('/')}/findings")
+            result.segments.coalesce(1).write.mode("overwrite").parquet(f"{options.report.rstrip('/')}/segments")
+        for log in result.logs:
+            _print_findings(log, options.format)
+        fields = {
             "logs": len(result.logs),
             "segments": sum(log.segment_count for log in result.logs),
             "batches": sum(log.batch_count for log in result.logs),
@@ -210,9 +192,19 @@ def _work(spark: SparkSession, options: _Checked) -> int:
             "bytes": sum(log.size for log in result.logs),
             "notes": sum(len(log.notes) for log in result.logs),
             "damages": sum(len(log.damages) for log in result.logs),
-        },
-    )
-    return OK if result.is_sound else DAMAGED
+        }
+        summary(options.format, "verify", fields)
+        return OK if result.is_sound else DAMAGED
+
+    return work
+
+
+def _print_findings(log: LogVerification, form: str) -> None:
+    shown = sorted(log.findings, key=lambda finding: finding.severity)[:FINDINGS_SHOWN]
+    for finding in shown:
+        print(json.dumps({"type": "finding", **finding._asdict()}) if form == "json" else finding_line(finding))
+    if form == "text" and len(shown) < len(log.findings):
+        print(f"{log.path}: and {len(log.findings) - len(shown)} more")
 
 
 def finding_line(finding: Finding) -> str:
@@ -228,7 +220,7 @@ def finding_line(finding: Finding) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit status."""
-    return run(_parser(), arguments, _check, _work)
+    return run(_parser(), arguments, _prepared)
 
 
 if __name__ == "__main__":
