@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kstore.archive.manifest import (
     LogEntry,
@@ -44,8 +44,7 @@ from kstore.errors import (
     TruncatedFileError,
 )
 from kstore.files.checkpoint import encode_leader_epochs, encode_topic_id
-from kstore.files.fs import Advice, File, FileStat, FileSystem, plain_text
-from kstore.files.fs import Mapping as FileMapping
+from kstore.files.fs import File, FileStat, FileSystem, plain_text
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import (
     INDEX_SUFFIX,
@@ -59,6 +58,7 @@ from kstore.files.paths import (
     segment_name,
     topic_partition,
 )
+from kstore.files.read_only import ReadOnlyFile, ReadOnlyFiles, missing
 from kstore.files.remote import SCHEME, Location, is_remote, open_remote
 from kstore.indexes.rebuild import IndexBuilder
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, decode_topics
@@ -159,7 +159,7 @@ def place_to_read(path: PathLike, fs: FileSystem = SYSTEM_FS) -> tuple[FileSyste
     return fs, Path(path) if SCHEME.fullmatch(os.fspath(path)) is None else location.path
 
 
-class BackupFs:
+class BackupFs(ReadOnlyFiles):
     """The store of one backup, for reading; ``root`` is its directory. Thread-safe."""
 
     def __init__(self, target: BackupTarget, manifest: Manifest, root: Path) -> None:
@@ -268,20 +268,20 @@ class BackupFs:
 
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
         if write or create:
-            self._refuse(path)
+            raise self.refused(path)
         name = os.fspath(path)
         stored = self._stored.get(name)
         if stored is not None and name.endswith(LOG_SUFFIX):
             return _LogFile(name, stored, partial(self._piece, stored.owner))
         data = self._content(name)
         if data is None:
-            raise _missing(path)
+            raise missing(path)
         return _MadeFile(name, self._stat(name, len(data)), data)
 
     def list(self, path: PathLike) -> list[str]:
         names = self._names.get(os.fspath(path))
         if names is None:
-            raise _missing(path)
+            raise missing(path)
         return list(names)
 
     def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
@@ -293,35 +293,17 @@ class BackupFs:
             return self._stored[name].stat
         if name in self._indexes or name in self._made:
             return self._stat(name, 0 if name in self._indexes else len(self._made[name]))
-        raise _missing(path)
+        raise missing(path)
 
     def exists(self, path: PathLike) -> bool:
         return any(os.fspath(path) in known for known in (self._names, self._stored, self._indexes, self._made))
 
-    def rename(self, source: PathLike, target: PathLike) -> None:
-        self._refuse(source)
-
-    def unlink(self, path: PathLike) -> None:
-        self._refuse(path)
-
-    def sync_dir(self, path: PathLike) -> None:
-        self._refuse(path)
-
-    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
-        self._refuse(path)
-
-    def rmdir(self, path: PathLike) -> None:
-        self._refuse(path)
-
-    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        self._refuse(path)
-
-    def _refuse(self, path: PathLike) -> NoReturn:
-        raise _read_only(path)
+    def refused(self, path: PathLike) -> ReadOnlyError:
+        return _read_only(path)
 
 
-class _MadeFile:
-    """``File`` in memory, which cannot be written."""
+class _MadeFile(ReadOnlyFile):
+    """``File`` in memory."""
 
     def __init__(self, path: str, stat: FileStat, data: bytes) -> None:
         self.path = path
@@ -331,52 +313,11 @@ class _MadeFile:
     def pread(self, size: int, position: int) -> bytes:
         return self._data[position : position + size]
 
-    def size(self) -> int:
-        return self._stat.size
-
     def stat(self) -> FileStat:
         return self._stat
 
-    def inode(self) -> int:
-        return self._stat.inode
-
-    def send_to(self, socket_fd: int, position: int, size: int) -> int:
-        return os.write(socket_fd, self.pread(size, position))
-
-    def advise(self, position: int, size: int, advice: Advice) -> None:
-        """Does nothing: the bytes may be on another machine."""
-
-    def close(self) -> None:
-        """Does nothing: others may read it."""
-
-    def fileno(self) -> int:
-        raise StorageError(errno.EBADF, "a file of a backup has no descriptor", self.path)
-
-    # --- what only a disk does ----------------------------------------------------------------------------------------
-
-    def pwrite(self, data: object, position: int) -> int:
-        raise _read_only(self.path)
-
-    def write_all(self, buffers: object, position: int) -> None:
-        raise _read_only(self.path)
-
-    def write_and_sync(self, buffers: object, position: int) -> None:
-        raise _read_only(self.path)
-
-    def fdatasync(self) -> None:
-        raise _read_only(self.path)
-
-    def fsync(self) -> None:
-        raise _read_only(self.path)
-
-    def truncate(self, size: int) -> None:
-        raise _read_only(self.path)
-
-    def allocate(self, position: int, size: int) -> bool:
-        return False
-
-    def map(self, size: int) -> FileMapping:
-        raise _read_only(self.path)
+    def _refused(self) -> ReadOnlyError:
+        return _read_only(self.path)
 
 
 class _LogFile(_MadeFile):
@@ -413,10 +354,6 @@ class _LogFile(_MadeFile):
 
 def _lost(piece: StoredFile, error: Exception) -> CorruptFileError:
     return CorruptFileError(f"a file of the backup is damaged or missing: {plain_text(error)}", path=piece.name)
-
-
-def _missing(path: PathLike) -> FileMissingError:
-    return FileMissingError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
 
 
 def _read_only(path: PathLike) -> ReadOnlyError:

@@ -16,18 +16,18 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from kstore.errors import ConfigError, KstoreError, PathLike, ReadOnlyError, StorageError
 from kstore.files.ahead import PIECE_BYTES, PiecesAhead
-from kstore.files.fs import Advice, File, FileStat, FileSystem
-from kstore.files.fs import Mapping as FileMapping
+from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.moment import SMALL_BYTES_MAX, Moment, parent
+from kstore.files.read_only import ReadOnlyFile, ReadOnlyFiles
 from kstore.files.remote_stores import (
     DEFAULT_OPTIONS,
     FsspecStore,
@@ -276,7 +276,7 @@ class _LocalFiles:
         return os.fspath(path)
 
 
-class RemoteFiles:
+class RemoteFiles(ReadOnlyFiles):
     """An ``ObjectStore`` as a ``FileSystem``: paths are those after the URL's authority, and start with a slash."""
 
     def __init__(
@@ -317,7 +317,7 @@ class RemoteFiles:
 
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
         if write or create:
-            self._refuse(path)
+            raise self.refused(path)
         found = self.stat(path)
         if not found.is_file:
             raise StorageError(errno.EISDIR, "a directory, where a file was expected", self.url_of(path))
@@ -418,25 +418,11 @@ class RemoteFiles:
         if not self._atomic:
             self._do(path, lambda store, name: store.make_dirs(name), writing=True)
 
-    # --- what only disks support -------------------------------------------------------------------------------------
-
-    def sync_dir(self, path: PathLike) -> None:
-        self._refuse(path)
-
-    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
-        self._refuse(path)
-
-    def rmdir(self, path: PathLike) -> None:
-        self._refuse(path)
-
-    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        self._refuse(path)
-
-    def _refuse(self, path: PathLike) -> NoReturn:
-        raise ReadOnlyError(errno.EROFS, "files there can only be read, or written whole", self.url_of(path))
+    def refused(self, path: PathLike) -> ReadOnlyError:
+        return ReadOnlyError(errno.EROFS, "files there can only be read, or written whole", self.url_of(path))
 
 
-class RemoteFile:
+class RemoteFile(ReadOnlyFile):
     """A file in a store, open for reading: each read is a range, and the next bytes are fetched ahead. Thread-safe."""
 
     def __init__(self, fs: RemoteFiles, path: str, found: FileStat) -> None:
@@ -517,46 +503,8 @@ class RemoteFile:
     def stat(self) -> FileStat:
         return self._fs.stat(self.path)
 
-    def inode(self) -> int:
-        return self.stat().inode
-
-    def advise(self, position: int, size: int, advice: Advice) -> None:
-        """Nothing: a store manages its own memory."""
-
     def close(self) -> None:
         self._window = (0, b"")
 
-    # --- what only disks support -------------------------------------------------------------------------------------
-
-    def pwrite(self, data: Buffer, position: int) -> int:
-        self._refuse()
-
-    def write_all(self, buffers: Sequence[Buffer], position: int) -> None:
-        self._refuse()
-
-    def write_and_sync(self, buffers: Sequence[Buffer], position: int) -> None:
-        self._refuse()
-
-    def send_to(self, socket_fd: int, position: int, size: int) -> int:
-        return os.write(socket_fd, self.pread(size, position))
-
-    def fdatasync(self) -> None:
-        self._refuse()
-
-    def fsync(self) -> None:
-        self._refuse()
-
-    def truncate(self, size: int) -> None:
-        self._refuse()
-
-    def allocate(self, position: int, size: int) -> bool:
-        return False
-
-    def map(self, size: int) -> FileMapping:
-        self._refuse()
-
-    def fileno(self) -> int:
-        raise StorageError(errno.EBADF, "a file in a store has no descriptor", self._fs.url_of(self.path))
-
-    def _refuse(self) -> NoReturn:
-        self._fs._refuse(self.path)
+    def _refused(self) -> ReadOnlyError:
+        return self._fs.refused(self.path)

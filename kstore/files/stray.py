@@ -12,9 +12,10 @@ import errno
 import os
 from pathlib import Path
 
-from kstore.errors import FileMissingError, NotALogError, PathLike, ReadOnlyError
+from kstore.errors import NotALogError, PathLike, ReadOnlyError
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.paths import LOG_SUFFIX, parse_segment_name, segment_name
+from kstore.files.read_only import ReadOnlyFiles, missing
 
 OFFSET_BYTES = 8
 # The fields up to the magic of an entry, which any file of records has.
@@ -22,7 +23,7 @@ ENTRY_BYTES_MIN = 17
 MAGIC_MAX = 2
 
 
-class StrayFs:
+class StrayFs(ReadOnlyFiles):
     """A file system in which ``path``, a file of records, is a directory with one segment. Thread-safe."""
 
     def __init__(self, path: Path, fs: FileSystem) -> None:
@@ -51,14 +52,14 @@ class StrayFs:
 
     def open(self, path: PathLike, *, write: bool = False, create: bool = False, mode: int = 0o600) -> File:
         if write or create:
-            raise self._refused(path)
+            raise self.refused(path)
         if not self._is_file(path):
-            raise self._missing(path)
+            raise missing(path)
         return self._fs.open(self._file)
 
     def list(self, path: PathLike) -> list[str]:
         if not self._is_directory(path):
-            raise self._missing(path)
+            raise missing(path)
         return [self._name]
 
     def stat(self, path: PathLike, *, follow_symlinks: bool = False) -> FileStat:
@@ -67,31 +68,10 @@ class StrayFs:
             return found._replace(is_file=False, is_dir=True)
         if self._is_file(path):
             return found
-        raise self._missing(path)
+        raise missing(path)
 
     def exists(self, path: PathLike) -> bool:
         return self._is_directory(path) or self._is_file(path)
 
-    def rename(self, source: PathLike, target: PathLike) -> None:
-        raise self._refused(source)
-
-    def unlink(self, path: PathLike) -> None:
-        raise self._refused(path)
-
-    def sync_dir(self, path: PathLike) -> None:
-        raise self._refused(path)
-
-    def mkdir(self, path: PathLike, mode: int = 0o700) -> None:
-        raise self._refused(path)
-
-    def rmdir(self, path: PathLike) -> None:
-        raise self._refused(path)
-
-    def set_mtime(self, path: PathLike, mtime_ns: int) -> None:
-        raise self._refused(path)
-
-    def _missing(self, path: PathLike) -> FileMissingError:
-        return FileMissingError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-
-    def _refused(self, path: PathLike) -> ReadOnlyError:
+    def refused(self, path: PathLike) -> ReadOnlyError:
         return ReadOnlyError(errno.EROFS, "a segment by itself is only read", os.fspath(path))
