@@ -20,11 +20,11 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, room, table, wrapped
-from kstore.reports.numbers import duration_text
-from kstore.reports.observations import Observations
-from kstore.reports.timeline import Timeline, clusters_of
 from kstore.scan.visits import Advance
 from kstore.types import NO_OFFSET
+from kstore.upkeep.numbers import duration_text
+from kstore.upkeep.observed.observations import Observations
+from kstore.upkeep.observed.timeline import Timeline, clusters_of
 from kstore.upkeep.stat_fields import index_size, stat_fields
 from kstore.upkeep.stats import Distribution, Stats, is_deleted, log_stats
 
@@ -92,8 +92,7 @@ def _counted(
     deep: bool, segments: bool, with_times: bool, place: LogPlace, advance: Advance
 ) -> tuple[Stats | None, Timeline | None]:
     seen = Observations(with_keys=False) if with_times else None
-    observer = None if seen is None else seen.observer()
-    log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance, observer=observer)
+    log = log_stats(place.path, fs=place.fs, deep=deep, with_segments=segments, advance=advance, observations=seen)
     return None if is_deleted(log, place.fs) else log, None if seen is None else seen.timeline
 
 

@@ -6,7 +6,7 @@ Why
 `gathering` reads files, `document` turns what it found into one dictionary of JSON values, and `page` draws that
 dictionary: so the page and the JSON cannot have different numbers, and both hide the same things. The numbers are
 those of `upkeep/stats` and `upkeep/verify`, the plan after damage is that of `upkeep/recover`. What else a report
-needs it learns in the same pass: `observations` receives each run and each other batch that `upkeep/stats` counts.
+needs it learns in the same pass: `upkeep/observed` receives each run and each other batch that `upkeep/stats` counts.
 All of it takes fixed memory, and what happens per batch or record of a run is compiled. One log is one task, so the
 command examines several in other processes; the function does not, because a library that starts processes surprises
 its caller.

@@ -13,12 +13,12 @@ from typing import Any
 from kstore.files.paths import TopicPartition, topic_partition
 from kstore.reports.gathering import Found, Gathered, GatheredLog
 from kstore.reports.hexview import HexView
-from kstore.reports.keys import KeySummary
 from kstore.reports.names import Names
 from kstore.reports.readers import QueueState, Readers
-from kstore.reports.timeline import Timeline
-from kstore.reports.transactions import LONGEST_MAX, Transactions
 from kstore.types import NO_OFFSET, RecoveryReport
+from kstore.upkeep.observed.keys import KeySummary
+from kstore.upkeep.observed.timeline import Timeline
+from kstore.upkeep.observed.transactions import LONGEST_MAX, Transactions
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
 from kstore.upkeep.verify.consequences import consequence

@@ -10,9 +10,9 @@ from html import escape
 from typing import Any, NamedTuple
 
 from kstore.reports.names import visible
-from kstore.reports.numbers import count_text, duration_text, size_text, time_text
-from kstore.reports.timeline import Bucket, clusters_of
 from kstore.reports.treemap import Box, squarified
+from kstore.upkeep.numbers import count_text, duration_text, size_text, time_text
+from kstore.upkeep.observed.timeline import Bucket, clusters_of
 
 # More segments than this share blocks with their neighbours.
 BLOCKS_MAX = 48

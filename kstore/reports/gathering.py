@@ -18,18 +18,18 @@ from kstore.logs.disk_usage import size_of_files
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view
-from kstore.reports.keys import KeySummary
-from kstore.reports.observations import Observations
 from kstore.reports.readers import Readers, readers_of
 from kstore.reports.savings import Savings, savings_of
-from kstore.reports.timeline import Timeline
-from kstore.reports.transactions import Transactions
 from kstore.rules.compact import Dirt, SegmentFacts, measure_dirt, start_of_dirt
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
 from kstore.scan.visits import Advance, no_advance
 from kstore.state.compaction_state import remembered_dirt
 from kstore.types import NO_TIMESTAMP, OFFSET_MAX, ProducerInfo, RecoveryReport
+from kstore.upkeep.observed.keys import KeySummary
+from kstore.upkeep.observed.observations import Observations
+from kstore.upkeep.observed.timeline import Timeline
+from kstore.upkeep.observed.transactions import Transactions
 from kstore.upkeep.recover import plan_recovery
 from kstore.upkeep.stats import Stats, find_logs, log_stats
 from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
@@ -184,7 +184,7 @@ def examined(
     observations = Observations(with_keys=deep)
     # Before the statistics: what is appended meanwhile must not seem to be missing.
     head = _head(log, fs)
-    stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observer=observations.observer())
+    stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observations=observations)
     gathered = GatheredLog(log, stats, timeline=observations.timeline, transactions=observations.transactions)
     gathered.keys = observations.keys
     _measure_dirt(gathered, fs)

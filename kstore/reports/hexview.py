@@ -19,8 +19,8 @@ from kstore.record.batch import (
     MAGIC_V2,
     batch_crc,
 )
-from kstore.reports.numbers import time_text
 from kstore.types import RELATIVE_OFFSET_MAX
+from kstore.upkeep.numbers import time_text
 
 # What a view shows at most.
 VIEW_BYTES = 128

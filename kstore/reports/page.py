@@ -11,11 +11,11 @@ from typing import Any
 from kstore.reports import drawing
 from kstore.reports.document import Document, as_finding
 from kstore.reports.drawing import BLOCKS_MAX
-from kstore.reports.keys import FREQUENT_MAX
 from kstore.reports.rendering import parts, templates
 from kstore.reports.savings import LARGER_FACTOR
-from kstore.reports.timeline import usual_times
 from kstore.rules.losses import OffsetSpans, joined, span_size
+from kstore.upkeep.observed.keys import FREQUENT_MAX
+from kstore.upkeep.observed.timeline import usual_times
 from kstore.upkeep.verify.consequences import is_loss
 
 # A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with findings, have a section.

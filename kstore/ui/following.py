@@ -17,9 +17,9 @@ from kstore.errors import KstoreError
 from kstore.log import Log, reads_of
 from kstore.record._codec import Record
 from kstore.reports.names import visible
-from kstore.reports.numbers import time_text
 from kstore.ui.pages import record_row, records_left
 from kstore.ui.places import Place
+from kstore.upkeep.numbers import time_text
 
 # Each one waits in a thread.
 FOLLOWERS_MAX = 16

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from kstore.reports.names import visible
-from kstore.reports.numbers import count_text, size_text
+from kstore.upkeep.numbers import count_text, size_text
 
 WIDTH = 1000.0
 BAND_Y, BAND_HEIGHT = 20.0, 26.0

@@ -26,11 +26,11 @@ from anyio import to_thread
 from kstore.errors import KstoreError, OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.reports.names import visible
-from kstore.reports.numbers import count_text, size_text
 from kstore.types import CorruptRange
 from kstore.ui.following import event_row
 from kstore.ui.places import Place
 from kstore.ui.search_pages import LIMITS, Limits
+from kstore.upkeep.numbers import count_text, size_text
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 
 # How long the server waits for the process before it looks whether the browser is still there.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kstore.reports.numbers import count_text, duration_text, size_text, time_text
 from kstore.ui.checking import Coverage, Progress
 from kstore.ui.survey import Counted
+from kstore.upkeep.numbers import count_text, duration_text, size_text, time_text
 
 Model = dict[str, Any]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kstore.types import OFFSET_MAX
 
 # Two neighbouring buckets differ by at most 1/16; record/_runs_counts.pxi has the same ones.
 BUCKET_BITS = 4
+PERCENTILES = (50, 90, 99)
 
 
 class Bar(NamedTuple):
@@ -82,3 +83,17 @@ def _bucket_end(bucket: int) -> int:
     """The greatest value in the bucket."""
     shift = max((bucket >> BUCKET_BITS) - 1, 0)
     return ((bucket - (shift << BUCKET_BITS) + 1) << shift) - 1
+
+
+def distribution_fields(values: Distribution) -> dict[str, Any]:
+    """A distribution by name; only its count if that is 0."""
+    if not values.count:
+        return {"count": 0}
+    return {
+        "count": values.count,
+        "sum": values.sum,
+        "min": values.minimum,
+        **{f"p{percent}": values.percentile(percent) for percent in PERCENTILES},
+        "max": values.maximum,
+        "histogram": [list(bar) for bar in values.histogram()],
+    }

@@ -7,9 +7,9 @@ from typing import Any
 
 from kstore.files.paths import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kstore.types import NO_OFFSET
-from kstore.upkeep.stats import Distribution, Stats
+from kstore.upkeep.distribution import distribution_fields
+from kstore.upkeep.stats import Stats
 
-PERCENTILES = (50, 90, 99)
 # Until the next minor release the names of an earlier one stay beside the new ones.
 OLD_NAMES = {
     "segment_count": "segments",
@@ -71,20 +71,6 @@ def stat_fields(stats: Stats) -> dict[str, Any]:
 def with_old_names(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """``fields``, then the same values by the old names of those that ``names`` has."""
     return {**fields, **{old: fields[name] for name, old in names.items() if name in fields}}
-
-
-def distribution_fields(values: Distribution) -> dict[str, Any]:
-    """A distribution by name; only its count if that is 0."""
-    if not values.count:
-        return {"count": 0}
-    return {
-        "count": values.count,
-        "sum": values.sum,
-        "min": values.minimum,
-        **{f"p{percent}": values.percentile(percent) for percent in PERCENTILES},
-        "max": values.maximum,
-        "histogram": [list(bar) for bar in values.histogram()],
-    }
 
 
 def index_size(stats: Stats) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
@@ -24,12 +23,13 @@ from kstore.record.headers import CHUNK_BYTES as HEADER_CHUNK_BYTES
 from kstore.record.headers import LARGE_BATCH_BYTES, READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
-from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, clipped, span_size
-from kstore.scan.visits import Advance, no_advance
+from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, span_size
+from kstore.scan.visits import Advance, Lost, Progress, Visitor, no_advance, visit
 from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import losses_of, read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.distribution import Distribution
+from kstore.upkeep.observed.observations import Observations
 from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
 from kstore.upkeep.verify.changing import has_changed, look, settled_bases, with_swaps_ended
@@ -39,7 +39,6 @@ from kstore.upkeep.verify.partition import is_live
 __all__ = [
     "CodecStats",
     "Distribution",
-    "Observer",
     "RecordStats",
     "Stats",
     "find_logs",
@@ -52,24 +51,9 @@ __all__ = [
 
 # A completely damaged log must not fill the memory with findings.
 FINDINGS_MAX = 100
-# Progress is reported in steps of this size.
-STEP_BYTES = 4 << 20
 # One read, and one run, where batches need no decision.
 CHUNK_BYTES = 4 << 20
 RUN_BYTES = 1 << 20
-
-
-class Observer(NamedTuple):
-    """Receives what is counted, in the order of offsets."""
-
-    # The base offset of the segment that follows, and whether it is the last one.
-    segment: Callable[[int, bool], None]
-    # Plain batches of version 2, counted with their records.
-    run: Callable[[Run], None]
-    # Any other batch, and the number of its records; only its header, unless more was needed for counting.
-    batch: Callable[[Batch, int], None]
-    # The records of the next batch, decompressed, with their count and the batch's last offset delta.
-    payload: Callable[[memoryview | bytes, int, int], None]
 
 
 @dataclass(slots=True)
@@ -252,7 +236,7 @@ def log_stats(
     with_segments: bool = False,
     fs: FileSystem = SYSTEM_FS,
     advance: Advance = no_advance,
-    observer: Observer | None = None,
+    observations: Observations | None = None,
 ) -> Stats:
     """Statistics of the log in ``directory``, a partition's, which may be in use.
 
@@ -262,7 +246,7 @@ def log_stats(
         deep: also check, decompress and count every record.
         with_segments: keep those of each segment too.
         advance: receives the number of further ``.log`` bytes processed.
-        observer: receives what is counted.
+        observations: receives what is counted.
     """
     log = Stats(str(directory), log_count=1)
     try:
@@ -287,8 +271,8 @@ def log_stats(
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
         before = look(fs, directory, base_offset, following, is_last=following == OFFSET_MAX)
-        if observer is not None:
-            observer.segment(base_offset, following == OFFSET_MAX)
+        if observations is not None:
+            observations.begin_segment(is_last=following == OFFSET_MAX)
         segment = segment_stats(
             fs,
             path,
@@ -298,7 +282,7 @@ def log_stats(
             deep=deep,
             losses=losses,
             advance=advance,
-            observer=observer,
+            observations=observations,
         )
         if segment is None:
             continue
@@ -359,7 +343,7 @@ def segment_stats(
     losses: LossRanges = NO_LOSSES,
     part_of: Callable[[Batch], Stats] | None = None,
     advance: Advance = no_advance,
-    observer: Observer | None = None,
+    observations: Observations | None = None,
 ) -> Stats | None:
     """Statistics of the segment whose ``.log`` is ``path``; None if it has just been removed.
 
@@ -372,37 +356,31 @@ def segment_stats(
         losses: the log's record of its losses.
         part_of: chooses the statistics that count a batch; by default the segment's own.
         advance: receives the number of further bytes processed.
-        observer: receives what is counted.
+        observations: receives what is counted.
     """
     segment = Stats(path, segment_count=1)
     if deep:
         segment.records = RecordStats()
-    done = 0
-    expected = base_offset
     try:
         file = fs.open(path)
         segment.size = file.size()
         segment.segment_sizes.add(segment.size)
-        start = 0
+        counting = _Counting(segment, file, offset_stop, is_live_end, losses, part_of, observations)
+        start, expected = 0, base_offset
         if part_of is None and not losses.lost:
-            start, expected = _count_runs(segment, file, base_offset, offset_stop, losses, advance, observer)
-            done = start
-        for item in walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop):
-            if isinstance(item, Damage):
-                if not (item.next_offset is None and (is_live_end or (item.is_space and offset_stop == OFFSET_MAX))):
-                    segment.add_loss(_damage_finding(path, item, offset_stop), losses)
-                expected = offset_stop if item.next_offset is None else item.next_offset
-                continue
-            position, batch = item
-            _note_lost(segment, losses, expected, _first_offset(batch), position)
-            expected = batch.last_offset + 1
-            if position - done >= STEP_BYTES:
-                advance(position - done)
-                done = position
-            part = segment if part_of is None else part_of(batch)
-            _note_or_lose(segment, part, file, position, batch, losses, observer)
-        _note_lost(segment, losses, expected, offset_stop, segment.size)
-        advance(segment.size - done)
+            start, expected = counting.count_runs(base_offset, advance)
+        progress = Progress(advance, start=start)
+        visit(
+            walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop),
+            progress,
+            counting,
+            base_offset=expected,
+            offset_stop=offset_stop,
+            size=segment.size,
+            losses=losses,
+            first_offset_of=_first_offset,
+        )
+        progress.reach(segment.size)
     except FileMissingError:
         return None
     except KstoreError as error:
@@ -410,140 +388,144 @@ def segment_stats(
     return segment
 
 
-def _count_runs(
-    segment: Stats,
-    file: File,
-    next_offset: int,
-    offset_stop: int,
-    losses: LossRanges,
-    advance: Advance,
-    observer: Observer | None,
-) -> tuple[int, int]:
-    """Counts the batches and records of a segment in compiled code up to the first that needs a decision.
+class _Counting(Visitor):
+    """Counts the batches of one segment, from their headers; what is damaged or lost is a loss of the segment."""
 
-    If records are not wanted, it ends at large batches too: of those the headers alone are read.
+    def __init__(
+        self,
+        segment: Stats,
+        file: File,
+        offset_stop: int,
+        is_live_end: bool,
+        losses: LossRanges,
+        part_of: Callable[[Batch], Stats] | None,
+        observations: Observations | None,
+    ) -> None:
+        self._segment = segment
+        self._file = file
+        self._offset_stop = offset_stop
+        self._is_live_end = is_live_end
+        self._losses = losses
+        self._part_of = part_of
+        self._observations = observations
 
-    Returns the position of that batch, and the offset expected there. Raises: KstoreError.
-    """
-    counts = RunCounts()
-    chunk_bytes = HEADER_CHUNK_BYTES if segment.records is None else CHUNK_BYTES
-    position = start = 0
-    data = b""
-    try:
-        while position + start < segment.size:
-            size_left = segment.size - position - start
-            run = walk_run(data, start, size_left, position, next_offset, RUN_BYTES, offset_stop, 0, OFFSET_MAX)
-            if run.batch_count:
-                if segment.start_offset == NO_OFFSET:
-                    segment.start_offset = run.base_offset
-                others = counts.add(run)
-                if observer is not None:
-                    _show(run, others, observer)
-                for at in others:
-                    _note_or_lose(segment, segment, file, position + at, parse_batch(run.data, at), losses, observer)
-                start, next_offset = run.stop, run.next_offset
-                segment.end_offset = next_offset
-                if segment.records is None and run.stop - run.start >= LARGE_BATCH_BYTES * run.batch_count:
+    def count_runs(self, next_offset: int, advance: Advance) -> tuple[int, int]:
+        """Counts batches and records in compiled code up to the first that needs a decision.
+
+        If records are not wanted, it ends at large batches too: of those the headers alone are read.
+
+        Returns the position of that batch, and the offset expected there. Raises: KstoreError.
+        """
+        segment, file = self._segment, self._file
+        counts = RunCounts()
+        chunk_bytes = HEADER_CHUNK_BYTES if segment.records is None else CHUNK_BYTES
+        position = start = 0
+        data = b""
+        try:
+            while position + start < segment.size:
+                size_left = segment.size - position - start
+                run = walk_run(
+                    data, start, size_left, position, next_offset, RUN_BYTES, self._offset_stop, 0, OFFSET_MAX
+                )
+                if run.batch_count:
+                    if segment.start_offset == NO_OFFSET:
+                        segment.start_offset = run.base_offset
+                    others = counts.add(run)
+                    if self._observations is not None:
+                        _show(run, others, self._observations)
+                    for at in others:
+                        self.note(position + at, parse_batch(run.data, at))
+                    start, next_offset = run.stop, run.next_offset
+                    segment.end_offset = next_offset
+                    if segment.records is None and run.stop - run.start >= LARGE_BATCH_BYTES * run.batch_count:
+                        break
+                elif (start < len(data) and run.reason != "cut") or (start == 0 and data):
                     break
-            elif (start < len(data) and run.reason != "cut") or (start == 0 and data):
-                break
-            else:
-                advance(start)
-                position += start
-                start = 0
-                data = file.pread(min(chunk_bytes, segment.size - position), position)
-                if not data:
-                    break  # the file was cut meanwhile
-    finally:
-        segment.take(counts)
-        advance(start)
-    return position + start, next_offset
+                else:
+                    advance(start)
+                    position += start
+                    start = 0
+                    data = file.pread(min(chunk_bytes, segment.size - position), position)
+                    if not data:
+                        break  # the file was cut meanwhile
+        finally:
+            segment.take(counts)
+            advance(start)
+        return position + start, next_offset
+
+    def note(self, position: int, batch: Batch) -> None:
+        try:
+            counted = self._counted(self._segment if self._part_of is None else self._part_of(batch), position, batch)
+        except CorruptDataError as error:
+            self._lose("batch", error.reason, position, _first_offset(batch), batch.last_offset)
+            return
+        if self._observations is not None:
+            self._observations.note(position, counted)
+
+    def note_damage(self, damage: Damage) -> None:
+        is_last = damage.next_offset is None and self._offset_stop == OFFSET_MAX
+        if damage.next_offset is None and (self._is_live_end or (damage.is_space and is_last)):
+            return
+        first, kind, last = damage.first_offset, "tail", NO_OFFSET
+        if not is_last:
+            stop = self._offset_stop if damage.next_offset is None else damage.next_offset
+            kind, last = "batch", max(stop - 1, first)
+        self._lose(kind, damage.reason, damage.position, first, last)
+
+    def note_lost(self, lost: Lost) -> None:
+        self._lose("lost", LOST, lost.position, lost.first, lost.last)
+
+    def _lose(self, kind: str, reason: str, position: int, first: int, last: int) -> None:
+        segment = self._segment
+        segment.add_loss(Finding("damage", kind, segment.path, reason, position, first, last), self._losses)
+
+    def _counted(self, part: Stats, position: int, header: Batch) -> Batch:
+        """Counts a batch of which only the header was read; returns as much of it as was needed.
+
+        Raises: CorruptDataError; then nothing was counted.
+        """
+        batch, records = header, part.records
+        if records is not None or header.magic != MAGIC_V2 or header.is_control:
+            # The number of messages in a compressed set, and the type of a marker, are in their records.
+            batch = _whole(self._file, position, header)
+        codec = batch.codec
+        first_timestamp = batch.max_timestamp
+        if not isinstance(batch, RecordBatch):
+            batch.check(READ_BATCH_BYTES_MAX)
+            part.note(batch, batch.record_count, codec, first_timestamp)
+            if records is not None:
+                records.note(batch.records())
+            return batch
+        if batch.delete_horizon_ms is None and batch.timestamp_type != LOG_APPEND_TIME:
+            first_timestamp = batch.base_timestamp
+        if batch.is_control:
+            kinds = [parse_control_type(record.key) for record in batch.records()]
+            part.control_batch_count += 1
+            part.commit_count += kinds.count(ControlRecordType.COMMIT)
+            part.abort_count += kinds.count(ControlRecordType.ABORT)
+        elif records is not None:
+            records_size, uncompressed_size = _note_records(records, batch, self._observations)
+            part.note(batch, batch.record_count, codec, first_timestamp)
+            part.codecs[codec].records_size += records_size
+            part.codecs[codec].uncompressed_size += uncompressed_size
+            return batch
+        part.note(batch, batch.record_count, codec, first_timestamp)
+        return batch
 
 
-def _show(run: Run, others: list[int], observer: Observer) -> None:
-    """Lets ``observer`` see a run, except its batches at ``others``."""
+def _show(run: Run, others: list[int], observations: Observations) -> None:
+    """Shows a run, except its batches at ``others``."""
     if not others:
-        observer.run(run)
+        observations.note_run(run)
         return
     for position, batch in run.batches():
         if position - run.position not in others:
-            observer.batch(batch, batch.record_count)
-
-
-def _note_lost(segment: Stats, losses: LossRanges, start: int, stop: int, position: int) -> None:
-    """Counts known lost offsets that no batch holds."""
-    if losses.lost and start < stop:
-        for first, last in clipped(losses.lost, start, stop):
-            segment.add_loss(Finding("damage", "lost", segment.path, LOST, position, first, last), losses)
-
-
-def _damage_finding(path: str, damage: Damage, offset_stop: int) -> Finding:
-    """The finding for damage between the batches of a segment."""
-    first = damage.first_offset
-    if damage.next_offset is None and offset_stop == OFFSET_MAX:
-        return Finding("damage", "tail", path, damage.reason, damage.position, first)
-    last = (offset_stop if damage.next_offset is None else damage.next_offset) - 1
-    return Finding("damage", "batch", path, damage.reason, damage.position, first, max(last, first))
+            observations.note(position, batch)
 
 
 def _first_offset(batch: Batch) -> int:
     """The first offset, without reading records: a compressed message set knows only its last one."""
     return batch.base_offset if batch.magic == MAGIC_V2 else batch.last_offset
-
-
-def _note_or_lose(
-    segment: Stats,
-    part: Stats,
-    file: File,
-    position: int,
-    header: Batch,
-    losses: LossRanges,
-    observer: Observer | None,
-) -> None:
-    """Counts a batch in ``part``; if it is damaged, it is a loss of ``segment``."""
-    counted = part.record_count
-    try:
-        batch = _note_batch(part, file, position, header, observer)
-    except CorruptDataError as error:
-        first, last = _first_offset(header), header.last_offset
-        segment.add_loss(Finding("damage", "batch", segment.path, error.reason, position, first, last), losses)
-        return
-    if observer is not None:
-        observer.batch(batch, part.record_count - counted)
-
-
-def _note_batch(segment: Stats, file: File, position: int, header: Batch, observer: Observer | None) -> Batch:
-    """Counts a batch of which only the header was read; returns as much of it as was needed.
-
-    Raises: CorruptDataError; then nothing was counted.
-    """
-    batch, records = header, segment.records
-    if records is not None or header.magic != MAGIC_V2 or header.is_control:
-        # The number of messages in a compressed set, and the type of a marker, are in their records.
-        batch = _whole(file, position, header)
-    codec = batch.codec
-    first_timestamp = batch.max_timestamp
-    if not isinstance(batch, RecordBatch):
-        batch.check(READ_BATCH_BYTES_MAX)
-        segment.note(batch, batch.record_count, codec, first_timestamp)
-        if records is not None:
-            records.note(batch.records())
-        return batch
-    if batch.delete_horizon_ms is None and batch.timestamp_type != LOG_APPEND_TIME:
-        first_timestamp = batch.base_timestamp
-    if batch.is_control:
-        kinds = [parse_control_type(record.key) for record in batch.records()]
-        segment.control_batch_count += 1
-        segment.commit_count += kinds.count(ControlRecordType.COMMIT)
-        segment.abort_count += kinds.count(ControlRecordType.ABORT)
-    elif records is not None:
-        records_size, uncompressed_size = _note_records(records, batch, observer)
-        segment.note(batch, batch.record_count, codec, first_timestamp)
-        segment.codecs[codec].records_size += records_size
-        segment.codecs[codec].uncompressed_size += uncompressed_size
-        return batch
-    segment.note(batch, batch.record_count, codec, first_timestamp)
-    return batch
 
 
 def _whole(file: File, position: int, header: Batch) -> Batch:
@@ -557,7 +539,7 @@ def _whole(file: File, position: int, header: Batch) -> Batch:
     return batch
 
 
-def _note_records(records: RecordStats, batch: RecordBatch, observer: Observer | None) -> tuple[int, int]:
+def _note_records(records: RecordStats, batch: RecordBatch, observations: Observations | None) -> tuple[int, int]:
     """Counts the records of a batch, and their bytes as stored and before compression."""
     header = batch.header
     stored = batch.data[BATCH_HEADER_BYTES:]
@@ -566,8 +548,8 @@ def _note_records(records: RecordStats, batch: RecordBatch, observer: Observer |
     counts = RunCounts()
     if counts.add_records(payload, header.record_count, header.last_offset_delta):
         records.take(counts, *counts.spreads()[2:])
-        if observer is not None:
-            observer.payload(payload, header.record_count, header.last_offset_delta)
+        if observations is not None:
+            observations.note_payload(payload, header.record_count, header.last_offset_delta)
         return len(stored), len(payload)
     records.note(
         RecordCursor(

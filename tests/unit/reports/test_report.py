@@ -20,9 +20,9 @@ from kstore.cli.main import main
 from kstore.errors import ConfigError, MissingExtraError, NotALogError
 from kstore.reports import drawing
 from kstore.reports.document import Document
-from kstore.reports.numbers import size_text, time_text
 from kstore.reports.page import page
-from kstore.reports.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of, usual_times
+from kstore.upkeep.numbers import size_text, time_text
+from kstore.upkeep.observed.timeline import BUCKETS_MAX, Bucket, Timeline, clusters_of, usual_times
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log

@@ -12,9 +12,9 @@ from kstore.config import CompressionType
 from kstore.record._runs import KeySketch, greatest_bytes, walk_run
 from kstore.record.builder import build_batch
 from kstore.reports.gathering import examined
-from kstore.reports.keys import DISTINCT_ERROR, KeySummary, distinct_count
 from kstore.reports.page import page
 from kstore.types import OFFSET_MAX
+from kstore.upkeep.observed.keys import DISTINCT_ERROR, KeySummary, distinct_count
 from tests.support.harness.cpu_limit import cpu_limit
 from tests.support.harness.golden_data import golden_partitions, golden_root
 

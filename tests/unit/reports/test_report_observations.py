@@ -18,10 +18,10 @@ from kstore.record._runs import Run, batch_times, follow_transactions, walk_run
 from kstore.record.builder import build_batch
 from kstore.reports import drawing, gathering
 from kstore.reports.gathering import GatheredLog, examined
-from kstore.reports.timeline import Timeline
-from kstore.reports.transactions import LONGEST_MAX, OPEN_MAX, Ended, Transactions
 from kstore.scan.visits import Advance
 from kstore.types import OFFSET_MAX
+from kstore.upkeep.observed.timeline import Timeline
+from kstore.upkeep.observed.transactions import LONGEST_MAX, OPEN_MAX, Ended, Transactions
 from kstore.upkeep.verify import LogVerification, verify_log
 from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
 

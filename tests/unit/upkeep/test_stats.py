@@ -271,7 +271,7 @@ def test_compiled_counts_are_those_of_single_batches(
             edit(victim, lambda content, at=at: content.__setitem__(at, content[at] ^ 1))  # type: ignore[misc]
         found = counted(path)
         with monkeypatch.context() as patch:
-            patch.setattr("kstore.upkeep.stats._count_runs", lambda segment, file, offset, *_: (0, offset))
+            patch.setattr("kstore.upkeep.stats._Counting.count_runs", lambda self, offset, advance: (0, offset))
             assert counted(path) == found
 
 

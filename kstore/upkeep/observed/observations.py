@@ -1,21 +1,21 @@
-"""What a report learns about a log while ``upkeep.stats`` counts it: times, transactions, keys. No I/O here."""
+"""What is learnt about a log while ``upkeep.stats`` counts it: times, transactions, keys. No I/O here."""
 
 from __future__ import annotations
 
 from kstore.record._runs import KeySketch, Run, batch_times, follow_transactions
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.control import ControlRecordType, parse_control_type
-from kstore.reports.keys import KeySummary
-from kstore.reports.timeline import Timeline
-from kstore.reports.transactions import OPEN_MAX, Ended, Transactions
-from kstore.upkeep.stats import Observer
+from kstore.scan.visits import Visitor
+from kstore.upkeep.observed.keys import KeySummary
+from kstore.upkeep.observed.timeline import Timeline
+from kstore.upkeep.observed.transactions import OPEN_MAX, Ended, Transactions
 
 # A message of version 1 without its key and its value.
 MESSAGE_HEAD_BYTES = 34
 ENDS = {ControlRecordType.COMMIT: True, ControlRecordType.ABORT: False}
 
 
-class Observations:
+class Observations(Visitor):
     """Of one log. Not thread-safe. ``with_keys``: records are decoded, and their keys go into a sketch of 1 MiB."""
 
     def __init__(self, *, with_keys: bool) -> None:
@@ -28,16 +28,14 @@ class Observations:
         """None without keys."""
         return None if self._sketch is None else KeySummary.of(self._sketch)
 
-    def observer(self) -> Observer:
-        """What ``log_stats`` calls."""
-        return Observer(self._segment, self._run, self._batch, self._payload)
-
-    def _segment(self, base_offset: int, is_last: bool) -> None:
+    def begin_segment(self, *, is_last: bool) -> None:
+        """``is_last``: of its log."""
         if self._sketch is not None:
             # No compaction changes the active segment.
             self._sketch.is_sampling = not is_last
 
-    def _run(self, run: Run) -> None:
+    def note_run(self, run: Run) -> None:
+        """Takes plain batches of version 2, counted with their records."""
         timeline = self.timeline
         width_ms = timeline.width_ms
         for number, *counts in batch_times(run, width_ms):
@@ -48,8 +46,9 @@ class Observations:
         if self._sketch is not None:
             self._sketch.add(run)
 
-    def _batch(self, batch: Batch, record_count: int) -> None:
-        self.timeline.add(batch.max_timestamp, batch.size, record_count, last_offset=batch.last_offset)
+    def note(self, position: int, batch: Batch) -> None:
+        """Takes any other batch; only its header, unless counting needed more."""
+        self.timeline.add(batch.max_timestamp, batch.size, batch.record_count, last_offset=batch.last_offset)
         if not isinstance(batch, RecordBatch):
             self._message_set(batch)
             return
@@ -62,7 +61,8 @@ class Observations:
         elif batch.is_transactional and batch.producer_id >= 0:
             self.transactions.begin(batch.producer_id, batch.base_offset, batch.max_timestamp)
 
-    def _payload(self, payload: memoryview | bytes, record_count: int, last_offset_delta: int) -> None:
+    def note_payload(self, payload: memoryview | bytes, record_count: int, last_offset_delta: int) -> None:
+        """Takes the records of the next batch, decompressed, with their count and the batch's last offset delta."""
         if self._sketch is not None:
             self._sketch.add_records(payload, record_count, last_offset_delta)
 

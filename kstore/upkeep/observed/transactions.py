@@ -9,9 +9,8 @@ import heapq
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kstore.reports.timeline import Timeline
-from kstore.upkeep.distribution import Distribution
-from kstore.upkeep.stat_fields import distribution_fields
+from kstore.upkeep.distribution import Distribution, distribution_fields
+from kstore.upkeep.observed.timeline import Timeline
 
 # More open transactions than these are not followed: a damaged or hostile log may have any number of producers.
 OPEN_MAX = 10_000
