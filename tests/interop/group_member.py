@@ -10,18 +10,38 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-POLL_MS = 200
+POLL_MS, HEARTBEAT_MS = 200, 200
+
+
+class Read(NamedTuple):
+    """What a member sees of a record; ``timestamp`` in ms."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp: int
 
 
 class Member(Protocol):
-    def poll(self) -> list[tuple[int, int]]:
-        """The partitions and offsets of new records, which are then committed."""
+    def poll(self) -> list[Read]:
+        """New records, which are then committed."""
 
     def partitions(self) -> Iterable[int]: ...
 
     def close(self) -> None: ...
+
+
+def read_of(found: Any) -> list[Read]:
+    """What kafka-python's poll returned, or aiokafka's."""
+    return [
+        Read(one.partition, one.offset, one.key, one.value, list(one.headers), one.timestamp)
+        for part in found.values()
+        for one in part
+    ]
 
 
 class KafkaPython:
@@ -35,15 +55,16 @@ class KafkaPython:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             session_timeout_ms=10_000,
+            heartbeat_interval_ms=HEARTBEAT_MS,
             **more,
         )
         self._consumer.subscribe([topic])
 
-    def poll(self) -> list[tuple[int, int]]:
+    def poll(self) -> list[Read]:
         from kafka.errors import KafkaError
 
         found = self._consumer.poll(POLL_MS)
-        records = [(record.partition, record.offset) for part in found.values() for record in part]
+        records = read_of(found)
         if records:
             try:
                 self._consumer.commit()
@@ -70,16 +91,21 @@ class Confluent:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 10_000,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
                 **more,
             }
         )
         self._consumer.subscribe([topic])
 
-    def poll(self) -> list[tuple[int, int]]:
+    def poll(self) -> list[Read]:
         from confluent_kafka import KafkaException
 
         found = self._consumer.consume(100, POLL_MS / 1000)
-        records = [(message.partition(), message.offset()) for message in found if message.error() is None]
+        records = [
+            Read(one.partition(), one.offset(), one.key(), one.value(), one.headers() or [], one.timestamp()[1])
+            for one in found
+            if one.error() is None
+        ]
         if records:
             try:
                 self._consumer.commit(asynchronous=False)
@@ -110,6 +136,7 @@ class AioKafka:
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 session_timeout_ms=10_000,
+                heartbeat_interval_ms=HEARTBEAT_MS,
                 **more,
             )
             await consumer.start()
@@ -120,11 +147,11 @@ class AioKafka:
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    def poll(self) -> list[tuple[int, int]]:
+    def poll(self) -> list[Read]:
         from aiokafka.errors import KafkaError
 
         found = self._run(self._consumer.getmany(timeout_ms=POLL_MS))
-        records = [(record.partition, record.offset) for part in found.values() for record in part]
+        records = read_of(found)
         if records:
             try:
                 self._run(self._consumer.commit())
@@ -161,8 +188,8 @@ def main(library: str, server: str, group: str, topic: str, instance: str | None
         if (has := sorted(member.partitions())) != had:
             had = has
             print("has", *has, flush=True)
-        for partition, offset in records:
-            print("read", partition, offset, flush=True)
+        for record in records:
+            print("read", record.partition, record.offset, flush=True)
     member.close()
     print("closed", flush=True)
 

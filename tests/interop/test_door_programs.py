@@ -1,6 +1,6 @@
-"""Programs in other languages at a door: KafkaJS, franz-go, and Java's producer, consumer and command-line tools.
+"""Programs with each client at a door: of Python, C, JavaScript, Go and Java, Java's command-line tools, and Spark.
 
-Each runs at a real broker too, and must print the same.
+Each runs at a real broker too, and must print the same. All but Spark have a group of one member and then of two.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,13 @@ from tools.interop.java import CACHE
 # A broker, and what a registry sends, for each: `make interop` runs them, CI does not.
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
+ROOT = Path(__file__).parents[2]
 CLIENTS = Path(__file__).with_name("clients")
 KAFKAJS, FRANZ = "2.2.4", CLIENTS / "franz"
-SECONDS_MAX = 240
+# Old releases that programs still have, each in an environment of its own.
+OLD_CONFLUENT, OLD_KAFKA_PYTHON = "confluent-kafka==2.3.0", "kafka-python==2.0.2"
+# Spark takes two minutes on two processors that are busy otherwise.
+SECONDS_MAX = 600
 TOOLS = "org.apache.kafka.tools"
 CONFIG_TOOL = "kafka.admin.ConfigCommand"
 GROUP_TOOL = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
@@ -73,9 +79,13 @@ OWN = (
 )
 
 
+Client = Callable[[str, Path, Kafka], list[str]]
+
+
 def answered(program: list[str], **environment: str) -> list[str]:
     done = subprocess.run(
         program,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -84,6 +94,70 @@ def answered(program: list[str], **environment: str) -> list[str]:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout.splitlines()
+
+
+def with_python(library: str, module: str, server: str) -> list[str]:
+    """A library of this environment."""
+    pytest.importorskip(module)
+    return answered([sys.executable, "-m", "tests.interop.client_program", library, server])
+
+
+def with_confluent_kafka(server: str, _: Path, __: Kafka) -> list[str]:
+    return with_python("confluent-kafka", "confluent_kafka", server)
+
+
+def with_kafka_python(server: str, _: Path, __: Kafka) -> list[str]:
+    return with_python("kafka-python", "kafka", server)
+
+
+def with_aiokafka(server: str, _: Path, __: Kafka) -> list[str]:
+    return with_python("aiokafka", "aiokafka", server)
+
+
+@cache
+def environment_with(requirement: str, root: Path) -> str:
+    """The Python of an environment below ``root`` that has ``requirement``. Skips if there is no such package."""
+    home = root / requirement.replace("=", "-")
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=SECONDS_MAX)
+    python = str(home / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
+    installed = subprocess.run(
+        [*pip, requirement], capture_output=True, text=True, timeout=SECONDS_MAX, check=False, cwd=root
+    )
+    if installed.returncode != 0:
+        pytest.skip(f"pip could not install {requirement}: {installed.stderr.strip()[-300:]}")
+    return python
+
+
+def with_old_confluent_kafka(server: str, directory: Path, _: Kafka) -> list[str]:
+    python = environment_with(OLD_CONFLUENT, directory.parent)
+    return answered([python, "-m", "tests.interop.client_program", "confluent-kafka", server])
+
+
+def with_old_kafka_python(server: str, directory: Path, _: Kafka) -> list[str]:
+    if sys.version_info >= (3, 12):
+        pytest.skip(f"{OLD_KAFKA_PYTHON} cannot be imported by Python 3.12 and later")
+    python = environment_with(OLD_KAFKA_PYTHON, directory.parent)
+    return answered([python, "-m", "tests.interop.client_program", "kafka-python", server])
+
+
+def with_kcat(server: str, _: Path, __: Kafka) -> list[str]:
+    pytest.importorskip("confluent_kafka")  # makes the topic
+    if shutil.which("kcat") is None:
+        pytest.skip("no kcat on PATH")
+    return answered([sys.executable, "-m", "tests.interop.kcat_program", server])
+
+
+def with_spark(server: str, directory: Path, _: Kafka) -> list[str]:
+    for module in ("pyspark", "confluent_kafka"):
+        pytest.importorskip(module)
+    try:
+        jars = java.fetch_jars(java.SPARK_KAFKA_POM)
+    except java.Unavailable as reason:
+        pytest.skip(str(reason))
+    folder = directory / "spark"
+    folder.mkdir()
+    return answered([sys.executable, "-m", "tests.interop.spark_program", server, str(jars), str(folder)])
 
 
 def with_kafkajs(server: str, _: Path, __: Kafka) -> list[str]:
@@ -150,14 +224,27 @@ def at_door(directory: Path, _: Kafka) -> Iterator[str]:
 @contextmanager
 def at_broker(directory: Path, kafka: Kafka) -> Iterator[str]:
     broker = kafka.broker(directory)
+    broker.life_seconds_max = SECONDS_MAX
     with broker.running():
         yield broker.server
 
 
-@pytest.mark.parametrize("client", [with_kafkajs, with_franz_go, with_java])
-def test_a_program_prints_at_a_door_what_it_prints_at_a_broker(
-    client: Callable[[str, Path, Kafka], list[str]], kafka: Kafka, tmp_path: Path
-) -> None:
+CLIENTS_HERE: tuple[Client, ...] = (
+    with_confluent_kafka,
+    with_old_confluent_kafka,
+    with_kafka_python,
+    with_old_kafka_python,
+    with_aiokafka,
+    with_kcat,
+    with_kafkajs,
+    with_franz_go,
+    with_java,
+    with_spark,
+)
+
+
+@pytest.mark.parametrize("client", CLIENTS_HERE)
+def test_a_program_prints_at_a_door_what_it_prints_at_a_broker(client: Client, kafka: Kafka, tmp_path: Path) -> None:
     printed = {}
     for place in (at_door, at_broker):
         directory = tmp_path / place.__name__
