@@ -17,7 +17,7 @@ DATA = Path(__file__).parent.parent / "tests" / "golden" / "data"
 NAMES = (
     *(
         f"{tree}{kind}"
-        for tree in ("clean", "crashed", "recovered", "old", "damaged", "decoded", "coordinators", "kafka44")
+        for tree in ("clean", "crashed", "recovered", "old", "damaged", "decoded", "coordinators", "kafka44", "v1.1.1")
         for kind in ("", ".dumped", ".consumed")
     ),
     "own1",

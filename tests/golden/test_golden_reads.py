@@ -15,7 +15,7 @@ from kstore.log import Log
 from kstore.record._codec import Record
 from tests.support.harness.golden_data import golden_root
 
-TREES = ("clean", "crashed", "recovered", "old")
+TREES = ("clean", "crashed", "recovered", "old", "v1.1.1")
 
 
 def consumed_files(ending: str) -> list[Any]:
