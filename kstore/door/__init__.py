@@ -4,10 +4,10 @@ faces       door
 bytes       frames (sizes and headers)  apis (the closed list)  errors (codes)
 threads     server (accepts, looks after idle ones)  connection (one thread each)  memory (the budget)  guard (who may)
 tests       faults (what a door does wrong on purpose)
-handlers    call  served  waiting      what a handler gets: the request, the door, a way to wait
+handlers    call  reply  served  waiting    what a handler gets, and what it gives: the request, the door, a way to wait
             cluster  topics            one module a subject
             parts  parking             what those of logs share: a partition's log, waiting for one of many to grow
-            fetching  fetch_reply  offsets  producing  describing
+            fetching  fetch_part  fetch_reply  seen  offsets  producing  describing
             membership  committing  group_tools
 groups      group (the rules, pure)  groups (locks, and requests that wait)
 
@@ -30,6 +30,10 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
   elements, counts against one budget, as its bytes do; a request that waits keeps only what it has.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
+- **A connection remembers what its last Fetch found at the ends of logs**, up to 16 MiB for all, and the next one looks
+  at what has changed. An idle consumer of 1,000 partitions takes 3 to 4 % of a core so, and took 7 to 10 % when each
+  log was looked up again. Rejected: fetch sessions (KIP-227), which would spare the other half, the bytes of requests
+  and answers, but not to librdkafka, which knows none.
 - **Partitions of one request are synced side by side**, each after its own write. On ext4 and a disk that syncs in 0.2
   ms, 100 files took 10 ms so, 8 ms if all were written before the first sync, and 20 ms one after another. Rejected: to
   write first, which would take a log's write and its sync apart for a fifth; and `syncfs`, 4 ms, which waits for what

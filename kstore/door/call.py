@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kstore.door.reply import Reply
 
 if TYPE_CHECKING:
+    from kstore.door.seen import Seen
     from kstore.door.served import Served
     from kstore.door.waiting import Waiter
-    from kstore.engine.read.fetch import FetchSlice
 
 # A request or a response: Kafka's names of fields in camelCase, see ``kstore.messages.schema``.
 Message: TypeAlias = dict[str, Any]
@@ -22,30 +24,6 @@ Message: TypeAlias = dict[str, Any]
 
 class ConnectionEnded(Exception):
     """The connection must be closed without an answer; the text says why, for the log."""
-
-
-class Sender(Protocol):
-    """Where a ``Reply`` writes. Both raise OSError, and TimeoutError for a peer that takes nothing."""
-
-    def write(self, data: bytes | memoryview, *, more: bool = False) -> None:
-        """``more``: other bytes follow at once, so that the system need not send a packet now."""
-
-    def send_slice(self, part: FetchSlice, count: int) -> None:
-        """The first ``count`` bytes of a slice, without a copy where the connection allows it.
-
-        Raises: TruncatedFileError; the connection is then closed, because its answer stays incomplete.
-        """
-
-
-class Reply(Protocol):
-    """A response body that sends itself."""
-
-    @property
-    def length(self) -> int:
-        """The bytes after the response header."""
-
-    def send(self, sender: Sender) -> None:
-        """Sends exactly ``length`` bytes, or raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +40,8 @@ class Call:
     door: Served
     # For a handler that waits: woken when the peer leaves, or when the door closes.
     waiter: Callable[[], Waiter]
+    # Of the call's connection.
+    seen: Seen
 
 
 Handler: TypeAlias = Callable[[Call], "Message | Reply | None"]

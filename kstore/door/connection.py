@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from kstore.door.apis import Api, fallback_versions, find
-from kstore.door.call import Call, ConnectionEnded, Message, Reply
+from kstore.door.call import Call, ConnectionEnded, Message
 from kstore.door.frames import (
     API_VERSIONS,
     HEAD,
@@ -31,6 +31,8 @@ from kstore.door.frames import (
 )
 from kstore.door.guard import CAN_ASK, is_own_user
 from kstore.door.memory import Budget, Loan, Memory
+from kstore.door.reply import Reply
+from kstore.door.seen import Seen
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError
@@ -66,6 +68,7 @@ class Connection:
         self._door = door
         self._budget = budget
         self._buffer = bytearray(BUFFER_BYTES)
+        self._seen = Seen(budget.seen)
         self._host = ""
         # For other threads: the waiter of the request that is being handled, and whether one is.
         self.waiter: Waiter | None = None
@@ -125,6 +128,7 @@ class Connection:
         except Exception:
             logger.exception("a connection from %s is closed after a failure", self._host)
         finally:
+            self._seen.end()
             self.socket.close()
 
     def _serve_one(self) -> bool:
@@ -238,7 +242,15 @@ class Connection:
     def _answer(self, api: Api, request: Request) -> Message | Reply | None:
         head = request.head
         call = Call(
-            head.api, head.version, request.body, request.client_id, self._host, None, self._door, self._new_waiter
+            head.api,
+            head.version,
+            request.body,
+            request.client_id,
+            self._host,
+            None,
+            self._door,
+            self._new_waiter,
+            self._seen,
         )
         try:
             answer: Message | Reply | None

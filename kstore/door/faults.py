@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from kstore.door import errors
 from kstore.door.apis import Api, served
-from kstore.door.call import Call, ConnectionEnded, Message, Reply
+from kstore.door.call import Call, ConnectionEnded, Message
+from kstore.door.reply import Reply
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import ConfigError

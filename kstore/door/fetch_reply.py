@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kstore.door import errors
-from kstore.door.call import Sender
+from kstore.door.reply import Sender
 from kstore.engine.read.fetch import FetchSlice
 from kstore.files.checkpoint import EpochEntry
 from kstore.messages.primitives import INT16, INT32, NUMBERS, Writer

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from kstore.door.waiting import Waiter
 from kstore.files._locks import OwnedLock
 
+SEEN_BYTES_MAX = 16 << 20
+
 
 class Loan:
     """Memory that one request has; falsy if it got none. For the request's thread."""
@@ -27,7 +29,7 @@ class Loan:
     def keep(self, size: int) -> None:
         """Gives back all but ``size`` bytes."""
         if size < self.size:
-            self._memory._give(self.size - size)
+            self._memory.give(self.size - size)
             self.size = size
 
 
@@ -80,6 +82,14 @@ class Memory:
             loan.size = wanted
             return True
 
+    def take_now(self, size: int) -> bool:
+        """Takes ``size`` bytes if they are there, until they are given back."""
+        with self._lock:
+            if self._taken + size > self.total:
+                return False
+            self._taken += size
+            return True
+
     def _wait(self, loan: Loan, wanted: int, deadline: float) -> None:
         waiter = Waiter()
         with self._lock:
@@ -92,7 +102,8 @@ class Memory:
             with self._lock:
                 self._waiters.discard(waiter)
 
-    def _give(self, size: int) -> None:
+    def give(self, size: int) -> None:
+        """Gives back ``size`` bytes."""
         with self._lock:
             self._taken -= size
         self._wake_all()
@@ -108,15 +119,19 @@ class Memory:
 
 
 class Budget:
-    """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe."""
+    """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe.
+
+    ``seen`` is beside them: what connections remember of their last request, as long as there is room.
+    """
 
     def __init__(self, total: int) -> None:
+        self.seen = Memory(SEEN_BYTES_MAX)
         self.frames = Memory(total - total // 2)
         self.elements = Memory(total // 2)
 
     @property
     def taken(self) -> int:
-        return self.frames.taken + self.elements.taken
+        return self.frames.taken + self.elements.taken + self.seen.taken
 
     def end(self) -> None:
         """See ``Memory.end``."""

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from kstore.door.waiting import Waiter
 from kstore.engine.change.growth import (
@@ -86,16 +86,25 @@ class Parking:
     @contextmanager
     def waiting(self, waiter: Waiter, logs: Iterable[tuple[LogSource, News | None]]) -> Iterator[None]:
         """A block in which ``waiter`` is woken when one of the ``logs`` may have grown since the last ``look``."""
-        with ExitStack() as stack:
+        # No stack of callbacks, which would take longer than all of it: an idle client asks for thousands of logs.
+        wake = waiter.wake
+        writers: list[LogWriter] = []
+        known: list[News] = []
+        try:
             for source, news in logs:
                 if isinstance(source, LogWriter):
-                    source.watch_growth(waiter.wake)
-                    stack.callback(source.unwatch_growth, waiter.wake)
+                    writers.append(source)
+                    source.watch_growth(wake)
                 if news is not None:
+                    known.append(news)
                     with self._lock:
                         news.waiters.add(waiter)
-                    stack.callback(news.waiters.discard, waiter)
             yield
+        finally:
+            for writer in writers:
+                writer.unwatch_growth(wake)
+            for news in known:
+                news.waiters.discard(waiter)
 
 
 def seconds_until_look(known: Iterable[News]) -> float:

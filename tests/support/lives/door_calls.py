@@ -10,10 +10,13 @@ from kstore import Store
 from kstore.door.apis import find
 from kstore.door.call import Call
 from kstore.door.frames import Head, read_request, response_bytes, wire_of
+from kstore.door.memory import Budget
+from kstore.door.seen import Seen
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
 from kstore.messages.primitives import Reader
+from kstore.setting_rules import MIB
 
 ELEMENTS_MAX = 100_000
 
@@ -43,6 +46,7 @@ class Caller:
     def __init__(self, door: Served) -> None:
         self.door = door
         self.waiter = Waiter()
+        self.seen = Seen(Budget(MIB).seen)
         self.armed = threading.Event()  # set at the first wait of a request
 
     def _waiter(self) -> Waiter:
@@ -61,7 +65,9 @@ class Caller:
         api = find(self.door, head.api)
         assert api is not None, name
         assert api.lowest <= version <= api.highest
-        answer = api.handle(Call(head.api, version, request.body, "c", "127.0.0.1", None, self.door, self._waiter))
+        answer = api.handle(
+            Call(head.api, version, request.body, "c", "127.0.0.1", None, self.door, self._waiter, self.seen)
+        )
         if answer is None:
             return None
         if isinstance(answer, dict):

@@ -1,0 +1,112 @@
+"""``AskedPart``: one partition of a Fetch, what was found there, and whether another look may find something else."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from kstore.door import errors
+from kstore.door.errors import code_of
+from kstore.door.fetch_reply import FetchedPart
+from kstore.door.parking import News
+from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
+from kstore.door.served import Served
+from kstore.engine.ends import Ends
+from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, TopicNotFoundError
+from kstore.state.leader_epoch import end_offset_for
+
+logger = logging.getLogger(__name__)
+
+ZSTD_SINCE: Final = 10
+
+
+class AskedPart:
+    """For one thread. ``asked`` are the fields of the request for this partition."""
+
+    __slots__ = ("_door", "_ends", "_level", "_version", "asked", "found", "is_at_end", "news", "part", "topic")
+
+    def __init__(self, door: Served, topic: str, asked: dict[str, Any], *, version: int, level: int) -> None:
+        self._door = door
+        self._version = version
+        self._level = level
+        self._ends: Ends | None = None
+        self.topic = topic
+        self.asked = asked
+        self.part: Part | None = None
+        self.news: News | None = None
+        self.found: FetchedPart = FetchedPart(asked["partition"])
+        # Whether there was nothing to read, whatever the limits.
+        self.is_at_end = False
+
+    def is_due(self, *, needs_slice: bool) -> bool:
+        """Whether another look may find something else."""
+        part, found = self.part, self.found
+        if part is None:
+            return not found.error
+        return (
+            part.source.ends is not self._ends
+            or part.log.closed
+            or (needs_slice and found.size > 0 and found.slice is None)
+            or (self.news is not None and self.news.is_due())
+        )
+
+    def look(self, bytes_left: int, *, is_first: bool) -> None:
+        """Looks once; ``is_first``: a first batch is taken whole, whatever the limits."""
+        index = self.asked["partition"]
+        self.is_at_end = False
+        try:
+            self.found = self._found(index, bytes_left, is_first=is_first)
+        except TopicNotFoundError as error:
+            self.found = FetchedPart(index, code_of(error), aborted=())  # as a broker answers
+        except KstoreError as error:
+            self.found = FetchedPart(index, code_of(error))
+            if isinstance(error, CorruptDataError):
+                where = f"{self.topic}-{index}"
+                if self._door.damage_lines.is_due(where):
+                    logger.warning("%s: a fetch at offset %d meets damage: %s", where, self.asked["fetchOffset"], error)
+
+    def _found(self, index: int, bytes_left: int, *, is_first: bool) -> FetchedPart:
+        door, asked, level = self._door, self.asked, self._level
+        self.part = None
+        if level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            return FetchedPart(index, errors.UNKNOWN_SERVER_ERROR)
+        part = part_of(door, self.topic, index)
+        log, source = part.log, part.source
+        if self._version < ZSTD_SINCE and source.context.config.compression_type == "zstd":
+            return FetchedPart(index, errors.UNSUPPORTED_COMPRESSION_TYPE)
+        if error := epoch_error(part, asked["currentLeaderEpoch"]):
+            return FetchedPart(index, error)
+        self.news = news = door.parking.of(log, source)
+        if news is not None and news.is_due():
+            door.parking.look(news, source)
+        committed = level == READ_COMMITTED
+        offset: int = asked["fetchOffset"]
+        # Before what is derived of them: a change that comes in between is another look.
+        self._ends = ends = source.ends
+        self.part = part
+        if offset < 0 or not ends.start_offset <= offset <= ends.high_watermark:
+            raise OffsetOutOfRangeError(offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
+        stable = min(source.last_stable_offset(), ends.high_watermark)
+        found = FetchedPart(
+            index,
+            high_watermark=ends.high_watermark,
+            last_stable_offset=stable,
+            log_start_offset=ends.start_offset,
+            aborted=() if committed else None,
+        )
+        if asked["lastFetchedEpoch"] >= 0:
+            end = end_offset_for(part.epochs(), asked["lastFetchedEpoch"], ends.end_offset)
+            if end.epoch < asked["lastFetchedEpoch"] or end.start_offset < offset:
+                return found._replace(diverging=end)
+        if offset >= (stable if committed else ends.high_watermark):
+            self.is_at_end = True
+            return found  # no look at a file
+        wanted = max(min(asked["partitionMaxBytes"], bytes_left), 0)
+        part_slice = log.fetch(
+            offset, wanted, isolation_level="read_committed" if committed else "read_uncommitted", checked=True
+        )
+        if not part_slice.size or (part_slice.size > wanted and not is_first):
+            return found
+        if part_slice.aborted is not None:
+            found = found._replace(aborted=[(one.producer_id, one.first_offset) for one in part_slice.aborted])
+        return found._replace(size=part_slice.size, slice=part_slice)
