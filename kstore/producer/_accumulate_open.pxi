@@ -94,19 +94,44 @@ cdef class BatchOpener:
         if callback is not None:
             batch.callbacks.append(callback)
         # From here on no Python code runs; before, the garbage collector may have.
-        if not self.opens(topic, queue) or not append_to(batch, delivery, value, key, (), now_ms):
+        if (
+            not self.opens(topic, queue)
+            or not append_to(batch, delivery, value, key, (), now_ms)
+            or not self.put_open(topic, queue, batch, now)
+        ):
             batch.abort()
             batch.take_buffer()
             self.account.take_back(buffer, size)
             return 0
+        return 2 if self.sleeps_until > now + self.patience else 1
+
+    def _put_open(
+        self, TopicQueues topic not None, PartitionQueue queue not None, ProducerBatch batch not None, double now
+    ):
+        """``put_open``, for the batches that ``RecordAccumulator`` makes."""
+        return self.put_open(topic, queue, batch, now)
+
+    cdef bint put_open(self, TopicQueues topic, PartitionQueue queue, ProducerBatch batch, double now) except -1:
+        """Makes a batch with its first record the open one of ``queue``. False, and nothing is done, if no more records
+        are accepted. Needs the queue's lock, or runs where no other thread can. Runs no Python code.
+
+        A thread that closes, or ends a transaction, sets its flag before it looks for batches.
+        """
+        if self.is_closed or self.is_paused:
+            return False
         # Before the queue: a batch in it is always listed.
         self.active[queue] = None
-        self.incomplete.add(batch)
+        try:
+            self.incomplete.add(batch)
+        except BaseException:
+            # A set that has no memory to grow keeps what was added.
+            self.incomplete.discard(batch)
+            raise
         queue.open_batch = batch
         topic.sticky_bytes += batch.records.size
         topic.last_used = now
         self.opened_count += 1
-        return 2 if self.sleeps_until > now + self.patience else 1
+        return True
 
     def end_hurry(self, who):
         """See ``RecordAccumulator.begin_hurry``. Compiled, since a signal may be served at the start of a function."""

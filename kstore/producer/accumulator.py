@@ -43,6 +43,8 @@ from kstore.types import LOG_APPEND_TIME
 
 # As ``checked_headers`` returns them.
 RecordHeaders = tuple[tuple[str | bytes, bytes | None], ...]
+# A record on its way into a batch: value, key, headers, timestamp in ms, and what is called when it has arrived.
+_Fields = tuple[bytes | None, bytes | None, RecordHeaders, int, Callback | None]
 
 # Length, attributes, timestamp delta and offset delta of a record, at most (Kafka: DefaultRecord.MAX_RECORD_OVERHEAD).
 RECORD_OVERHEAD_MAX: Final = 21
@@ -233,15 +235,15 @@ class RecordAccumulator(BatchOpener):
         A finalizer or a signal handler may call this inside a call of the same thread. Then it waits neither for memory
         nor for a lock: the record is set aside, and the outer call takes it over.
         """
+        record = value, key, headers, timestamp, on_delivery
         with self.appending.entered() as is_outermost:
             is_inner = self.writing.has_me or not is_outermost
             try:
                 return self._append(
-                    topic, partition, value, key, headers, timestamp, on_delivery, timeout,
-                    may_open=may_open, run_bytes=run_bytes, is_inner=is_inner,
-                )  # fmt: skip
+                    topic, partition, record, timeout, may_open=may_open, run_bytes=run_bytes, is_inner=is_inner
+                )
             except ReentrantCallError:
-                return self._set_aside(topic, partition, value, key, headers, timestamp, on_delivery)
+                return self._set_aside(topic, partition, record)
             finally:
                 if self._aside and is_outermost:
                     self.take_over()
@@ -250,11 +252,7 @@ class RecordAccumulator(BatchOpener):
         self,
         topic: Topic,
         partition: int | None,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        timestamp: int,
-        on_delivery: Callback | None,
+        record: _Fields,
         timeout: float,
         *,
         may_open: bool,
@@ -262,7 +260,7 @@ class RecordAccumulator(BatchOpener):
         is_inner: bool,
     ) -> tuple[Delivery, BatchQueue] | None:
         buffer = None
-        size = self._size_max(topic, value, key, headers)
+        size = self._size_max(topic, record)
         if run_bytes > size:
             config = topic.config
             size = max(size, min(run_bytes, self.run_bytes_max, config.max_message_bytes, config.segment_bytes))
@@ -273,7 +271,7 @@ class RecordAccumulator(BatchOpener):
                 with queue.lock:
                     if queue.is_retired:
                         return None
-                    delivery = self._try(topic, queue, value, key, headers, timestamp, on_delivery)
+                    delivery = self._try(topic, queue, record)
                     if delivery is not None:
                         return delivery, queue
                     if not may_open:
@@ -283,9 +281,7 @@ class RecordAccumulator(BatchOpener):
                         if buffer is None:
                             buffer = self.pool.take_free(size)
                         if buffer is not None:
-                            delivery = self._open(
-                                topic, queue, buffer, size, value, key, headers, timestamp, on_delivery
-                            )
+                            delivery = self._open(topic, queue, buffer, size, record)
                             is_opened = True
                             return delivery, queue
                 if not is_elsewhere:
@@ -301,11 +297,7 @@ class RecordAccumulator(BatchOpener):
         self,
         topic: Topic,
         partition: int | None,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        timestamp: int,
-        on_delivery: Callback | None,
+        record: _Fields,
     ) -> tuple[Delivery, BatchQueue] | None:
         """Makes a batch of one record, which ``take_over`` puts into its queue. Takes no lock. Raises:
         BufferExhaustedError at once, ClosedError, InvalidTransactionStateError."""
@@ -314,7 +306,7 @@ class RecordAccumulator(BatchOpener):
         queue: BatchQueue = topic.queues[topic.sticky_partition if partition is None else partition]
         if queue.is_retired:
             return None
-        size = size_upper_bound(value, key, headers)
+        size = size_upper_bound(*record[:3])
         loan = Loan(self.pool.account, size)
         if len(self._aside) >= ASIDE_MAX or not loan.take():
             pool = self.pool
@@ -331,7 +323,7 @@ class RecordAccumulator(BatchOpener):
         now = self._clock.monotonic()
         batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)
         batch.is_transactional = self.is_transactional
-        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        delivery = batch.append(*record)
         assert delivery is not None, "the first record finds room"
         self.incomplete.add(batch)
         self._aside.append((queue, batch))
@@ -364,11 +356,7 @@ class RecordAccumulator(BatchOpener):
         self,
         topic: Topic,
         queue: BatchQueue,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        timestamp: int,
-        on_delivery: Callback | None,
+        record: _Fields,
     ) -> Delivery | None:
         """Appends to the open batch; closes it if that is not possible. Needs the queue's lock."""
         if self.is_closed or self.is_paused:
@@ -377,7 +365,7 @@ class RecordAccumulator(BatchOpener):
         if batch is None:
             return None
         size = batch.size
-        delivery = batch.append(value, key, headers, timestamp, on_delivery)
+        delivery = batch.append(*record)
         if delivery is None:
             queue.close_open()
         else:
@@ -390,41 +378,28 @@ class RecordAccumulator(BatchOpener):
         queue: BatchQueue,
         buffer: BatchBuffer,
         size: int,
-        value: bytes | None,
-        key: bytes | None,
-        headers: RecordHeaders,
-        timestamp: int,
-        on_delivery: Callback | None,
+        record: _Fields,
     ) -> Delivery:
         """Opens a batch with this record in it. Needs the queue's lock."""
         now = self._clock.monotonic()
-        # Before the batch: a batch in the queue is always listed.
-        self.active[queue] = None
-        batch = None
+        batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)
+        batch.is_transactional = self.is_transactional
+        is_opened = False
         try:
-            batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)
-            batch.is_transactional = self.is_transactional
-            delivery = batch.append(value, key, headers, timestamp, on_delivery)
+            delivery = batch.append(*record)
             assert delivery is not None, "the first record finds room"
-            self.incomplete.add(batch)
-            # A thread that closes, or ends a transaction, sets its flag before it looks for batches.
-            if self.is_closed or self.is_paused:
-                raise self._refusal()
-            queue.open_batch = batch
-        except BaseException:
-            if batch is not None and queue.open_batch is not batch:
+            is_opened = self._put_open(topic, queue, batch, now)
+        finally:
+            if not is_opened and queue.open_batch is not batch:
                 batch.abort()
-                self.incomplete.discard(batch)
-            raise
-        topic.sticky_bytes += batch.size
-        topic.last_used = now
-        self.opened_count += 1
+        if not is_opened:
+            raise self._refusal()
         if batch.size >= self._batch_size and topic.codec == "none":
             # Full with one record: it does not linger.
             queue.close_open()
         return delivery
 
-    def _size_max(self, topic: Topic, value: bytes | None, key: bytes | None, headers: RecordHeaders) -> int:
+    def _size_max(self, topic: Topic, record: _Fields) -> int:
         """The size of a new batch before compression, bytes: large enough to compress to about ``batch_size``.
 
         It is smaller while very many queues have batches. Otherwise these would take all the memory before they are
@@ -441,7 +416,7 @@ class RecordAccumulator(BatchOpener):
             compressible = BATCH_HEADER_BYTES + int((size - BATCH_HEADER_BYTES) / ratio)
             size = min(max(size, compressible), topic.config.max_batch_bytes_uncompressed, self.pool.total_bytes)
         # The compiled send checks only for space: a second record that is too large must not find any.
-        return max(min(size, self._config.max_request_size), size_upper_bound(value, key, headers))
+        return max(min(size, self._config.max_request_size), size_upper_bound(*record[:3]))
 
     def _expected_queues(self) -> int:
         """How many queues may have batches soon: the most that had some in the last PEAK_SECONDS."""
