@@ -7,6 +7,7 @@ makes their lines, and tests hold the two together.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, strlen
 
@@ -15,53 +16,39 @@ from kstore.record._codec cimport Record
 __all__ = ["kcat_line", "plain_line"]
 
 cdef extern from "Python.h":
-    object PyUnicode_DecodeUTF8(const char* data, Py_ssize_t size, const char* errors)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
+include "_text.pxi"
+
 cdef enum:
-    # A sign and 19 digits.
-    NUMBER_SIZE_MAX = 20
+    # Names, numbers and quotes of a line; headers and escapes need more.
+    LINE_SIZE = 160
 
 cdef uint64_t LOW_BITS = 0x0101010101010101
 cdef uint64_t HIGH_BITS = 0x8080808080808080
 cdef const char* HEX = "0123456789abcdef"
 
 
-# Where the next byte of a line goes; a first pass, without a buffer, only counts.
-cdef struct Line:
-    char* at
-    Py_ssize_t size
+cdef inline bint put(Text* line, const char* data, Py_ssize_t size) except -1:
+    if not make_room(line, size):
+        raise MemoryError
+    put_bytes(line, data, size)
+    return True
 
 
-cdef inline void put(Line* line, const char* data, Py_ssize_t size) noexcept:
-    if line.at != NULL:
-        memcpy(line.at, data, size)
-        line.at += size
-    line.size += size
+cdef inline bint put_words(Text* line, const char* words) except -1:
+    return put(line, words, strlen(words))
 
 
-cdef inline void put_text(Line* line, const char* text) noexcept:
-    put(line, text, strlen(text))
+cdef inline bint put_given(Text* line, bytes data) except -1:
+    return put(line, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
-cdef inline void put_bytes(Line* line, bytes data) noexcept:
-    put(line, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
-
-
-cdef void put_number(Line* line, int64_t number) noexcept:
-    cdef char[NUMBER_SIZE_MAX] digits
-    cdef int at = NUMBER_SIZE_MAX
-    cdef uint64_t rest = <uint64_t>0 - <uint64_t>number if number < 0 else <uint64_t>number
-    while True:
-        at -= 1
-        digits[at] = <char>(c"0" + rest % 10)
-        rest //= 10
-        if rest == 0:
-            break
-    if number < 0:
-        at -= 1
-        digits[at] = c"-"
-    put(line, digits + at, NUMBER_SIZE_MAX - at)
+cdef inline bint put_integer(Text* line, int64_t number) except -1:
+    if not make_room(line, NUMBER_SIZE_MAX):
+        raise MemoryError
+    put_number(line, number)
+    return True
 
 
 cdef inline Py_ssize_t plain_size(const uint8_t* data, Py_ssize_t size, bint* is_ascii) noexcept:
@@ -85,13 +72,13 @@ cdef inline Py_ssize_t plain_size(const uint8_t* data, Py_ssize_t size, bint* is
     return at
 
 
-cdef bint put_string(Line* line, const uint8_t* data, Py_ssize_t size) except -1:
+cdef bint put_string(Text* line, const uint8_t* data, Py_ssize_t size) except -1:
     """Puts bytes as a string; False if they are not UTF-8."""
     cdef Py_ssize_t at = 0, plain
     cdef bint is_ascii = True
     cdef uint8_t byte
     cdef char[6] escape
-    put_text(line, b'"')
+    put_words(line, b'"')
     while True:
         plain = plain_size(data + at, size - at, &is_ascii)
         put(line, <const char*>data + at, plain)
@@ -109,78 +96,77 @@ cdef bint put_string(Line* line, const uint8_t* data, Py_ssize_t size) except -1
             escape[2] = escape[3] = c"0"
             escape[4], escape[5] = HEX[byte >> 4], HEX[byte & 15]
         put(line, escape, 6 if escape[1] == c"u" else 2)
-    put_text(line, b'"')
-    if not is_ascii and line.at == NULL:
-        try:
-            PyUnicode_DecodeUTF8(<const char*>data, size, NULL)
-        except UnicodeDecodeError:
-            return False
-    return True
+    put_words(line, b'"')
+    return is_ascii or is_utf8(data, data + size)
 
 
-cdef bint put_field(Line* line, const char* name, bytes data) except -1:
-    put_text(line, name)
+cdef bint put_field(Text* line, const char* name, bytes data) except -1:
+    put_words(line, name)
     if data is None:
-        put_text(line, b"null")
+        put_words(line, b"null")
         return True
     return put_string(line, <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
-cdef bint put_headers(Line* line, tuple headers) except -1:
+cdef bint put_headers(Text* line, tuple headers) except -1:
     cdef Py_ssize_t size
     cdef const char* name
     cdef bint is_first = True
-    put_text(line, b',"headers":[')
+    put_words(line, b',"headers":[')
     for key, value in headers:
-        put_text(line, b'{"key":' if is_first else b',{"key":')
+        put_words(line, b'{"key":' if is_first else b',{"key":')
         is_first = False
         name = PyUnicode_AsUTF8AndSize(key, &size)
         put_string(line, <const uint8_t*>name, size)
         if not put_field(line, b',"value":', value):
             return False
-        put_text(line, b"}")
-    put_text(line, b"]")
+        put_words(line, b"}")
+    put_words(line, b"]")
     return True
 
 
-cdef bint put_record(Line* line, Record record, bytes head, bytes kind, bint as_kcat) except -1:
-    put_bytes(line, head)
-    put_text(line, b'"offset":')
-    put_number(line, record.offset)
+cdef bint put_record(Text* line, Record record, bytes head, bytes kind, bint as_kcat) except -1:
+    put_given(line, head)
+    put_words(line, b'"offset":')
+    put_integer(line, record.offset)
     if as_kcat:
-        put_text(line, b',"tstype":"')
-        put_bytes(line, kind)
-        put_text(line, b'","ts":')
-        put_number(line, record.timestamp)
+        put_words(line, b',"tstype":"')
+        put_given(line, kind)
+        put_words(line, b'","ts":')
+        put_integer(line, record.timestamp)
         if not put_headers(line, record.headers):
             return False
     else:
-        put_text(line, b',"timestamp":')
-        put_number(line, record.timestamp)
-        put_text(line, b',"timestamp_type":"')
-        put_bytes(line, kind)
-        put_text(line, b'"')
+        put_words(line, b',"timestamp":')
+        put_integer(line, record.timestamp)
+        put_words(line, b',"timestamp_type":"')
+        put_given(line, kind)
+        put_words(line, b'"')
     if not put_field(line, b',"key":', record.key):
         return False
     if not put_field(line, b',"payload":' if as_kcat else b',"value":', record.value):
         return False
     if not as_kcat and not put_headers(line, record.headers):
         return False
-    put_text(line, b"}\n")
+    put_words(line, b"}\n")
     return True
 
 
 cdef bytes line_of(Record record, bytes head, bytes kind, bint as_kcat):
-    cdef Line line
-    cdef bytes text
-    line.at = NULL
-    line.size = 0
-    if not put_record(&line, record, head, kind, as_kcat):
-        return None
-    text = PyBytes_FromStringAndSize(NULL, line.size)
-    line.at = PyBytes_AS_STRING(text)
-    put_record(&line, record, head, kind, as_kcat)
-    return text
+    cdef Text line
+    cdef Py_ssize_t size = LINE_SIZE + PyBytes_GET_SIZE(head)
+    size += 0 if record.key is None else PyBytes_GET_SIZE(record.key)
+    size += 0 if record.value is None else PyBytes_GET_SIZE(record.value)
+    line.start = line.at = line.stop = NULL
+    try:
+        # Most lines fit, and are not moved.
+        if not make_room(&line, size):
+            raise MemoryError
+        if not put_record(&line, record, head, kind, as_kcat):
+            return None
+        return PyBytes_FromStringAndSize(line.start, line.at - line.start)
+    finally:
+        PyMem_RawFree(line.start)
 
 
 def plain_line(Record record not None, bytes head not None, bytes kind not None):
