@@ -152,10 +152,12 @@ class _Life:
         self.store.queue("jobs").put(b"x")
         self.door = Served(self.store, "cluster", 0, "127.0.0.1", 9092, settings=DoorConfig())
         self.budget = Budget(self.door.settings.memory_max)
+        self.connection = _Answer(self.door, self.budget)
         self.input_count = 0
         self.byte_count = resident_bytes()
 
     def end(self) -> None:
+        self.connection._seen.end()
         expect(self.budget.taken == 0, f"{self.budget.taken} bytes were lent and not given back")
         grown = resident_bytes() - self.byte_count
         expect(grown < MEMORY_BYTES_MAX, f"{grown} bytes more are taken after {self.input_count} requests")
@@ -199,7 +201,9 @@ def frames(data: bytes) -> None:
     api = find(life.door, head.api)
     if api is None or len(data) > life.door.settings.other_request_bytes_max:
         return
-    connection = _Answer(life.door, life.budget)
+    # The same for a whole life: it remembers what its last Fetch has seen.
+    connection = life.connection
+    connection.sent.clear()
     try:
         with ExitStack() as held:
             size, _ = connection._handled(api, head, memoryview(bytearray(data)), held)
