@@ -14,7 +14,11 @@ environment, and makes pytest rewrite, and so compile, each of kstore's files th
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -35,12 +39,15 @@ __all__ = [
 ]
 
 _prefixes = count(1)
+# Where Linux keeps files in memory, and what must be free there: containers may have very little.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 1 << 30
 
 
 @pytest.fixture
 def kafka_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """An empty store, with durability "os": to create topics in, to fill, and to look at what clients wrote."""
-    with _store(tmp_path_factory.mktemp("kafka")) as store:
+    with _directory(tmp_path_factory) as path, _store(path) as store:
         yield store
 
 
@@ -68,7 +75,7 @@ def kafka_faults(kafka_door: Door) -> Iterator[Faults]:
 @pytest.fixture(scope="session")
 def kafka_session_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Kafka for all tests of a run, or of a worker of pytest-xdist."""
-    with _store(tmp_path_factory.mktemp("kafka")) as store, Door(store, port=0) as door:
+    with _directory(tmp_path_factory) as path, _store(path) as store, Door(store, port=0) as door:
         yield door.bootstrap_servers
 
 
@@ -76,6 +83,23 @@ def kafka_session_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def kafka_prefix() -> str:
     """A beginning for the names of topics and groups that no other test of the run has."""
     return f"test{next(_prefixes)}-"
+
+
+@contextmanager
+def _directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A new directory, in memory if there is enough: on a disk, the first group alone syncs 50 directories."""
+    if not _is_memory_free():
+        yield tmp_path_factory.mktemp("kafka")
+        return
+    with tempfile.TemporaryDirectory(prefix="kstore-testing-", dir=MEMORY, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _is_memory_free() -> bool:
+    try:
+        return os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
+    except OSError:
+        return False
 
 
 def _store(path: Path) -> Store:

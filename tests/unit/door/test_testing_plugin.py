@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kstore import testing
+
 CONFTEST = 'pytest_plugins = ["kstore.testing"]\n'
 TESTS = """
 import socket
@@ -45,6 +47,36 @@ import pytest
 
 KEY = pytest.StashKey()
 """
+
+
+def test_stores_are_in_memory_if_there_is_enough(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "MEMORY", tmp_path)
+    monkeypatch.setattr(testing, "MEMORY_BYTES_MIN", 1)
+    with testing._directory(tmp_path_factory) as path:
+        assert path.parent == tmp_path
+        (path / "file").touch()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("name", "bytes_min"), [("", 1 << 60), ("absent", 1)], ids=["too little", "none"])
+def test_stores_are_on_disk_otherwise(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    bytes_min: int,
+) -> None:
+    monkeypatch.setattr(testing, "MEMORY", tmp_path / name)
+    monkeypatch.setattr(testing, "MEMORY_BYTES_MIN", bytes_min)
+    with testing._directory(tmp_path_factory) as path:
+        assert path.parent == tmp_path_factory.getbasetemp()
+
+
+def test_an_error_of_a_test_is_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(OSError, match="a test's"), testing._directory(tmp_path_factory):
+        raise OSError("a test's")
 
 
 @pytest.fixture
