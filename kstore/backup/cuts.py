@@ -33,8 +33,9 @@ from kstore.logs.topics import Topics
 from kstore.record._codec import Record
 from kstore.record.batch import Batch
 from kstore.record.control import ControlRecordType, as_abort_marker, parse_end_transaction_marker
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import walk
 from kstore.rules.internal_topics import OFFSETS, TRANSACTION_STATE, is_internal, journal_of
+from kstore.scan.visits import whole_batches
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.metadata import TransactionMetadata, TransactionState
 from kstore.transactions.state_log import StateLog
@@ -271,8 +272,9 @@ def _batches(fs: FileSystem, root: Path, log: LogEntry) -> Iterator[_Place]:
             continue
         file = fs.open(root / str(log.owner) / segment_name(segment.base, LOG_SUFFIX))
         try:
-            for item in walk(file, 0, segment.log_size, next_offset=segment.base, offset_stop=stop):
-                if not isinstance(item, Damage) and item[1].is_valid():
-                    yield _Place(segment.base, *item)
+            walked = walk(file, 0, segment.log_size, next_offset=segment.base, offset_stop=stop)
+            for position, batch in whole_batches(walked):
+                if batch.is_valid():
+                    yield _Place(segment.base, position, batch)
         finally:
             file.close()

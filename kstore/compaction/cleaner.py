@@ -49,6 +49,7 @@ from kstore.rules.compact import (
     SegmentFacts,
     group_segments,
 )
+from kstore.scan.visits import whole_batches
 from kstore.segment import LogSegment
 from kstore.segments.places import START
 from kstore.types import CorruptRange
@@ -331,11 +332,10 @@ class _Pass:
         size = segment.size
         start = max(self.first_dirty, facts.base_offset)
         located = segment.locate(start, size) if start > facts.base_offset else START
-        for item in segment.walk_from(located, size, offset_stop=facts.stop_offset):
-            if not isinstance(item, Damage):
-                refused = self._read_block(segment, [self.blocks.item(segment, *item)], transactions)
-                if refused >= 0:
-                    return refused
+        for item in whole_batches(segment.walk_from(located, size, offset_stop=facts.stop_offset)):
+            refused = self._read_block(segment, [self.blocks.item(segment, *item)], transactions)
+            if refused >= 0:
+                return refused
         return -1
 
     def _read_block(self, segment: LogSegment, block: Sequence[Item], transactions: CleanedTransactions) -> int:
@@ -436,10 +436,9 @@ class _Pass:
         """Notes the transactions with data in a segment that is left unchanged."""
         segment = self.segments[facts.base_offset]
         try:
-            for item in segment.walk_from(START, segment.size, offset_stop=facts.stop_offset):
-                if not isinstance(item, Damage):
-                    with suppress(CorruptDataError):
-                        transactions.is_discardable(item[1])
+            for _, batch in whole_batches(segment.walk_from(START, segment.size, offset_stop=facts.stop_offset)):
+                with suppress(CorruptDataError):
+                    transactions.is_discardable(batch)
         except FileNotFoundError as error:
             self._note_gone(error, (segment,))
         transactions.take_kept()

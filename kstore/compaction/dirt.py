@@ -5,13 +5,12 @@ from __future__ import annotations
 from kstore.engine.snapshots import Cleanable
 from kstore.engine.writer import LogWriter
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from kstore.record.walk import Damage
 from kstore.rules.compact import SegmentFacts, first_uncleanable, is_due, measure_dirt, start_of_dirt
+from kstore.scan.visits import first_timestamp
 from kstore.segment import LogSegment
 from kstore.segments.places import START
 from kstore.setting_rules import UNLIMITED
 from kstore.state.compaction_state import remembered_dirt
-from kstore.types import NO_TIMESTAMP
 
 # A read for one batch.
 SHORT_CHUNK_BYTES = 1 << 14
@@ -81,9 +80,7 @@ class LogDirt:
 
 def _first_timestamp(segment: LogSegment) -> int:
     """The greatest timestamp of the first batch, NO_TIMESTAMP in an empty segment (Kafka rolls by it)."""
-    for item in segment.walk_from(START, segment.size, chunk_bytes=SHORT_CHUNK_BYTES):
-        return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
-    return NO_TIMESTAMP
+    return first_timestamp(segment.walk_from(START, segment.size, chunk_bytes=SHORT_CHUNK_BYTES))
 
 
 def look(

@@ -37,6 +37,7 @@ from kstore.rules.sequence import (
     repeats,
     seen,
 )
+from kstore.scan.visits import whole_batches
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import Located
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
@@ -266,10 +267,7 @@ class LogProducers:
         earlier: dict[int, deque[RememberedBatch]] = {}
         for segment in searched:
             start = segment.locate(segment.base_offset, segment.size, repair=False)
-            for item in segment.walk_from(start, segment.size):
-                if isinstance(item, Damage):
-                    continue
-                _, batch = item
+            for _, batch in whole_batches(segment.walk_from(start, segment.size)):
                 known = state.producers.get(batch.producer_id)
                 if (
                     known is not None

@@ -45,9 +45,10 @@ from kstore.files.remote import RemoteFiles
 from kstore.files.watch import DirectoryWatch
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.parse import parse_batch
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpans, joined
 from kstore.rules.sequence import Producer
+from kstore.scan.visits import whole_batches
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
 from kstore.state.compaction_state import KSTORE_COMPACTION
@@ -509,9 +510,8 @@ class LogView:
             end = segment_end(segment, size, known_end=known_end)
         else:
             end = mark.end
-            for item in walk(file, end.position, size, next_offset=end.offset, known_end=known_end):
-                if not isinstance(item, Damage):
-                    end = SegmentEnd.after(*item)
+            for item in whole_batches(walk(file, end.position, size, next_offset=end.offset, known_end=known_end)):
+                end = SegmentEnd.after(*item)
         # Not the present content: another batch may have been written there since the walk.
         self._mark = TailMark(segment.base_offset, end) if end.batch_head else None
         self._searched = _searched_tail(segment.base_offset, end, stat, file)

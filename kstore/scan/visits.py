@@ -75,26 +75,33 @@ def visit(
     """
     next_offset = expected = base_offset
     lost = losses.lost
+    # A visitor is not called where it has nothing to do: for many small batches that would take longer than the rest.
+    note_each = [each.note for each in visitors if _has_own(each, "note")]
+    note_run_each = [each.note_run for each in visitors if _has_own(each, "note") or _has_own(each, "note_run")]
     for item in items:
         if isinstance(item, Damage):
             for visitor in visitors:
                 visitor.note_damage(item)
             expected = offset_stop if item.next_offset is None else item.next_offset
         elif isinstance(item, Run) and not (lost and item.has_gap):
-            for visitor in visitors:
-                visitor.note_run(item)
+            for note_run in note_run_each:
+                note_run(item)
             next_offset = expected = item.next_offset
         else:
             for position, batch in item.batches() if isinstance(item, Run) else (item,):
                 if lost:
                     for span in clipped(lost, expected, first_offset_of(batch)):
                         _show_lost(visitors, Lost(*span, position, batch.max_timestamp))
-                for visitor in visitors:
-                    visitor.note(position, batch)
+                for note in note_each:
+                    note(position, batch)
                 next_offset = expected = batch.last_offset + 1
     for span in clipped(lost, expected, offset_stop):
         _show_lost(visitors, Lost(*span, size))
     return next_offset
+
+
+def _has_own(visitor: Visitor, name: str) -> bool:
+    return getattr(type(visitor), name) is not getattr(Visitor, name)
 
 
 def _show_lost(visitors: Iterable[Visitor], lost: Lost) -> None:
@@ -109,6 +116,22 @@ def whole_batches(items: Iterable[Run | tuple[int, Batch] | Damage]) -> Iterator
             yield from item.batches()
         elif not isinstance(item, Damage):
             yield item
+
+
+def first_timestamp(items: Iterable[tuple[int, Batch] | Damage]) -> int:
+    """The greatest timestamp of the first batch; NO_TIMESTAMP if there is none, or damage comes first."""
+    first = next(iter(items), None)
+    return NO_TIMESTAMP if first is None or isinstance(first, Damage) else first[1].max_timestamp
+
+
+class Damages(Visitor):
+    """The damage, in order."""
+
+    def __init__(self) -> None:
+        self.found: list[Damage] = []
+
+    def note_damage(self, damage: Damage) -> None:
+        self.found.append(damage)
 
 
 class Progress(Visitor):

@@ -14,6 +14,7 @@ from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import WALK_INTERVALS
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk
+from kstore.scan.visits import first_timestamp
 from kstore.segments._numbers import TailNumbers
 from kstore.types import NO_TIMESTAMP, TimestampOffset
 
@@ -50,7 +51,9 @@ def resume(file: File, numbers: TailNumbers, offsets: OffsetIndex, times: TimeIn
         first = False
         numbers.note_timestamp(batch.last_offset, batch.max_timestamp)
         numbers.since_entry = numbers.position - start
-    numbers.first_timestamp = _first_timestamp(file, numbers)
+    numbers.first_timestamp = first_timestamp(
+        walk(file, 0, numbers.position, next_offset=numbers.base_offset, chunk_bytes=1 << 14)
+    )
     if not times.entry_count:
         return Resumed(not offsets.entry_count or numbers.max_timestamp == NO_TIMESTAMP)
     return Resumed(numbers.offset_of_max_timestamp <= max(last.offset, times.last_entry.offset))
@@ -83,9 +86,3 @@ def _indexed(file: File, numbers: TailNumbers, start: int) -> Iterator[Batch | D
             return
         size_max = max(size_max, batch.size)
         yield batch
-
-
-def _first_timestamp(file: File, numbers: TailNumbers) -> int:
-    for item in walk(file, 0, numbers.position, next_offset=numbers.base_offset, chunk_bytes=1 << 14):
-        return NO_TIMESTAMP if isinstance(item, Damage) else item[1].max_timestamp
-    return NO_TIMESTAMP

@@ -31,7 +31,8 @@ from kstore.files.paths import (
     DirectoryNames,
     segment_name,
 )
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import walk
+from kstore.scan.visits import Damages, visit
 from kstore.segment import SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 
@@ -161,13 +162,9 @@ def finish_swaps(context: SegmentContext, names: DirectoryNames) -> bool:
 def _examine(context: SegmentContext, base_offset: int) -> tuple[int, bool]:
     """The end offset of the last whole batch of a segment being swapped in, and whether the segment is damaged."""
     file = context.fs.open(context.directory / segment_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX))
-    next_offset, is_damaged = base_offset, False
-    for item in walk(file, 0, file.size(), next_offset=base_offset):
-        if isinstance(item, Damage):
-            is_damaged = True
-        else:
-            next_offset = item[1].last_offset + 1
-    return next_offset, is_damaged
+    damages = Damages()
+    next_offset = visit(walk(file, 0, file.size(), next_offset=base_offset), damages, base_offset=base_offset)
+    return next_offset, bool(damages.found)
 
 
 def _rename(fs: FileSystem, directory: Path, base_offset: int, old: str, new: str) -> None:

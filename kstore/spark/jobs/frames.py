@@ -16,7 +16,7 @@ from kstore.errors import FileMissingError
 from kstore.files.paths import LOG_SUFFIX, segment_name
 from kstore.files.remote import open_remote
 from kstore.record.headers import walk_headers
-from kstore.record.walk import Damage
+from kstore.scan.visits import whole_batches
 from kstore.spark.jobs.logs import Stretch, readable, segments_of, stretches_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread, spread_objects
 from kstore.spark.places import LogPlace, open_place
@@ -116,9 +116,8 @@ def _latest_time(storage_options: dict[str, Any], stretch: Stretch) -> int:
             file = location.reading.open(f"{location.path}/{segment_name(segment.base_offset, LOG_SUFFIX)}")
         except FileMissingError:
             continue  # retention deleted it: reading will report that
-        for item in walk_headers(file, file.size(), next_offset=segment.base_offset, offset_stop=segment.offset_stop):
-            if not isinstance(item, Damage):
-                latest = max(latest, item[1].max_timestamp)
+        headers = walk_headers(file, file.size(), next_offset=segment.base_offset, offset_stop=segment.offset_stop)
+        latest = max(latest, max((batch.max_timestamp for _, batch in whole_batches(headers)), default=latest))
     return latest
 
 

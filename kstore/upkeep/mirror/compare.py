@@ -17,6 +17,7 @@ from kstore.record.headers import walk_headers
 from kstore.record.parse import parse_batch
 from kstore.record.scan import SearchBudget, find_next_batch
 from kstore.record.walk import Damage, walk
+from kstore.scan.visits import visit
 from kstore.types import OFFSET_MAX
 
 COPY_BYTES = 1 << 20
@@ -64,11 +65,7 @@ def _foreign_batch(source: File, target: File, position: int, stop: int, base_of
 
 def end_offset(target: File, size: int, base_offset: int) -> int:
     """The offset after the last whole batch in the first ``size`` bytes."""
-    end = base_offset
-    for item in walk_headers(target, size, next_offset=base_offset):
-        if not isinstance(item, Damage):
-            end = item[1].last_offset + 1
-    return end
+    return visit(walk_headers(target, size, next_offset=base_offset), base_offset=base_offset)
 
 
 def ends_equal(source: File, target: File, size: int) -> bool:
