@@ -21,7 +21,8 @@ from kstore.files.handles import MEMORY_BYTES_MAX
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.rebuild import IndexBuilder, RebuiltIndexes
-from kstore.record.walk import Damage, walk
+from kstore.record.walk import walk_runs
+from kstore.scan.visits import visit
 from kstore.segment import LogSegment
 from kstore.types import OFFSET_MAX
 
@@ -209,12 +210,8 @@ def built_indexes(
 ) -> RebuiltIndexes:
     """What ``builder`` makes of the first ``size`` bytes of a ``.log``; ``hints`` as for ``walk``. Raises:
     StorageError."""
-    for item in walk(file, 0, size, next_offset=base_offset, offset_stop=offset_stop, hints=hints):
-        if isinstance(item, Damage):
-            builder.note_damage(item.stop, item.next_offset)
-        else:
-            position, batch = item
-            builder.note(position, batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp)
+    walked = walk_runs(file, 0, size, next_offset=base_offset, offset_stop=offset_stop, hints=hints)
+    visit(walked, builder, base_offset=base_offset)
     return builder.finish()
 
 

@@ -18,6 +18,9 @@ from kstore.indexes.entry_index import DELTA_MAX, READ_BYTES_MAX
 from kstore.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from kstore.indexes.offset_index import POSITION_MAX
 from kstore.indexes.time_index import ENTRY as TIME_ENTRY
+from kstore.record.batch import Batch
+from kstore.record.walk import Damage
+from kstore.scan.visits import Visitor
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, TimestampOffset
 
 # Kafka restarts its count after each start, so two intervals may separate two entries of a sound index.
@@ -38,7 +41,7 @@ class RebuiltIndexes(NamedTuple):
     has_damage: bool
 
 
-class IndexBuilder:
+class IndexBuilder(Visitor):
     """Takes the batches of one segment in order. Not thread-safe."""
 
     def __init__(
@@ -62,8 +65,10 @@ class IndexBuilder:
         self._offset_check = _OffsetCheck(base_offset, old_offsets, self._walk_bytes_max)
         self._time_check = _TimeCheck(base_offset, old_times, self._walk_bytes_max)
 
-    def note(self, position: int, size: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+    def note(self, position: int, batch: Batch) -> None:
         """Adds the next whole batch (SegmentTail.note)."""
+        size, base_offset, last_offset = batch.size, batch.base_offset, batch.last_offset
+        max_timestamp = batch.max_timestamp
         self._offset_check.note(position, size, base_offset, last_offset)
         self._time_check.note(position, size, base_offset, last_offset, max_timestamp)
         if max_timestamp > self._largest.timestamp:
@@ -72,11 +77,11 @@ class IndexBuilder:
             self._add_entry(last_offset, position)
         self._since_entry += size
 
-    def note_damage(self, stop: int, next_offset: int | None) -> None:
-        """Adds damage that ends at position ``stop``, where the batch of ``next_offset`` starts, if any."""
+    def note_damage(self, damage: Damage) -> None:
+        """Adds damage: the next batch gets an entry."""
         self._has_damage = True
-        self._offset_check.skip(stop)
-        self._time_check.skip(stop, next_offset)
+        self._offset_check.skip(damage.stop)
+        self._time_check.skip(damage.stop, damage.next_offset)
         self._since_entry = self._interval + 1
 
     def _add_entry(self, last_offset: int, position: int) -> None:

@@ -28,8 +28,10 @@ from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.index import OffsetIndex, TimeIndex
 from kstore.metrics import LogCounters
 from kstore.record._runs import Run, index_notes
+from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk_runs
 from kstore.rules.roll import jitter_ms, segment_ms_max
+from kstore.scan.visits import Visitor, visit
 from kstore.segments._numbers import TailNumbers
 from kstore.segments.files import SegmentFiles
 from kstore.segments.resume import resume
@@ -55,6 +57,22 @@ class _Parked(NamedTuple):
     path: str
     inode: int
     admit: Callable[[], None]
+
+
+class Indexing(Visitor):
+    """Gives both indexes of a tail the entries of what a scan finds."""
+
+    def __init__(self, tail: SegmentTail) -> None:
+        self._tail = tail
+
+    def note(self, position: int, batch: Batch) -> None:
+        self._tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+
+    def note_run(self, run: Run) -> None:
+        self._tail.note_run(run)
+
+    def note_damage(self, damage: Damage) -> None:
+        self._tail.note_damage()
 
 
 class SegmentTail:
@@ -238,14 +256,8 @@ class SegmentTail:
     def rebuild(self) -> None:
         """Builds both indexes again from the log."""
         self.reset()
-        for item in walk_runs(self.file, 0, self.position, next_offset=self.base_offset):
-            if isinstance(item, Damage):
-                self.note_damage()
-            elif isinstance(item, Run):
-                self.note_run(item)
-            else:
-                position, batch = item
-                self.note(position, batch.size, batch.last_offset, batch.max_timestamp)
+        walked = walk_runs(self.file, 0, self.position, next_offset=self.base_offset)
+        visit(walked, Indexing(self), base_offset=self.base_offset)
 
     # --- append -----------------------------------------------------------------------------------------------------
 

@@ -192,6 +192,7 @@ def _scan(
     damages: list[Damage] = []
     next_offset = segment.base_offset
     batch_count = record_count = 0
+    transactions.begin(segment)
     path = str(segment.path(LOG_SUFFIX))
     for item in walk_runs(
         tail.file,
@@ -211,7 +212,7 @@ def _scan(
             continue
         if isinstance(item, Run):
             tail.note_run(item)
-            transactions.note_run(segment, item)
+            transactions.note_run(item)
             _note_epochs(epochs, item)
             batch_count += item.batch_count
             record_count += item.record_count
@@ -224,13 +225,13 @@ def _scan(
                 # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
                 report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
             tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
-            transactions.note(segment, batch)
+            transactions.note(position, batch)
             _note_epoch(epochs, batch)
             batch_count += 1
             record_count += batch.record_count
             next_offset = batch.last_offset + 1
     tail.file.advise(0, 0, "normal")
-    transactions.finish(segment)
+    transactions.finish()
     report.segments_scanned += 1
     report.bytes_scanned += tail.position
     report.batches_scanned += batch_count

@@ -13,6 +13,7 @@ from kstore.index import TransactionIndex
 from kstore.record._runs import Run
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
+from kstore.scan.visits import Visitor, visit
 from kstore.segment import LogSegment
 from kstore.segments.places import START
 from kstore.state.producer_state import ProducerState
@@ -35,24 +36,20 @@ def rebuild_transaction_indexes(
     for segment in segments:
         following = all_segments.higher(segment.base_offset)
         start = skip_without_producers(segment, START, segment.size)
-        for item in segment.runs_from(
-            start, segment.size, offset_stop=following.base_offset if following else OFFSET_MAX
-        ):
-            if isinstance(item, Damage):
-                rebuild.note_damage(item)
-            elif isinstance(item, Run):
-                rebuild.note_run(segment, item)
-            else:
-                rebuild.note(segment, item[1])
-        if rebuild.finish(segment):
+        stop = following.base_offset if following else OFFSET_MAX
+        rebuild.begin(segment)
+        visit(segment.runs_from(start, segment.size, offset_stop=stop), rebuild, base_offset=segment.base_offset)
+        if rebuild.finish():
             changed.append(str(segment.path(TXN_INDEX_SUFFIX)))
     if own.in_use:
         producers.note_use()
     return changed
 
 
-class TransactionRebuild:
-    """Rebuilds transaction indexes from the batches that recovery scans, segment after segment."""
+class TransactionRebuild(Visitor):
+    """Rebuilds transaction indexes from the batches of a scan, segment after segment."""
+
+    _segment: LogSegment
 
     def __init__(self, producers: LogProducers) -> None:
         self._producers = producers
@@ -60,40 +57,41 @@ class TransactionRebuild:
         self._aborted: list[AbortedTransaction] = []
         self._damages: list[Damage] = []
 
+    def begin(self, segment: LogSegment) -> None:
+        """Takes the next segment. The state before the first one is loaded from snapshots when it is needed."""
+        self._segment = segment
+
     def note_damage(self, damage: Damage) -> None:
-        """Notes damage in the segment: only the old index knows which transactions ended there."""
+        # Only the old index knows which transactions ended there.
         self._damages.append(damage)
 
-    def note(self, segment: LogSegment, batch: Batch) -> None:
-        """Takes the next batch. The state before the first segment is loaded from snapshots when it is needed."""
-        if batch.producer_id >= 0:
-            self._take(self._state_at(segment), segment, batch)
-
-    def note_run(self, segment: LogSegment, run: Run) -> None:
-        """``note`` for every batch of ``run``."""
-        if run.has_producers:
-            aborted, unreadable = self._state_at(segment).update_run(run)
-            self._aborted += aborted
-            for batch in unreadable:
-                self._take(self._state_at(segment), segment, batch)  # as a batch by itself, which says why
-
-    def _state_at(self, segment: LogSegment) -> ProducerState:
-        if self._state is None:
-            self._state = self._producers.up_to(segment.base_offset, 0)
-            self._producers.note_use()
-        return self._state
-
-    def _take(self, state: ProducerState, segment: LogSegment, batch: Batch) -> None:
+    def note(self, position: int, batch: Batch) -> None:
+        if batch.producer_id < 0:
+            return
         try:
-            ended = state.update(batch)
+            ended = self._state_before().update(batch)
         except CorruptDataError as error:
-            skip_marker(segment, batch, error)
+            skip_marker(self._segment, batch, error)
             return
         if ended is not None:
             self._aborted.append(ended)
 
-    def finish(self, segment: LogSegment) -> bool:
+    def note_run(self, run: Run) -> None:
+        if run.has_producers:
+            aborted, unreadable = self._state_before().update_run(run)
+            self._aborted += aborted
+            for batch in unreadable:
+                self.note(run.position, batch)  # as a batch by itself, which says why
+
+    def _state_before(self) -> ProducerState:
+        if self._state is None:
+            self._state = self._producers.up_to(self._segment.base_offset, 0)
+            self._producers.note_use()
+        return self._state
+
+    def finish(self) -> bool:
         """Puts the segment's index on disk, written again unless it is right; returns whether it was."""
+        segment = self._segment
         aborted, self._aborted = self._aborted, []
         damages, self._damages = self._damages, []
         found, is_whole = self._found_in(segment)

@@ -39,8 +39,8 @@ from kstore.files.paths import (
 )
 from kstore.files.remote import is_remote
 from kstore.metrics import LogCounters
-from kstore.record.walk import Damage
 from kstore.rules.deprecated import deprecated
+from kstore.scan.visits import visit
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.spark.jobs.command import DAMAGED, OK, Work, instead, job_parser, note_deprecated, run, summary
@@ -238,12 +238,9 @@ def _rebuild_transactions(context: SegmentContext, base_offset: int) -> None:
     segment = segments.floor(base_offset)
     assert segment is not None, "it was just verified"
     rebuild = TransactionRebuild(LogProducers(context, segments, names.bases[SNAPSHOT_SUFFIX]))
-    for item in segment.walk_from(START, segment.size):
-        if isinstance(item, Damage):
-            rebuild.note_damage(item)
-        else:
-            rebuild.note(segment, item[1])
-    rebuild.finish(segment)
+    rebuild.begin(segment)
+    visit(segment.walk_from(START, segment.size), rebuild, base_offset=base_offset)
+    rebuild.finish()
 
 
 def _content(directory: Path, base_offset: int, suffix: str) -> bytes | None:

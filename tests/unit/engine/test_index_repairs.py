@@ -18,11 +18,14 @@ from kstore.errors import CorruptBatchError, OffsetOutOfRangeError, PathLike
 from kstore.files.local import SYSTEM_FS
 from kstore.indexes.rebuild import IndexBuilder, RebuiltIndexes
 from kstore.log import Log, reads_of, writer_of
+from kstore.record.parse import parse_batch
+from kstore.record.walk import Damage
 from kstore.segment import LogSegment
 from kstore.types import Durability
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault, RecordingFs
 from tests.support.harness.golden_data import copy_partition, golden_root
+from tests.support.lives import log_cases
 from tests.support.lives.log_cases import edit, files, offsets, segment_bases
 from tests.support.lives.log_helpers import TIME, append, context, segment
 
@@ -121,9 +124,9 @@ def test_every_index_that_a_broker_closed_is_sound(tree: str) -> None:
 
 def test_an_entry_into_damage_is_no_finding() -> None:
     builder = IndexBuilder(0, index_interval_bytes=10, old_offsets=bytes.fromhex("0000000100000064"), old_times=b"")
-    builder.note(0, 100, 0, 0, -1)
-    builder.note_damage(200, 2)
-    builder.note(200, 100, 2, 2, -1)
+    builder.note(0, parse_batch(log_cases.data(0)))
+    builder.note_damage(Damage(100, 200, 1, 2, "damaged", torn=False))
+    builder.note(200, parse_batch(log_cases.data(2)))
     assert builder.finish().has_sound_offsets
 
 
