@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
@@ -18,13 +18,10 @@ from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.pieces import Piece
 from kstore.consumer.place import GroupMetadata
-from kstore.consumer.wanted import RebalanceListener
-from kstore.engine.read.times import TimePoint
-from kstore.errors import ConfigError, CorruptBatchError
+from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import ConsumerRecord
 from kstore.setting_rules import UNLIMITED
-from kstore.transactions.group_records import OffsetAndMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,7 +138,7 @@ class Consumer:
 
     async def to_arrow(self, max_records: int = 65_536, **options: Any) -> pa.Table:
         """The next available records as a ``pyarrow.Table``. See ``kstore.Consumer.to_arrow``."""
-        return await self._call(partial(self.sync.to_arrow, max_records, 0.0, **options))
+        return await self._in_thread(partial(self.sync.to_arrow, max_records, 0.0, **options))
 
     @property
     def current(self) -> TopicPartition | None:
@@ -173,7 +170,7 @@ class Consumer:
             done, self._poll = self._poll, None
             done.exception()  # it ended with the cancelled poll
 
-    async def _call(self, call: Callable[[], Result]) -> Result:
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
         """Makes another call in a thread, when it is this consumer's turn. If cancelled, even before, it still runs."""
         self._threads.check_fork()
         return await whole(self._called(call))
@@ -186,23 +183,9 @@ class Consumer:
 
     # --- what it reads ----------------------------------------------------------------------------------------------
 
-    async def subscribe(
-        self,
-        topics: Collection[str] = (),
-        *,
-        pattern: str | re.Pattern[str] | None = None,
-        listener: RebalanceListener | None = None,
-    ) -> None:
-        """See ``kstore.Consumer.subscribe``."""
-        await self._call(partial(self.sync.subscribe, topics, pattern=pattern, listener=listener))
-
-    async def assign(self, partitions: Collection[tuple[str, int]]) -> None:
-        """See ``kstore.Consumer.assign``."""
-        await self._call(partial(self.sync.assign, partitions))
-
-    async def unsubscribe(self) -> None:
-        """See ``kstore.Consumer.unsubscribe``."""
-        await self._call(self.sync.unsubscribe)
+    subscribe = in_thread(SyncConsumer.subscribe)
+    assign = in_thread(SyncConsumer.assign)
+    unsubscribe = in_thread(SyncConsumer.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:
         """Its partitions; in a group they may change after each wait."""
@@ -214,61 +197,23 @@ class Consumer:
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
-    async def position(self, partition: tuple[str, int]) -> int:
-        """See ``kstore.Consumer.position``."""
-        return await self._call(partial(self.sync.position, partition))
-
-    async def seek(self, partition: tuple[str, int], offset: int | OffsetAndMetadata) -> None:
-        """See ``kstore.Consumer.seek``."""
-        await self._call(partial(self.sync.seek, partition, offset))
-
-    async def skip_damage(self, error: CorruptBatchError) -> TopicPartition:
-        """See ``kstore.Consumer.skip_damage``."""
-        return await self._call(partial(self.sync.skip_damage, error))
-
-    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.seek_to_beginning``."""
-        await self._call(partial(self.sync.seek_to_beginning, *partitions))
-
-    async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.seek_to_end``."""
-        await self._call(partial(self.sync.seek_to_end, *partitions))
-
-    async def seek_to_time(self, when: TimePoint, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.seek_to_time``."""
-        await self._call(partial(self.sync.seek_to_time, when, *partitions))
-
-    async def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.seek_to_committed``."""
-        await self._call(partial(self.sync.seek_to_committed, *partitions))
-
-    async def pause(self, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.pause``."""
-        await self._call(partial(self.sync.pause, *partitions))
-
-    async def resume(self, *partitions: TopicPartition) -> None:
-        """See ``kstore.Consumer.resume``."""
-        await self._call(partial(self.sync.resume, *partitions))
+    position = in_thread(SyncConsumer.position)
+    seek = in_thread(SyncConsumer.seek)
+    skip_damage = in_thread(SyncConsumer.skip_damage)
+    seek_to_beginning = in_thread(SyncConsumer.seek_to_beginning)
+    seek_to_end = in_thread(SyncConsumer.seek_to_end)
+    seek_to_time = in_thread(SyncConsumer.seek_to_time)
+    seek_to_committed = in_thread(SyncConsumer.seek_to_committed)
+    pause = in_thread(SyncConsumer.pause)
+    resume = in_thread(SyncConsumer.resume)
 
     def paused(self) -> set[TopicPartition]:
         return self.sync.paused()
 
-    async def lag(self) -> dict[TopicPartition, int]:
-        """See ``kstore.Consumer.lag``."""
-        return await self._call(self.sync.lag)
-
-    async def beginning_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """See ``kstore.Consumer.beginning_offsets``."""
-        return await self._call(partial(self.sync.beginning_offsets, partitions))
-
-    async def end_offsets(self, partitions: Collection[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """See ``kstore.Consumer.end_offsets``."""
-        return await self._call(partial(self.sync.end_offsets, partitions))
-
-    async def offsets_for_times(self, times: Mapping[TopicPartition, TimePoint]) -> dict[TopicPartition, int | None]:
-        """See ``kstore.Consumer.offsets_for_times``."""
-        return await self._call(partial(self.sync.offsets_for_times, times))
-
+    lag = in_thread(SyncConsumer.lag)
+    beginning_offsets = in_thread(SyncConsumer.beginning_offsets)
+    end_offsets = in_thread(SyncConsumer.end_offsets)
+    offsets_for_times = in_thread(SyncConsumer.offsets_for_times)
     # --- commit -----------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets | None = None, *, producer: Producer | None = None) -> None:
@@ -277,12 +222,9 @@ class Consumer:
         If cancelled, it runs to its end.
         """
         sender = None if producer is None else producer.sync
-        await self._call(partial(self.sync.commit, offsets, producer=sender))
+        await self._in_thread(partial(self.sync.commit, offsets, producer=sender))
 
-    async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """See ``kstore.Consumer.committed``."""
-        return await self._call(partial(self.sync.committed, *partitions))
-
+    committed = in_thread(SyncConsumer.committed)
     # --- close ------------------------------------------------------------------------------------------------------
 
     async def close(self, *, commit: bool = True) -> None:
@@ -291,7 +233,7 @@ class Consumer:
             self.sync.close()  # its place in the group is the parent's
         elif not self.closed:
             try:
-                await self._call(partial(self.sync.close, commit=commit))
+                await self._in_thread(partial(self.sync.close, commit=commit))
             finally:
                 self._loop_consumer.wake()
 

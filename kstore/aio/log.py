@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one
+from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.reading import Reader, decode_records, decode_values
 from kstore.aio.threads import Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.append.appends import Appends, Headers
-from kstore.engine.read.times import TimePoint
 from kstore.log import Log as SyncLog
 from kstore.log import writer_of
 from kstore.record._codec import Record
-from kstore.types import AppendInfo, IsolationLevel, OnCorrupt
+from kstore.types import IsolationLevel, OnCorrupt
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,6 +65,7 @@ class Log:
         """See ``Store.log``."""
         self.sync = log
         self._threads = threads
+        self._in_thread = threads.run
         self._watch = watch
         self._limits: Appends | _ReadOnly = _READ_ONLY if log.read_only else writer_of(log).appends
         self._appends: Gathering[bytes | _Append, int] = Gathering(threads, self._append_all)
@@ -106,17 +106,7 @@ class Log:
         except asyncio.CancelledError as error:
             await appends.cancelled(entry, error)
 
-    async def append_many(
-        self,
-        values: Iterable[Buffer | None],
-        *,
-        keys: Iterable[Buffer | None] | None = None,
-        timestamps: Iterable[int | datetime] | None = None,
-        headers: Iterable[Headers | None] | None = None,
-    ) -> AppendInfo:
-        """Appends records in one call. See ``kstore.Log.append_many``. If cancelled, it runs to its end."""
-        append = partial(self.sync.append_many, values, keys=keys, timestamps=timestamps, headers=headers)
-        return await self._threads.run(append)
+    append_many = in_thread(SyncLog.append_many)
 
     def _append_all(self, items: list[bytes | _Append]) -> Sequence[int | Exception]:
         if are_bytes(items):
@@ -159,10 +149,7 @@ class Log:
     def _append_one(self, append: _Append) -> int:
         return self.sync.append(append.value, key=append.key, headers=append.headers, timestamp=append.timestamp)
 
-    async def flush(self) -> None:
-        """Puts everything appended so far on disk. See ``kstore.Log.flush``. If cancelled, it runs to its end."""
-        await self._threads.run(self.sync.flush)
-
+    flush = in_thread(SyncLog.flush)
     # --- read -------------------------------------------------------------------------------------------------------
 
     @property
@@ -177,23 +164,15 @@ class Log:
 
     async def high_watermark(self) -> int:
         """Where reads stop: below it nothing can vanish. Raises: StorageError."""
-        return await self._threads.run(lambda: self.sync.high_watermark)
+        return await self._in_thread(lambda: self.sync.high_watermark)
 
     async def last_stable_offset(self) -> int:
         """Where "read_committed" stops. Raises: StorageError."""
-        return await self._threads.run(lambda: self.sync.last_stable_offset)
+        return await self._in_thread(lambda: self.sync.last_stable_offset)
 
-    async def offset_for_time(self, when: TimePoint) -> int | None:
-        """See ``Log.offset_for_time``."""
-        return await self._threads.run(partial(self.sync.offset_for_time, when))
-
-    async def get(self, offset: int) -> Record | None:
-        """The record with ``offset``, None if there is no such record. See ``Log.get``. Raises: as that."""
-        return await self._threads.run(partial(self.sync.get, offset))
-
-    async def tail(self, count: int = 10, *, isolation_level: IsolationLevel = "read_uncommitted") -> list[Record]:
-        """The last ``count`` records. See ``kstore.Log.tail``. Raises: as that."""
-        return await self._threads.run(partial(self.sync.tail, count, isolation_level=isolation_level))
+    offset_for_time = in_thread(SyncLog.offset_for_time)
+    get = in_thread(SyncLog.get)
+    tail = in_thread(SyncLog.tail)
 
     def read(
         self,

@@ -10,11 +10,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.sending import LoopProducer, NoRoomError
 from kstore.aio.threads import Threads, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
-from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery
 from kstore.producer.producer import Producer as SyncProducer
 from kstore.producer.records import GivenHeaders, RecordMetadata
@@ -42,6 +42,7 @@ class Producer:
         self.sync: SyncProducer = producer.sync
         self._loop_producer = producer
         self._threads = threads
+        self._in_thread = threads.run
         # Tasks wait for memory in turn: a later one does not overtake.
         self._turn = asyncio.Lock()
         self._waiting_count = 0
@@ -229,7 +230,7 @@ class Producer:
                 # No thread waits for the records.
                 await self._loop_producer.drained()
         finally:
-            await self._threads.run(partial(self.sync.close, timeout))
+            await self._in_thread(partial(self.sync.close, timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -251,13 +252,8 @@ class Producer:
         """Whether a transaction was started and not ended."""
         return self._loop_producer.in_transaction
 
-    async def init_transactions(self) -> None:
-        """See ``kstore.Producer.init_transactions``."""
-        await self._threads.run(self.sync.init_transactions)
-
-    async def begin_transaction(self) -> None:
-        """See ``kstore.Producer.begin_transaction``."""
-        await self._threads.run(self.sync.begin_transaction)
+    init_transactions = in_thread(SyncProducer.init_transactions)
+    begin_transaction = in_thread(SyncProducer.begin_transaction)
 
     async def commit_transaction(self) -> None:
         """Writes all sent records and ends the transaction. If cancelled, it runs to its end.
@@ -268,18 +264,13 @@ class Producer:
         await whole(self._commit())
 
     async def _commit(self) -> None:
-        await self._threads.run(self._loop_producer.begin_commit)
+        await self._in_thread(self._loop_producer.begin_commit)
         # No thread waits for the records.
         await self._loop_producer.drained()
-        await self._threads.run(self._loop_producer.end_commit)
+        await self._in_thread(self._loop_producer.end_commit)
 
-    async def abort_transaction(self) -> None:
-        """Ends the transaction: its records are never read as committed. If cancelled, it runs to its end."""
-        await self._threads.run(self.sync.abort_transaction)
-
-    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
-        """See ``kstore.Producer.send_offsets``."""
-        await self._threads.run(partial(self.sync.send_offsets, offsets, group))
+    abort_transaction = in_thread(SyncProducer.abort_transaction)
+    send_offsets = in_thread(SyncProducer.send_offsets)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -298,7 +289,7 @@ class Producer:
         await self.init_transactions()
         try:
             # A cancel during the start does not undo it.
-            await self._threads.run(begin)
+            await self._in_thread(begin)
             yield self
             await self.commit_transaction()
         except BaseException:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Self, cast
 
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one, one_by_one
+from kstore.aio.in_thread import in_thread
 from kstore.aio.leasing import Getters, deadline_of
 from kstore.aio.opening import Opening, made_by
 from kstore.aio.threads import Threads
@@ -19,10 +20,10 @@ from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
 from kstore.log import writer_of
 from kstore.queue.config import seconds_of
-from kstore.queue.items import GivenHeaders, Headers, Shown, of_user
+from kstore.queue.items import GivenHeaders, Headers, of_user
 from kstore.queue.job import Job as SyncJob
 from kstore.queue.look import LeasedItem
-from kstore.queue.queue import LOOK_SECONDS, QueueStats, core_of
+from kstore.queue.queue import LOOK_SECONDS, core_of
 from kstore.queue.queue import Queue as SyncQueue
 from kstore.record._codec import as_headers
 from kstore.rules.arguments import as_columns
@@ -51,6 +52,7 @@ class Queue:
         """See ``Store.queue``."""
         self.sync = queue
         self._threads = threads
+        self._in_thread = threads.run
         self._watch = watch
         self._getters = Getters(queue, threads, asyncio.get_running_loop())
         watch(self._getters.waiter)
@@ -232,7 +234,7 @@ class Queue:
     async def ack_many(self, jobs: Sequence[Job]) -> None:
         """Acks jobs in one append: all of them, or none. If cancelled, it runs to its end."""
         try:
-            await self._threads.run(partial(self.sync.ack_many, [job.sync for job in jobs]))
+            await self._in_thread(partial(self.sync.ack_many, [job.sync for job in jobs]))
         finally:
             self._change()
 
@@ -252,14 +254,14 @@ class Queue:
 
     async def _nack(self, job: SyncJob, delay: float) -> None:
         try:
-            await self._threads.run(partial(self.sync.nack, job, delay))
+            await self._in_thread(partial(self.sync.nack, job, delay))
         finally:
             self._change()
             self._getters.waiter.wake()
 
     async def _fail(self, job: SyncJob) -> None:
         try:
-            await self._threads.run(partial(self.sync.fail, job))
+            await self._in_thread(partial(self.sync.fail, job))
         finally:
             self._change()
 
@@ -270,7 +272,7 @@ class Queue:
         deadline = deadline_of(timeout)
         while True:
             changed = self._changed
-            if await self._threads.run(partial(self.sync.join, 0)):
+            if await self._in_thread(partial(self.sync.join, 0)):
                 return True
             if not await _is_set(changed, deadline):
                 return False
@@ -289,39 +291,27 @@ class Queue:
         """See ``kstore.Queue.maxsize``."""
         return self.sync.maxsize
 
-    async def empty(self) -> bool:
-        """Whether no item waits."""
-        return await self._threads.run(self.sync.empty)
-
-    async def full(self) -> bool:
-        """Whether a put would wait."""
-        return await self._threads.run(self.sync.full)
+    empty = in_thread(SyncQueue.empty)
+    full = in_thread(SyncQueue.full)
 
     async def leased(self) -> list[LeasedItem]:
         """See ``kstore.Queue.leased``; the holders are threads of the store."""
-        return await self._threads.run(self.sync.leased)
+        return await self._in_thread(self.sync.leased)
 
-    async def qsize(self) -> int:
-        """See ``kstore.Queue.qsize``."""
-        return await self._threads.run(self.sync.qsize)
-
-    async def stats(self) -> QueueStats:
-        """See ``kstore.Queue.stats``."""
-        return await self._threads.run(self.sync.stats)
+    qsize = in_thread(SyncQueue.qsize)
+    stats = in_thread(SyncQueue.stats)
 
     async def accept_loss(self) -> int:
         """See ``kstore.Queue.accept_loss``."""
-        count = await self._threads.run(self.sync.accept_loss)
+        count = await self._in_thread(self.sync.accept_loss)
         self._change()
         return count
 
-    async def peek(self, count: int = 1) -> list[Shown]:
-        """See ``kstore.Queue.peek``."""
-        return await self._threads.run(partial(self.sync.peek, count))
+    peek = in_thread(SyncQueue.peek)
 
     async def dead_letters(self) -> Queue:
         """The queue of the items that were delivered too many times."""
-        return Queue(await self._threads.run(lambda: self.sync.dead_letters), self._threads, self._watch)
+        return Queue(await self._in_thread(lambda: self.sync.dead_letters), self._threads, self._watch)
 
     async def __aenter__(self) -> Self:
         return self

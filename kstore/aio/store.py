@@ -6,12 +6,13 @@ import asyncio
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kstore.aio.consuming import Consumer
+from kstore.aio.in_thread import in_thread
 from kstore.aio.log import Log
 from kstore.aio.opening import Opening, made_by
 from kstore.aio.polling import LoopConsumer
@@ -22,17 +23,13 @@ from kstore.aio.threads import THREADS, Threads
 from kstore.aio.waking import LoopWaiter
 from kstore.consumer.wanted import RebalanceListener
 from kstore.log import Log as SyncLog
-from kstore.metrics import MetricValue
 from kstore.store import Store as SyncStore
-from kstore.store import StoreStatus, TopicDescription, TopicSummary, parts_of
+from kstore.store import StoreStatus, parts_of
 from kstore.store import open as open_store
-from kstore.types import Durability, RecoveryReport, RetentionResult
+from kstore.types import Durability, RecoveryReport
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from kstore.engine.read.columns import ReadOptions
-    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings, TopicSettings
+    from kstore.settings import ConsumerSettings, ProducerSettings, QueueSettings
     from kstore.store import StoreArguments
 
 Result = TypeVar("Result")
@@ -50,6 +47,7 @@ class Store:
     def __init__(self, store: SyncStore, threads: Threads) -> None:
         self.sync = store
         self._threads = threads
+        self._in_thread = threads.run
         self._logs: weakref.WeakValueDictionary[SyncLog, Log] = weakref.WeakValueDictionary()
         self._queues: dict[str, Queue] = {}
         self._waiters: weakref.WeakSet[LoopWaiter] = weakref.WeakSet()
@@ -63,44 +61,18 @@ class Store:
 
     async def run(self, call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         """What ``call`` returns, or raises, in one of the store's threads. If cancelled, it runs to its end."""
-        return await self._threads.run(partial(call, *arguments, **options))
+        return await self._in_thread(partial(call, *arguments, **options))
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    async def topics(self, *, internal: bool = False) -> list[str]:
-        """See ``kstore.Store.topics``."""
-        return await self.run(self.sync.topics, internal=internal)
-
-    async def partitions(self, name: str) -> list[int]:
-        """See ``kstore.Store.partitions``."""
-        return await self.run(self.sync.partitions, name)
-
-    async def create_topic(
-        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Unpack[TopicSettings]
-    ) -> None:
-        """See ``kstore.Store.create_topic``."""
-        await self.run(self.sync.create_topic, name, partitions, exist_ok=exist_ok, **settings)
-
-    async def topic(self, name: str, partitions: int = 1, **settings: Unpack[TopicSettings]) -> TopicSummary:
-        """See ``kstore.Store.topic``."""
-        return await self.run(self.sync.topic, name, partitions, **settings)
-
-    async def add_partitions(self, name: str, total: int) -> None:
-        """See ``kstore.Store.add_partitions``."""
-        await self.run(self.sync.add_partitions, name, total)
-
-    async def alter_topic(self, name: str, *, reset: Iterable[str] = (), **settings: Unpack[TopicSettings]) -> None:
-        """See ``kstore.Store.alter_topic``."""
-        await self.run(self.sync.alter_topic, name, reset=reset, **settings)
-
-    async def delete_topic(self, name: str) -> None:
-        """See ``kstore.Store.delete_topic``."""
-        await self.run(self.sync.delete_topic, name)
-
-    async def describe_topic(self, name: str) -> TopicDescription:
-        """See ``kstore.Store.describe_topic``."""
-        return await self.run(self.sync.describe_topic, name)
-
+    topics = in_thread(SyncStore.topics)
+    partitions = in_thread(SyncStore.partitions)
+    create_topic = in_thread(SyncStore.create_topic)
+    topic = in_thread(SyncStore.topic)
+    add_partitions = in_thread(SyncStore.add_partitions)
+    alter_topic = in_thread(SyncStore.alter_topic)
+    delete_topic = in_thread(SyncStore.delete_topic)
+    describe_topic = in_thread(SyncStore.describe_topic)
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     async def log(self, topic: str, partition: int = 0) -> Log:
@@ -111,9 +83,7 @@ class Store:
             known = self._logs[log] = Log(log, self._threads, self._waiters.add)
         return known
 
-    async def to_arrow(self, topic: str, **options: Unpack[ReadOptions]) -> pa.Table:
-        """All records of a topic as a ``pyarrow.Table``, made in one of the threads. See ``kstore.Store.to_arrow``."""
-        return await self.run(self.sync.to_arrow, topic, **options)
+    to_arrow = in_thread(SyncStore.to_arrow)
 
     def producer(self, **settings: Unpack[ProducerSettings]) -> Producer:
         """A producer for all tasks; ``settings`` are those of ``kstore.Store.producer``. Raises: ConfigError."""
@@ -169,13 +139,8 @@ class Store:
 
     # --- work -------------------------------------------------------------------------------------------------------
 
-    async def apply_retention(self) -> RetentionResult:
-        """See ``kstore.Store.apply_retention``."""
-        return await self.run(self.sync.apply_retention)
-
-    async def metrics(self) -> dict[str, MetricValue]:
-        """See ``kstore.Store.metrics``."""
-        return await self.run(self.sync.metrics)
+    apply_retention = in_thread(SyncStore.apply_retention)
+    metrics = in_thread(SyncStore.metrics)
 
     @property
     def recovery(self) -> dict[str, RecoveryReport]:
@@ -198,7 +163,7 @@ class Store:
             self._threads.close()
             return
         try:
-            await self._threads.run(self.sync.close)
+            await self._in_thread(self.sync.close)
         finally:
             self._threads.close()
             for waiter in list(self._waiters):
