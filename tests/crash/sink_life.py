@@ -17,9 +17,10 @@ from kstore.spark.target import StoreTarget, plan_target
 from kstore.spark.write_options import WriteOptions
 from kstore.spark.writer import stage
 from tests.crash.power_cuts import ROOT
+from tests.crash.repeated import repeated
 from tests.crash.transaction_life import PARTITIONS, PATH, opened, prepared_image, typed
 from tests.support.fakes.fake_clock import ManualClock
-from tests.support.fakes.fake_fs import Operation
+from tests.support.fakes.fake_fs import FailingFs, Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Wrong
 from tests.support.lives.spark_sink import batch_of
@@ -83,11 +84,20 @@ class SinkLife:
         return self.fs.operations
 
     def live(self) -> None:
+        """A batch that fails is repeated, as Spark does."""
         sink = Sink(self.fs, self.clock)
-        for batch_id in range(BATCHES):
+
+        def run(batch_id: int) -> None:
+            # Another driver: it reads the disk before it trusts anything.
+            if isinstance(self.fs.inner, FailingFs):
+                self.fs.inner.forget_syncs()
             staged = sink.stage(batch_id)
-            self._begun.append(len(self.fs.operations))
+            if len(self._begun) == batch_id:
+                self._begun.append(len(self.fs.operations))
             sink.commit(batch_id, staged)
+
+        for batch_id in range(BATCHES):
+            repeated(self.fs, lambda batch_id=batch_id: run(batch_id))  # type: ignore[misc]
             self._noted.append((len(self.fs.operations), batch_id + 1))
             self.clock.advance(7)
 

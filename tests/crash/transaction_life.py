@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from kstore.errors import KstoreError
+from kstore.errors import InvalidTransactionStateError, KstoreError, PoisonedError
 from kstore.files.fs import FileSystem
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.store import Store, coordinator_of
 from tests.crash.power_cuts import ROOT
+from tests.crash.repeated import repeated
 from tests.support.fakes.crash_states import Disk, Image, everything
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation
@@ -92,19 +94,25 @@ class Session:
         self.producer = coordinator_of(self._store).end(self.transactional_id, *self.producer, commit=commit)
 
     def begin(self, number: int, *, offsets: bool) -> None:
-        self.add()
-        for owner in PARTITIONS:
-            self.write(number, owner)
-        if offsets:
-            self.offsets(number)
+        for step in self.steps(number, offsets=offsets):
+            step()
+
+    def steps(self, number: int, *, offsets: bool) -> list[Callable[[], None]]:
+        """What begins a transaction; each step may be repeated if it fails."""
+        writes = [partial(self.write, number, owner) for owner in PARTITIONS]
+        return [self.add, *writes, *([partial(self.offsets, number)] if offsets else [])]
 
 
 def values_of(number: int, owner: TopicPartition) -> list[bytes]:
     return [b"%d-%d-%d" % (number, owner.partition, at) for at in range(RECORD_COUNT)]
 
 
+# After a failed commit, these producers request an abort of theirs.
+ABORTED_INSTEAD = (4, 7)
+
+
 class TransactionLife:
-    """A life, recorded (``RecordedLife``)."""
+    """A life, recorded (``RecordedLife``). A step that fails is repeated, in the same process."""
 
     def __init__(self) -> None:
         self.before = prepared_image()
@@ -112,7 +120,7 @@ class TransactionLife:
         self.clock = ManualClock()
         # Each with the number of preceding operations.
         self.promises: list[tuple[int, Promise]] = [(0, Promise())]
-        # By transaction: when its commit or abort started, and whether it has offsets.
+        # By transaction: when its commit started, and whether it has offsets.
         self.commits: dict[int, int] = {}
         self.with_offsets: set[int] = set()
 
@@ -127,13 +135,18 @@ class TransactionLife:
     def _promises_now(self, **changes: Any) -> None:
         self.promises.append((self.now, self.promises[-1][1]._replace(**changes)))
 
+    def _repeated(self, step: Callable[[], object]) -> None:
+        # Fails twice only if nothing can be written until the log is reopened.
+        repeated(self.fs, step, may_fail=(PoisonedError,))
+
     def _init(self, session: Session) -> None:
-        session.init()
+        self._repeated(session.init)
         producer_id, epoch = session.producer
         self._promises_now(last_id=max(producer_id, self.promises[-1][1].last_id), last_epoch=epoch)
 
     def _begin(self, session: Session, number: int, *, offsets: bool = False) -> None:
-        session.begin(number, offsets=offsets)
+        for step in session.steps(number, offsets=offsets):
+            self._repeated(step)
         if offsets:
             self.with_offsets.add(number)
         self.clock.advance(7)
@@ -142,11 +155,34 @@ class TransactionLife:
         before = self.promises[-1][1]
         if commit:
             self.commits[number] = self.now
-        session.end(commit=commit)
+            commit = self._commit(session, abort_instead=number in ABORTED_INSTEAD)
+        else:
+            self._repeated(lambda: session.end(commit=False))
         if commit:
             self._promises_now(committed=(*before.committed, number))
         else:
             self._promises_now(aborted=(*before.aborted, number))
+
+    def _commit(self, session: Session, *, abort_instead: bool) -> bool:
+        """Whether it committed. With ``abort_instead`` a commit that fails is followed by an abort, if it may be."""
+        is_aborting = False
+
+        def end() -> None:
+            nonlocal is_aborting
+            try:
+                session.end(commit=not is_aborting)
+            except InvalidTransactionStateError:
+                if not is_aborting:
+                    raise
+                # The commit was decided.
+                is_aborting = False
+                session.end(commit=True)
+            except KstoreError:
+                is_aborting = abort_instead
+                raise
+
+        self._repeated(end)
+        return not is_aborting
 
     def live(self) -> None:
         with opened(self.fs, self.clock) as store:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from tests.crash.power_cuts import MOMENTS, moment_count
-from tests.faults.harness import AT_OPERATIONS, Harness, place_count
+from tests.faults.harness import AT_OPERATIONS, Harness, places
 from tests.faults.lives import LIVES, machine_in_memory
 from tests.faults.table import BY_HAND, FAULTS
 
@@ -21,11 +21,11 @@ def main() -> None:
     with machine_in_memory() as machine:
         for name in sys.argv[1:] or LIVES:
             life = Harness(LIVES[name], machine, SEED).whole()
-            places = {fault: place_count(fault, life.operations) for fault in AT_OPERATIONS}
-            places["power cut"] = moment_count(life.operations)
-            places["kill"] = len(life.fs.kinds(of=MOMENTS))
-            places["refused allocation"] = len(life.operations)
-            cells = [f"{places[fault]}{' +' if (name, fault) in BY_HAND else '  '}" for fault in FAULTS]
+            counts = {fault: len(places(fault, life.operations)) for fault in AT_OPERATIONS}
+            counts["power cut"] = moment_count(life.operations)
+            counts["kill"] = len(life.fs.kinds(of=MOMENTS))
+            counts["refused allocation"] = len(life.operations)
+            cells = [f"{counts[fault]}{' +' if (name, fault) in BY_HAND else '  '}" for fault in FAULTS]
             print(f"{name:12}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 

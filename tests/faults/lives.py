@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
+from unittest import mock
 
 from kstore.log import Log
 from kstore.types import Durability
-from tests.crash import test_compaction_crashes as compaction
 from tests.crash.backup_life import BackupLife
 from tests.crash.backup_life import prepared as store_to_back_up
 from tests.crash.power_cut_lives import LIVES as LOG_LIVES
 from tests.crash.power_cut_lives import LogLife, indexes_that_grow_early
-from tests.crash.power_cuts import ROOT, RecordedLife
+from tests.crash.power_cuts import RecordedLife
 from tests.crash.queue_life import QueueLife, small
 from tests.crash.sink_life import SinkLife
 from tests.crash.test_replicate_crashes import ReplicatedLife
 from tests.crash.test_split_crashes import SplitLife
-from tests.crash.test_store_crashes import StoreLife
 from tests.crash.transaction_life import TransactionLife
+from tests.faults.compaction_life import CompactionLife
 from tests.faults.group_life import GroupLife
 from tests.faults.recorded_producers import RecordedProducers
+from tests.faults.recorded_store import StoreLife
 from tests.faults.shared_log_life import SharedLogLife
-from tests.support.fakes.memory_fs import Machine, MemoryFs, MemoryRecording, in_memory
+from tests.support.fakes.memory_fs import Machine, MemoryRecording, in_memory
 
 
 class Life(RecordedLife, Protocol):
@@ -57,14 +58,6 @@ class OneLog(LogLife):
             self._opened[-1].close()
 
 
-class Compaction(compaction.Life):
-    fs: MemoryRecording
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(ROOT / "log", MemoryRecording(MemoryFs(ROOT)), "sync", seed)
-        self.prepare()
-
-
 def a_log(seed: int) -> Life:
     """Each seed has the next kind of life and the next durability."""
     names = [name for name in LOG_LIVES if name != "torn groups"]
@@ -83,13 +76,17 @@ LIVES: dict[str, Callable[[int], Life]] = {
     "backup": lambda seed: BackupLife(store_to_back_up()),
     "replicate": lambda seed: ReplicatedLife(store_to_back_up()),
     "sink": lambda seed: SinkLife(),
-    "compaction": Compaction,
+    "compaction": lambda seed: CompactionLife(("sync", "interval", "os")[seed % 3], seed),
     "split": lambda seed: SplitLife(last=seed % 2 == 1),
 }
 
 
 @contextmanager
 def machine_in_memory() -> Iterator[Machine]:
-    """Inside, lives can be lived: in memory, with small queues and with indexes that grow all the time."""
-    with in_memory() as machine, indexes_that_grow_early(), small():
+    """Inside, lives can be lived: in memory, with small queues and with indexes that grow all the time.
+
+    A sink appends each staged batch by itself, so that some appends are between the first and the decision.
+    """
+    each_batch_alone = mock.patch("kstore.spark.appending.APPEND_BYTES", 1)
+    with in_memory() as machine, indexes_that_grow_early(), small(), each_batch_alone:
         yield machine

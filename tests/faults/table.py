@@ -5,6 +5,8 @@ A cell that stays empty has a reason in place of its files. ``grid`` draws the t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 LIFE_NAMES = (
     "log",
     "shared",
@@ -92,6 +94,54 @@ BY_HAND: dict[tuple[str, str], str] = {
     ("split", "power cut"): "crash/test_split_crashes",
     ("split", "I/O error"): "crash/test_split_crashes",
     ("split", "interrupt"): "crash/test_split_crashes",
+}
+
+
+class Counts(NamedTuple):
+    """How often a cell is tried that stands in place of a file by hand, or must catch a planted bug.
+
+    ``quick`` and ``full`` are the states, kills or faults of `make test` and `make test-all`, in each of ``variants``
+    of the life. `make soak` tries all kills and faults, and 1 / ``soak`` of its states in each of four variants.
+    ``also`` are promises beside the column's.
+    """
+
+    quick: int
+    full: int = 60
+    soak: int = 500
+    variants: int = 1
+    also: tuple[str, ...] = ()
+
+
+COUNTS: dict[tuple[str, str], Counts] = {
+    ("store", "power cut"): Counts(80, 1500, soak=200, also=("rebuilt",)),
+    ("transaction", "power cut"): Counts(40, 120, soak=200),
+    ("transaction", "kill"): Counts(25, 150),
+    ("transaction", "I/O error"): Counts(8, 100),
+    ("transaction", "full disk"): Counts(4, 60),
+    ("transaction", "interrupt"): Counts(4),
+    ("transaction", "failed sync"): Counts(8, 100),
+    ("sink", "power cut"): Counts(20, 60, soak=200),
+    ("sink", "kill"): Counts(25, 90),
+    ("sink", "I/O error"): Counts(6, 60),
+    ("sink", "full disk"): Counts(4, 60),
+    ("sink", "interrupt"): Counts(4),
+    ("sink", "failed sync"): Counts(6, 60),
+    ("compaction", "power cut"): Counts(
+        50, 1000, soak=66, variants=3, also=("power cut: interval", "power cut: os", "rebuilt")
+    ),
+    ("compaction", "kill"): Counts(12),
+    ("compaction", "I/O error"): Counts(6, 90, also=("rebuilt",)),
+    ("compaction", "full disk"): Counts(4, 90, also=("rebuilt",)),
+    ("compaction", "failed sync"): Counts(4, 90),
+    ("group", "power cut"): Counts(12),
+    ("group", "I/O error"): Counts(5),
+    ("group", "full disk"): Counts(5),
+    ("group", "failed sync"): Counts(5),
+    ("backup", "failed sync"): Counts(2),
+    ("replicate", "failed sync"): Counts(2),
+    ("split", "kill"): Counts(12),
+    ("split", "full disk"): Counts(8),
+    ("split", "failed sync"): Counts(8),
 }
 
 

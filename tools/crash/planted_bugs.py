@@ -6,13 +6,13 @@ They name code, and change with it.
 from __future__ import annotations
 
 from tools.crash.compiled_bugs import COMPILED_BUGS
-from tools.crash.fault_bugs import FAULT_BUGS
+from tools.crash.fault_bugs import FAULT_BUGS, cells
 from tools.crash.mutant import Mutant
 
 LIVES = "tests/crash/test_power_cut.py::test_a_power_cut_loses_nothing_that_was_durable"
-COMPACTION = "tests/crash/test_compaction_crashes.py::test_a_power_cut_in_a_compaction_leaves_each_group_old_or_new"
+COMPACTION = cells("compaction-power_cut")
 SWAP = "tests/unit/segments/test_segment_swap.py"
-STORE = "tests/crash/test_store_crashes.py"
+STORE = cells("store-power_cut")
 SHARED_LOG = " ".join(
     f"tests/unit/{name}.py"
     for name in ("engine/test_log_shared", "shared/test_shared_announcements", "shared/test_shared_failures")
@@ -434,21 +434,21 @@ MUTANTS = (
         "kstore/compaction/blocks.py",
         "        self._tail.file.fsync()\n",
         "        pass\n",
-        f"{COMPACTION}[sync] {COMPACTION}[os]",
+        COMPACTION,
     ),
     Mutant(
         "replaced segments go before the swap is committed",
         "kstore/engine/open/swap.py",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n    fs.sync_dir(directory)\n\n",
         "suffix + CLEANED_SUFFIX, suffix + SWAP_SUFFIX)\n\n",
-        f"{COMPACTION}[sync] {COMPACTION}[os]",
+        COMPACTION,
     ),
     Mutant(
         "a compacted segment may stand beside what it replaces",
         "kstore/engine/open/swap.py",
         "    # or beside an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
-        f"{COMPACTION}[sync] {COMPACTION}[os]",
+        COMPACTION,
     ),
     Mutant(
         "a compacted segment that is sound is thrown away",
