@@ -28,7 +28,9 @@ def metadata(call: Call) -> Message:
     if asked is None or (call.version == 0 and not asked):
         topics = [_described(call, name) for name in shown_topics(door)]
     else:
-        topics = [_asked(call, topic["name"], topic["topicId"]) for topic in asked]
+        # Each once, as a broker does: else a small request would get an answer of any size.
+        named = dict.fromkeys((topic["name"], topic["topicId"]) for topic in asked)
+        topics = [_asked(call, *one) for one in named]
     return {
         "brokers": [_broker(door)],
         "clusterId": door.cluster_id,

@@ -72,10 +72,9 @@ def offset_fetch(call: Call) -> Message:
     body = call.body
     if call.version < BATCHED_FETCH_VERSION:
         return _committed(call, body["groupId"], body["topics"])
-    groups = [
-        {"groupId": group["groupId"], **_committed(call, group["groupId"], group["topics"])} for group in body["groups"]
-    ]
-    return {"groups": groups}
+    # Each once, so that the answer is not larger than what is committed.
+    asked = {group["groupId"]: group["topics"] for group in body["groups"]}
+    return {"groups": [{"groupId": name, **_committed(call, name, topics)} for name, topics in asked.items()]}
 
 
 def _committed(call: Call, group: str, asked: list[Message] | None) -> Message:

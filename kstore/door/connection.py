@@ -20,6 +20,7 @@ from kstore.door.call import Call, ConnectionEnded, Message
 from kstore.door.frames import (
     API_VERSIONS,
     HEAD,
+    RESPONSE_BYTES_MAX,
     SIZE,
     Head,
     Request,
@@ -122,6 +123,8 @@ class Connection:
             # Also a file that became shorter while it was sent, or a store that is being closed.
             if not self._door.closing:
                 self._door.refusals.note(self._host, str(error))
+        except MemoryError:
+            self._door.refusals.note(self._host, "there is no memory for a request and its answer")
         except OSError as error:
             # The peer left, or takes or sends nothing.
             logger.debug("a connection from %s ended: %s", self._host, error)
@@ -269,6 +272,10 @@ class Connection:
 
     def _send_message(self, api: Api, head: Head, message: Message) -> tuple[int, int]:
         data = response_bytes(wire_of(api.name), head, message)
+        if len(data) > RESPONSE_BYTES_MAX:
+            raise ConnectionEnded(
+                f"an answer of {len(data)} bytes to {api.name}, expected at most {RESPONSE_BYTES_MAX}"
+            )
         self.write(data)
         return len(data), int(message.get("errorCode", 0))
 

@@ -47,7 +47,9 @@ DEFAULTS: Final = LogConfig()
 
 def describe_configs(call: Call) -> Message:
     """Answers DescribeConfigs, for topics and for this node."""
-    return {"results": [_described(call, resource) for resource in call.body["resources"]]}
+    # Each once, so that the answer is not larger than what is there.
+    named = {(resource["resourceType"], resource["resourceName"]): resource for resource in call.body["resources"]}
+    return {"results": [_described(call, resource) for resource in named.values()]}
 
 
 def _described(call: Call, resource: Message) -> Message:

@@ -15,13 +15,12 @@ from kstore.door import errors
 from kstore.door.call import Call, Message
 from kstore.door.fetch_part import AskedPart
 from kstore.door.fetch_reply import FetchReply
+from kstore.door.frames import RESPONSE_BYTES_MAX
 from kstore.door.parking import News, seconds_until_look
 from kstore.door.reply import Reply
 from kstore.door.seen import Key
 from kstore.engine.source import LogSource
 
-# A broker's fetch.max.bytes, whatever a client asks for.
-RESPONSE_BYTES_MAX: Final = 57_671_680
 # An epoch of a session that exists only where sessions are kept is above these.
 NEW_SESSION: Final = 0
 

@@ -20,6 +20,8 @@ from kstore.messages.schema import load_messages
 SIZE = struct.Struct(">i")
 HEAD = struct.Struct(">hhi")
 API_VERSIONS = 18
+# What a response has at most: a broker's fetch.max.bytes, whatever a client asks for.
+RESPONSE_BYTES_MAX = 57_671_680
 
 
 class Head(NamedTuple):

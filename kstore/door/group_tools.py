@@ -12,7 +12,8 @@ UNKNOWN_OPERATIONS = -(2**31)
 
 
 def describe_groups(call: Call) -> Message:
-    return {"groups": [_described(call, name) for name in call.body["groups"]]}
+    # Each once, so that the answer is not larger than what the groups have.
+    return {"groups": [_described(call, name) for name in dict.fromkeys(call.body["groups"])]}
 
 
 def _described(call: Call, name: str) -> Message:

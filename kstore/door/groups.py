@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 # Groups without members stay for their state and type, which tools show; the oldest of them go.
 IDLE_GROUPS_MAX = 10_000
 # What the members of all groups have sent, at most; groups that are there then may still be assigned partitions.
-MEMBER_BYTES_MAX = 64 << 20
-SYNC_BYTES = 16 << 20
+MEMBER_BYTES_MAX = 40 << 20
+SYNC_BYTES = 10 << 20
 # A waiting request looks at least this often.
 LOOK_SECONDS = 60.0
 # Kafka: offsets.retention.check.interval.ms.
@@ -112,9 +112,10 @@ class Groups:
                 return Joined(self._absent(codes.UNKNOWN_MEMBER_ID), request.member_id)
             if not self._claim(entry):
                 return Joined(codes.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
-            size = sum(len(metadata) for _, metadata in request.protocols)
-            # A member that joins again has its place.
-            if request.member_id not in entry.group.members and self._byte_count + size > MEMBER_BYTES_MAX:
+            member = entry.group.members.get(request.member_id)
+            more = _size_of(request.protocols) - (0 if member is None else _size_of(member.protocols))
+            # A member that joins again has its place, unless it has grown.
+            if (member is None or more > 0) and self._byte_count + more > MEMBER_BYTES_MAX:
                 answers = [Answer(waiting, Joined(codes.GROUP_MAX_SIZE_REACHED, ""))]
             else:
                 answers = entry.group.join(waiting, request, self._clock.monotonic())
@@ -428,3 +429,7 @@ def subscribed_topics(group: Group) -> set[str] | None:
 
 def _new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4()}"
+
+
+def _size_of(protocols: Iterable[tuple[str, bytes]]) -> int:
+    return sum(len(metadata) for _, metadata in protocols)

@@ -12,7 +12,7 @@ A shared log has another turn, another flush and, with "sync", another durabilit
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ from kstore.errors import (
     StorageError,
     SyncFailedError,
 )
-from kstore.files._locks import OwnedLock
+from kstore.files._locks import OwnedLock, block
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import WriteLock, lock_in_store, lock_log
@@ -213,7 +213,7 @@ class LogWriter:
         files = self.files
         if offset < 0:
             raise InvalidOffsetError(f"cannot truncate to offset {offset}, expected at least 0")
-        with self.turn.lock, files.changing():
+        with self._waking_at_cut(), self.turn.lock, files.changing():
             if offset >= files.ends.end_offset:
                 return
             if offset < files.segments.first.base_offset:
@@ -225,13 +225,13 @@ class LogWriter:
         """Removes everything, durably; the next record gets ``offset``. Raises: as ``truncate_to``."""
         if not 0 <= offset <= RECORD_OFFSET_MAX:
             raise InvalidOffsetError(f"cannot start at offset {offset}, expected 0 to {RECORD_OFFSET_MAX}")
-        with self.turn.lock, self.files.changing():
+        with self._waking_at_cut(), self.turn.lock, self.files.changing():
             self._cuts.start_at(offset)
 
     def delete_records(self, before: int) -> int:
         """See ``Log.delete_records``."""
         files = self.files
-        with self.turn.lock, files.changing():
+        with self._waking_at_cut(), self.turn.lock, files.changing():
             start, end = files.ends.start_offset, files.ends.high_watermark
             if not 0 <= before <= end:
                 raise OffsetOutOfRangeError(before, start_offset=start, end_offset=end)
@@ -249,7 +249,18 @@ class LogWriter:
 
     def apply_retention(self) -> RetentionResult:
         """See ``Log.apply_retention``."""
-        return self.retention.apply()
+        with self._waking_at_cut():
+            return self.retention.apply()
+
+    @block
+    def _waking_at_cut(self) -> Iterator[None]:
+        """A block after which followers look again, if it took records away: what they wait for may be among them."""
+        before = self.change_count
+        try:
+            yield
+        finally:
+            if self.change_count != before:
+                self.growth.wake()
 
     @property
     def change_count(self) -> tuple[int, int]:

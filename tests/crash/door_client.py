@@ -25,7 +25,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, Producer
 
 TOPICS = ("once", "often")
 GROUP = "g"
-SENDS_PER_SECOND = 400
+SENDS_PER_SECOND = 100
 PAUSE_SECONDS = 0.02
 # Longer than any server is away: what a producer gives up would count as a failure.
 SECONDS_MAX = 300

@@ -12,7 +12,8 @@ import pytest
 
 import kstore
 from kstore import Store
-from kstore.door import errors
+from kstore.door import errors, parking
+from kstore.door.served import Served
 from kstore.engine.read.fetch import FetchSlice
 from kstore.files.paths import LEADER_EPOCHS
 from kstore.record.scan import parse_batches
@@ -303,6 +304,32 @@ def test_what_ends_a_log_ends_the_wait(
     act(store)
     [part] = parked.end()
     assert part["errorCode"] == error
+
+
+def delete_records(store: Store, door: Served, offset: int) -> None:
+    part = {"partitionIndex": 0, "offset": offset}
+    answer = Caller(door).call("DeleteRecords", 2, {"topics": [{"name": "orders", "partitions": [part]}]})
+    assert answer["topics"][0]["partitions"][0]["errorCode"] == 0
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda store, door: delete_records(store, door, 2),
+        lambda store, door: store.log("orders").truncate_to(0),
+        lambda store, door: (store.alter_topic("orders", retention_bytes=0), store.log("orders").apply_retention()),
+    ],
+    ids=["records deleted", "truncated", "retention"],
+)
+def test_what_takes_away_the_asked_records_ends_the_wait_at_once(
+    store: Store, caller: Caller, cut: Callable[[Store, Served], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking, "NOTIFIED_POLL_SECONDS", LONG_MS / 1000)
+    store.log("orders").append_many([b"a", b"b", b"c"])
+    parked = Parked(caller, ("orders", 0, 1), minBytes=1 << 20)
+    cut(store, caller.door)
+    [part] = parked.end()
+    assert part["errorCode"] == errors.OFFSET_OUT_OF_RANGE
 
 
 def test_a_peer_that_leaves_ends_the_wait(caller: Caller) -> None:

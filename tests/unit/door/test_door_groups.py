@@ -200,6 +200,18 @@ def test_what_members_have_sent_is_bounded(store: Store, monkeypatch: pytest.Mon
         assert stage.client("three").join(protocols=large)["errorCode"] == codes.MEMBER_ID_REQUIRED
 
 
+def test_a_member_that_joins_again_may_not_send_more_than_the_bound(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door_groups, "MEMBER_BYTES_MAX", 10_000)
+    with opened(store) as (door, _), ExitStack() as stack:
+        one = stage_of(door, stack).alone()
+        assert one.join(protocols=[{"name": "range", "metadata": bytes(9_999)}])["errorCode"] == (
+            codes.GROUP_MAX_SIZE_REACHED
+        )
+        assert one.join()["errorCode"] == codes.NONE
+
+
 def test_a_group_that_is_deleted_takes_nothing_of_the_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door_groups, "MEMBER_BYTES_MAX", 5_000)
     with opened(store) as (door, _), ExitStack() as stack:

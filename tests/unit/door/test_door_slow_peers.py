@@ -6,7 +6,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import MIB
 from tests.support.harness.selection import tries
-from tests.support.lives.door_parts import WireClient, frame_of, opened
+from tests.support.lives.door_parts import SECONDS_MAX, WireClient, frame_of, opened
 
 PARTITION_BYTES = 4 * MIB
 ROUNDS = 50
@@ -64,6 +64,12 @@ def slow_writer(port: int, size: int) -> socket.socket:
     return peer
 
 
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline
+
+
 def seconds_of_answers(client: WireClient) -> float:
     """The median of a fast client's time for a small batch, and to read it back."""
     request, taken = produced(100), []
@@ -84,6 +90,7 @@ def test_slow_peers_leave_another_client_its_speed(store: kstore.Store, count: i
         for number in range(count):
             peer = slow_writer(door.port, 128 << 10) if number % 2 else slow_reader(door.port)
             stack.enter_context(closing(peer))
+        wait_for(lambda: door.metrics()["connections"] == count + 1)
         beside = seconds_of_answers(client)
         assert beside < 5 * alone + BUSY_SECONDS
         # They are still there, and not just refused.
@@ -95,6 +102,7 @@ def test_peers_that_hold_the_memory_and_send_slowly_give_way(
 ) -> None:
     monkeypatch.setattr(connection, "GRACE_SECONDS", 0.05)
     with opened(store, memory_max=MIB) as (door, client), closing(slow_writer(door.port, 900 << 10)) as slow:
+        wait_for(lambda: door.metrics()["taken_bytes"] == MIB // 2)
         client.socket.sendall(produced(1000, 400))
         [error_code] = struct.unpack_from(">h", client.frame(), 4 + 1 + 1 + 1 + 6 + 1 + 4)
         assert error_code == 0
