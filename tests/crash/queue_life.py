@@ -14,6 +14,7 @@ from kstore.queue import of_store, space
 from kstore.queue.queue import Queue, core_of
 from kstore.store import Store
 from kstore.types import Durability
+from tests.crash.numbered_items import number_of
 from tests.crash.power_cuts import ROOT
 from tests.support.fakes.crash_states import Image
 from tests.support.fakes.fake_clock import ManualClock
@@ -265,10 +266,6 @@ class SharedQueueLife(QueueLife):
             other._space.tidy()
             self._put(other, 12)
             self._ack(other, 4)
-
-
-def number_of(value: bytes | None) -> int:
-    return int((value or b"").rstrip(b"."))
 
 
 def drained(queue: Queue) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import kstore
 from kstore.types import Durability
-from tests.crash.queue_life import number_of
+from tests.crash.numbered_items import number_of
 
 LEASE_SECONDS = 0.6
 SETTINGS: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "max_deliveries": 0, "segment_bytes": 1 << 14}

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from unittest import mock
 
 from kstore.files.fs import FileSystem
+from kstore.spark import appending
 from kstore.spark.commit import Writer, commit
 from kstore.spark.staging import StagedFile, parse_name, staged_name
 from kstore.spark.target import StoreTarget, plan_target
@@ -29,6 +31,8 @@ OPTIONS = WriteOptions(str(PATH), topic="orders", lock_timeout_ms=0)
 WRITER = Writer("query", "query")
 BATCHES = 2
 TASKS = 2
+# A partition then takes several appends, so that some are between the first and the decision.
+each_batch_alone = mock.patch.object(appending, "APPEND_BYTES", 1)
 
 
 def values_of(batch_id: int, task: int) -> list[bytes]:
@@ -83,6 +87,7 @@ class SinkLife:
     def operations(self) -> Sequence[Operation]:
         return self.fs.operations
 
+    @each_batch_alone
     def live(self) -> None:
         """A batch that fails is repeated, as Spark does."""
         sink = Sink(self.fs, self.clock)
@@ -107,6 +112,7 @@ class SinkLife:
     def reopen(self, fs: FileSystem) -> None:
         opened(fs, self.clock).close()
 
+    @each_batch_alone
     def survive(self, fs: FileSystem, begun: int, done: int) -> None:
         noted = self.promise(done)
         asked = sum(at < begun for at in self._begun)

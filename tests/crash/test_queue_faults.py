@@ -13,7 +13,8 @@ from kstore.errors import Empty, KstoreError
 from kstore.files.local import SYSTEM_FS
 from kstore.queue.queue import Queue
 from kstore.store import Store
-from tests.crash.queue_life import number_of, small
+from tests.crash.numbered_items import number_of
+from tests.crash.queue_life import small
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import CHANGES, READS, FailingFs, Fault, RecordingFs
 from tests.support.harness.evidence import Lost, Untyped, Wrong, shuffled

@@ -21,7 +21,7 @@ import pytest
 
 import kstore
 from kstore.types import Durability
-from tests.crash.queue_life import number_of
+from tests.crash.numbered_items import number_of
 from tests.crash.queue_processes import SETTINGS
 from tests.support.harness.evidence import Crashed, Hung, Lost, Wrong
 from tests.support.harness.selection import tries

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from kstore.errors import Empty
 from kstore.queue.job import Job
 from kstore.queue.queue import Queue
-from tests.crash.queue_life import PADDING, number_of
+from tests.crash.numbered_items import number_of
+from tests.crash.queue_life import PADDING
 from tests.support.harness.evidence import Lost, Wrong
 
 if TYPE_CHECKING:

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    # Programs that tests start ask for counts too, and need no pytest.
+    import pytest
 
 LONG = "long"
 SAMPLED = "sampled"
