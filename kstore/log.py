@@ -34,9 +34,9 @@ from kstore.engine.source import LogSource
 from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, StoreTies, open_writer
 from kstore.errors import ConfigError, ReadOnlyError, not_picklable
-from kstore.files.fork import ForkGuard
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
+from kstore.files.lifetime import ForkGuard
 from kstore.files.local import SYSTEM_FS
 from kstore.files.remote import local_path
 from kstore.metrics import LogCounters, MetricValue

@@ -26,7 +26,7 @@ from kstore.index import OffsetIndex, TimeIndex
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.rebuild import WALK_INTERVALS, RebuiltIndexes
 from kstore.metrics import LogCounters
-from kstore.record._runs import CheckedBatches, Run
+from kstore.record._runs import CheckedBatches, Run, index_notes, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, Batch
 from kstore.record.heads import StopReason, pass_heads
 from kstore.record.scan import RUN_BYTES_FIRST
@@ -34,7 +34,6 @@ from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SUFFIXES, SegmentFiles
 from kstore.segments.pin import UNPINNED, FilePin, replaced
 from kstore.segments.places import START, BatchPosition, Located, TimeEntry
-from kstore.segments.small import largest_of_plain
 from kstore.segments.spans import NO_SPANS, CheckedSpans
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
@@ -625,3 +624,17 @@ class LogSegment:
             assert entry.position < size, f"{self}: entry {entry} points past the end at {size}"
         if self.tail is not None:
             self.tail.check()
+
+
+def largest_of_plain(file: File, stop: int, base_offset: int) -> TimestampOffset | None:
+    """The greatest timestamp of the batches in the first ``stop`` bytes, which are read at once; every CRC is checked.
+
+    None if one of them needs a decision: then ``walk`` finds it. Raises: StorageError.
+    """
+    data = file.pread(stop, 0)
+    # The end of the log is known: a gap of any size is believed below it.
+    run = walk_run(data, 0, stop, 0, base_offset, stop, OFFSET_MAX - 1, 0, OFFSET_MAX, True)
+    if run.stop < stop:
+        return None
+    notes = index_notes(run, NO_TIMESTAMP, NO_OFFSET, 0, INT64_MAX)
+    return TimestampOffset(notes.max_timestamp, notes.offset_of_max_timestamp)

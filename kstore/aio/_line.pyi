@@ -3,7 +3,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 
 class Entry:
     loop: AbstractEventLoop

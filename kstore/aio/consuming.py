@@ -8,11 +8,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
-from kstore.aio.threads import Threads, whole
+from kstore.aio.threads import Threads, in_thread, whole
 from kstore.consumer.consumer import Consumer as SyncConsumer
 from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one
-from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.reading import Reader, decode_records, decode_values
-from kstore.aio.threads import Threads
+from kstore.aio.threads import Threads, in_thread
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
 from kstore.engine.append.appends import Appends, Headers

@@ -10,10 +10,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kstore.aio.in_thread import in_thread
 from kstore.aio.opening import made_by
 from kstore.aio.sending import LoopProducer, NoRoomError
-from kstore.aio.threads import Threads, whole
+from kstore.aio.threads import Threads, in_thread, whole
 from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError
 from kstore.producer._accumulate import Deliveries, Delivery
 from kstore.producer.producer import Producer as SyncProducer

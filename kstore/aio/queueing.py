@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, Self, cast
 
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one, one_by_one
-from kstore.aio.in_thread import in_thread
 from kstore.aio.leasing import Getters, deadline_of
 from kstore.aio.opening import Opening, made_by
-from kstore.aio.threads import Threads
+from kstore.aio.threads import Threads, in_thread
 from kstore.aio.waking import LoopWaiter
 from kstore.errors import ClosedError, Full, KstoreError, LeaseLostError
 from kstore.log import writer_of

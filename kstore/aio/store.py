@@ -12,14 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kstore.aio.consuming import Consumer
-from kstore.aio.in_thread import in_thread
 from kstore.aio.log import Log
 from kstore.aio.opening import Opening, made_by
 from kstore.aio.polling import LoopConsumer
 from kstore.aio.producing import Producer
 from kstore.aio.queueing import Queue
 from kstore.aio.sending import LoopProducer
-from kstore.aio.threads import THREADS, Threads
+from kstore.aio.threads import THREADS, Threads, in_thread
 from kstore.aio.waking import LoopWaiter
 from kstore.consumer.wanted import RebalanceListener
 from kstore.log import Log as SyncLog

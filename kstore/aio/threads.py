@@ -11,13 +11,15 @@ import errno
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from kstore.aio._line import Lines, Server
 from kstore.errors import ClosedError, ThreadStartError
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from kstore.files.threads import start_thread
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 # How many blocking calls run in parallel; further ones wait for their turn.
@@ -150,6 +152,25 @@ async def to_the_end(future: asyncio.Future[Result]) -> Result:
 async def whole(work: Coroutine[Any, Any, Result]) -> Result:
     """Like ``to_the_end``, for several steps. They all run, even if the loop ends and cancels each of its tasks."""
     return await to_the_end(_Whole(work, loop=asyncio.get_running_loop()))
+
+
+def in_thread(
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]:
+    """``flush = in_thread(SyncLog.flush)`` awaits what ``flush`` of ``self.sync`` returns or raises, in a thread.
+
+    The arguments and the documentation are those of ``method``. Its class has ``sync``, and ``_in_thread``, which runs
+    a call in one of its threads. If cancelled, the call runs to its end.
+    """
+    name = method.__name__
+
+    @wraps(method)
+    async def run(self: Any, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        found: Result = await self._in_thread(partial(getattr(self.sync, name), *arguments, **options))
+        return found
+
+    run.__doc__ = f"{method.__doc__}\n\n        If cancelled, it runs to its end."
+    return run
 
 
 class _Whole(asyncio.Task[Result]):

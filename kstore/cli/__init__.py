@@ -6,7 +6,7 @@ parses its options, calls the library, and prints: what it computes lives below,
     words       options  settings  extent  selection  places  time_type  offset_type  unit_type  number_type
                 what several commands take, with one spelling and one meaning (docs/commands.md)
     output      table  bars  terminal  progress  line_writer  json_fields  record_json  record_format  finding_text
-    input       record_lines  line_sending  producing  table_form
+    input       record_lines  line_sending  producing
     work        processes  each_log  grep_run  export_run       several logs, or pieces of one, on all cores
     endings     status  interrupts  renamed  given_paths
 

@@ -11,17 +11,21 @@ import click
 
 from kstore import __version__
 from kstore.cli.command import KstoreCommand
+from kstore.cli.decoders import Decoder
 from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
 from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
 from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
-from kstore.cli.decoders.protocol import Decoder
-from kstore.cli.dump.index_file import dump_offset_index, dump_time_index, dump_transaction_index
+from kstore.cli.dump.index_file import (
+    dump_offset_index,
+    dump_producer_snapshot,
+    dump_time_index,
+    dump_transaction_index,
+)
 from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpJob, DumpOptions, FileProblem, joined
 from kstore.cli.dump.json_lines import JsonPrinter
 from kstore.cli.dump.log_file import dump_log, dump_metadata_snapshot
 from kstore.cli.dump.output import Output
 from kstore.cli.dump.printer import Printer, Shown
-from kstore.cli.dump.snapshot_file import dump_producer_snapshot
 from kstore.cli.dump.text import TextPrinter
 from kstore.cli.options import RAW, format_option
 from kstore.cli.status import DAMAGED, FAILED, OK

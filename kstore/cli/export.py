@@ -14,12 +14,11 @@ from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
 from kstore.cli.export_run import OWNER_COLUMNS, Export, TableOptions
 from kstore.cli.extent import Extent, extent_options
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, lost_line
+from kstore.cli.options import FORMS, ISOLATION_LEVEL, ON_CORRUPT, RAW, form_of, lost_line
 from kstore.cli.places import LogPlace, log_places
 from kstore.cli.progress import progress
 from kstore.cli.selection import Selection, selection_options
 from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table_form import FORMS, form_of
 from kstore.cli.terminal import shown_output
 from kstore.files.output import output_file
 from kstore.record.columns import COLUMNS

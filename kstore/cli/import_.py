@@ -13,11 +13,10 @@ import click
 from kstore.cli.append import command as append_command
 from kstore.cli.command import KstoreCommand
 from kstore.cli.counted import counted
-from kstore.cli.options import DURABILITY
+from kstore.cli.options import DURABILITY, FORMS, form_of
 from kstore.cli.progress import progress
 from kstore.cli.settings import config_option, parse_settings
 from kstore.cli.status import OK
-from kstore.cli.table_form import FORMS, form_of
 from kstore.config import LogConfig
 from kstore.errors import ConfigError
 from kstore.log import Log

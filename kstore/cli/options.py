@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
@@ -77,6 +78,10 @@ RAW = click.option(
     help="Send control characters to a terminal as they are. Default: show them as escapes; a pipe gets every byte.",
 )
 
+# The kinds of file that ``kstore export`` writes and ``kstore import`` reads.
+FORMS = ("parquet", "csv", "jsonl")
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
 
 def format_option(help_line: str | None = None) -> Callable[[Command], Command]:
     """``--format text|json``, with a description of each."""
@@ -91,3 +96,8 @@ def lost_line(lost: CorruptRange) -> str:
         f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
         f" at position {lost.position}: {lost.reason}"
     )
+
+
+def form_of(file: str) -> str | None:
+    """The form that the name of ``file`` indicates, or None."""
+    return SUFFIXES.get(Path(file).suffix.lower())

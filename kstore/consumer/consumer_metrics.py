@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.reading_counters import ReadingCounters
+from kstore.consumer.fetching import PartitionReader, ReadingCounters
 from kstore.errors import KstoreError
 from kstore.files.paths import TopicPartition
 from kstore.metric_rows import CONSUMER_METRICS

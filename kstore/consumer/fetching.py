@@ -12,7 +12,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kstore.consumer.pieces import Cursor, CursorPiece, ListPiece, Piece
-from kstore.consumer.reading_counters import ReadingCounters
 from kstore.engine.ends import Ends
 from kstore.engine.read.reader import open_reader
 from kstore.errors import CorruptBatchError
@@ -45,6 +44,17 @@ class _Part(NamedTuple):
     next_offset: int
     size: int
     offsets: Sequence[int] = ()
+
+
+class ReadingCounters:
+    """Those of all partitions that a consumer reads, or has read: updated once per batch and once per piece, never per
+    record."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.records: int = 0
+        self.bytes: int = 0
 
 
 class PartitionReader:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kstore.consumer.config import ConsumerConfig
-from kstore.consumer.fetching import PartitionReader
+from kstore.consumer.fetching import PartitionReader, ReadingCounters
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.pieces import Lender, Piece
-from kstore.consumer.reading_counters import ReadingCounters
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition

@@ -22,7 +22,7 @@ from kstore.door.connection import Connection
 from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.errors import StorageError, ThreadStartError
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from kstore.files.threads import start_thread
 
 if TYPE_CHECKING:

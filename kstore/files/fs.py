@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from kstore.errors import (
@@ -262,3 +263,22 @@ def replaced_failed_sync(error: BaseException, outer: BaseException | None) -> b
 def read_file(fs: FileSystem, path: PathLike, size_max: int = READ_FILE_SIZE_MAX) -> bytes:
     """The first ``size_max`` bytes of a file, or all of a smaller one. Raises: FileMissingError, StorageError."""
     return fs.open(path).pread(size_max, 0)
+
+
+def size_of_files(fs: FileSystem, directory: Path) -> int:
+    """The bytes of all files in ``directory``; 0 if it does not exist. Files that disappear in the meantime
+    are left out.
+
+    Raises: StorageError.
+    """
+    size = 0
+    try:
+        for name in fs.list(directory):
+            try:
+                found = fs.stat(directory / name)
+            except FileMissingError:
+                continue
+            size += found.size if found.is_file else size_of_files(fs, directory / name) if found.is_dir else 0
+    except FileMissingError:
+        pass
+    return size

@@ -1,9 +1,44 @@
-"""``Lifetime``: whether something is open, in the process that opened it."""
+"""Whether something may still be used: it is open, and this is the process that opened it.
+
+A fork copies every open log into the child, which must not use them: two writers would share one file and one lock.
+Objects that must not cross a fork remember the generation they were created in and compare it before they write, which
+costs less than reading the process id.
+"""
 
 from __future__ import annotations
 
-from kstore.errors import ClosedError
-from kstore.files.fork import ForkGuard
+import os
+
+from kstore.errors import ClosedError, ForkedError
+
+_generation = 0
+
+
+def _count_child() -> None:
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_count_child)
+
+
+class ForkGuard:
+    """Knows the process it was created in. Thread-safe."""
+
+    __slots__ = ("_generation",)
+
+    def __init__(self) -> None:
+        self._generation = _generation
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that created the guard."""
+        return self._generation != _generation
+
+    def check(self, what: str) -> None:
+        """Raises: ForkedError, in a child."""
+        if self._generation != _generation:
+            raise ForkedError(f"{what} was opened before this process was forked; it only works in the parent")
 
 
 class Lifetime:

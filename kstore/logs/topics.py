@@ -32,13 +32,12 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files._locks import block
-from kstore.files.fs import FileSystem
+from kstore.files.fs import FileSystem, size_of_files
 from kstore.files.lifetime import Lifetime
 from kstore.files.paths import KSTORE_STATE, METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.files.threads import side_by_side
 from kstore.log import Log, reads_of
 from kstore.logs.directory import LogDirectory
-from kstore.logs.disk_usage import size_of_files
 from kstore.logs.open_logs import Flushes, OpenLogs
 from kstore.logs.root import ensure_store
 from kstore.logs.scheduler import Scheduler

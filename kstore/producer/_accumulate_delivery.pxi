@@ -128,7 +128,7 @@ cdef class Delivery:
         if failure is not None:
             if not isinstance(failure, Exception):
                 raise failure
-            from kstore.producer.failures import log_callback
+            from kstore.producer.completions import log_callback
 
             log_callback(batch, failure)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 
 from kstore.producer._accumulate import ProducerBatch, calling
 from kstore.producer.accumulator import RecordAccumulator
-from kstore.producer.failures import log_callback
+
+logger = logging.getLogger(__name__)
 
 
 class Completions:
@@ -67,3 +69,20 @@ class Completions:
         """Returns the memory of batches whose callbacks have not run yet."""
         for batch in list(self.waiting):
             self._accumulator.give_back(batch)
+
+
+def log_callback(batch: ProducerBatch, failure: BaseException) -> None:
+    """Logs the exception of a callback of a record in ``batch``."""
+    logger.error("%s-%d: a callback failed", batch.topic, batch.partition, exc_info=failure)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """The error and its causes, without the frames of their tracebacks, which would keep the written data alive as long
+    as the error. A pooled buffer cannot grow while a view of it is alive."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__
+    return error

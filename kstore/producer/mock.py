@@ -33,8 +33,8 @@ from kstore.errors import (
 from kstore.files.paths import TopicPartition
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, calling
 from kstore.producer.accumulator import RecordHeaders, size_upper_bound
+from kstore.producer.completions import log_callback
 from kstore.producer.config import ProducerConfig, next_client_id
-from kstore.producer.failures import log_callback
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.partitioner import partition_for_key, partitioner_of
 from kstore.producer.records import Callback, GivenHeaders, ProducerRecord, unknown_metadata

@@ -34,10 +34,9 @@ from kstore.logs.topics import Topics
 from kstore.producer._accumulate import ProducerBatch, ReadyWriter, succeed_all
 from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic, retry_delay
 from kstore.producer.batch_writing import seal, split
-from kstore.producer.completions import Completions
+from kstore.producer.completions import Completions, without_frames
 from kstore.producer.config import ProducerConfig
 from kstore.producer.counters import ProducerCounters
-from kstore.producer.failures import without_frames
 from kstore.producer.transactions import TransactionManager
 from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch

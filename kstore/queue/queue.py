@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol
 
 from kstore.errors import ConfigError, Empty, Full, LeaseLostError, not_picklable
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from kstore.queue._jobs import close_all, end_all, held_offsets
 from kstore.queue.config import QueueConfig, check_timeout, deadline_of, seconds_of
 from kstore.queue.core import QueueCore

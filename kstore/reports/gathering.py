@@ -10,11 +10,10 @@ from pathlib import Path
 from kstore.engine.directory import is_log
 from kstore.errors import CorruptDataError, KstoreError, StorageError
 from kstore.files.checkpoint import read_small_file
-from kstore.files.fs import FileSystem
+from kstore.files.fs import FileSystem, size_of_files
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name, topic_partition
 from kstore.log import Log
-from kstore.logs.disk_usage import size_of_files
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view

@@ -28,7 +28,7 @@ from kstore.record._codec import Record
 from kstore.record.batch import SEQUENCE_COUNT, Batch
 from kstore.record.builder import build_batch
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
-from kstore.rules.internal_topics import OFFSETS
+from kstore.rules.internal_topics import OFFSETS, partition_for
 from kstore.transactions.group_records import (
     GroupPartition,
     OffsetAndMetadata,
@@ -37,7 +37,6 @@ from kstore.transactions.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kstore.transactions.placement import partition_for
 from kstore.types import OFFSET_MAX
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ from kstore.errors import CorruptDataError, TopicNotFoundError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.logs.topics import Topics
-from kstore.rules.internal_topics import TRANSACTION_STATE
+from kstore.rules.internal_topics import TRANSACTION_STATE, partition_for
 from kstore.transactions.metadata import TransactionMetadata
-from kstore.transactions.placement import partition_for
 from kstore.transactions.transaction_records import (
     decode_transaction_key,
     decode_transaction_value,

@@ -5,7 +5,7 @@ A key begins with an int16, the type of the record, a value with an int16, the v
 
 from __future__ import annotations
 
-from kstore.cli.decoders.protocol import Decoded
+from kstore.cli.decoders import Decoded
 from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record

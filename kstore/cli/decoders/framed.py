@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from kstore.cli.decoders import Decoded
 from kstore.cli.decoders.java_text import java_bool
-from kstore.cli.decoders.protocol import Decoded
 from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kstore.cli.decoders.protocol import Decoded
+from kstore.cli.decoders import Decoded
 from kstore.messages.primitives import MessageError
 from kstore.messages.schema import Value
 from kstore.record._codec import Record, java_string

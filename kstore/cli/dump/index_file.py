@@ -1,4 +1,4 @@
-"""Dumps the indexes of a segment and compares each entry with the log."""
+"""Dumps the indexes of a segment, and compares each entry with the log; and the snapshots of producers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kstore.errors import CorruptDataError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX
 from kstore.record.batch import MAGIC_V2, RecordBatch
+from kstore.state.producer_snapshot import SnapshotCrcError, decode_snapshot
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, AbortedTransaction
 
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -268,3 +269,15 @@ def _base_offset(path: str) -> int:
     if base_offset is None:
         raise FileProblem("the name does not begin with an offset, which the entries are relative to")
     return base_offset
+
+
+def dump_producer_snapshot(job: DumpJob, path: str) -> None:
+    """A line for each producer, or one that describes the file's problem. Raises CorruptDataError."""
+    try:
+        entries = decode_snapshot(job.read(path))
+    except SnapshotCrcError as error:
+        job.is_damaged = True
+        job.printer.snapshot_crc(error.stored, error.computed)
+        return
+    for entry in entries:
+        job.printer.producer(entry)

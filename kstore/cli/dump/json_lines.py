@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
-from kstore.cli.decoders.protocol import Decoder
+from kstore.cli.decoders import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
 from kstore.cli.dump.output import Output

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kstore.cli.decoders.protocol import Decoder
+from kstore.cli.decoders import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.reports import Reports
 from kstore.record._codec import Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kstore.cli.decoders import Decoder
 from kstore.cli.decoders.java_text import java_bool, json_text
-from kstore.cli.decoders.protocol import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
 from kstore.cli.dump.output import Output

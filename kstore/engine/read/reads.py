@@ -13,7 +13,7 @@ from kstore.engine.ends import Ends
 from kstore.engine.read.segment_times import SegmentTimes
 from kstore.engine.source import LogSource
 from kstore.errors import ClosedError, CorruptIndexError
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from kstore.rules.losses import LossRanges
 from kstore.segment import LogSegment
 from kstore.types import AbortedTransaction

@@ -19,7 +19,7 @@ from kstore.aio import threads as aio_threads
 from kstore.aio._line import Entry, Line, Lines, settle
 from kstore.aio.gathering import GATHERED_MAX, WAITING_BYTES_MAX, Gathering
 from kstore.errors import ClosedError, RecordTooLargeError, ThreadStartError
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from tests.support.fakes.loop_fs import LoopFs
 from tests.support.lives.aio_helpers import WAIT_SECONDS, HeldFs, opened, run, until, values_in
 

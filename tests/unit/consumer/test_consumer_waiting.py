@@ -19,8 +19,7 @@ from kstore import (
     WakeupError,
 )
 from kstore.clock import SYSTEM_CLOCK
-from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.reading_counters import ReadingCounters
+from kstore.consumer.fetching import PartitionReader, ReadingCounters
 from kstore.consumer.waiting import LogWaiter
 from kstore.store import Store, coordinator_of
 from tests.support.harness.alarm import alarm

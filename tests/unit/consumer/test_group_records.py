@@ -11,7 +11,7 @@ from kstore.errors import ConfigError, CorruptDataError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.record._codec import Record
-from kstore.rules.internal_topics import is_internal
+from kstore.rules.internal_topics import is_internal, java_hash, partition_for
 from kstore.store import Store, coordinator_of
 from kstore.transactions.group_records import (
     GroupPartition,
@@ -21,7 +21,6 @@ from kstore.transactions.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kstore.transactions.placement import java_hash, partition_for
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.harness.golden_data import golden_root
 

@@ -11,8 +11,7 @@ import pytest
 
 from kstore.errors import CorruptBatchError, OffsetOutOfRangeError
 from kstore.log import Log, writer_of
-from kstore.segment import UNINDEXED_BYTES, LogSegment
-from kstore.segments.small import largest_of_plain
+from kstore.segment import UNINDEXED_BYTES, LogSegment, largest_of_plain
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation, WatchedFs
 from tests.support.lives.log_cases import data, edit, marker, offsets, segment_bases, transaction

@@ -18,7 +18,7 @@ import pytest
 
 from kstore.errors import ForkedError, LockedError, ReadOnlyError, StorageError
 from kstore.files import lock as lock_module
-from kstore.files.fork import ForkGuard
+from kstore.files.lifetime import ForkGuard
 from kstore.files.lock import DirectoryLock, probe_lock
 
 # A later Python warns of a fork beside threads; these children make only system calls and leave with _exit.

@@ -22,6 +22,7 @@ from kstore.errors import (
     TopicNotFoundError,
 )
 from kstore.files.checkpoint import read_offset_checkpoint, read_topic_id
+from kstore.files.fs import size_of_files
 from kstore.files.local import SYSTEM_FS, OsFileSystem
 from kstore.files.paths import (
     CLEAN_SHUTDOWN,
@@ -33,7 +34,6 @@ from kstore.files.paths import (
 )
 from kstore.log import reads_of, writer_of
 from kstore.logs.directory import LogDirectory
-from kstore.logs.disk_usage import size_of_files
 from kstore.rules.topics import KSTORE_TOPICS
 from kstore.store import Store
 from tests.support.fakes.fake_clock import ManualClock

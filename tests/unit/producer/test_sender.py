@@ -26,7 +26,7 @@ from kstore.errors import (
     TopicWaitTimeoutError,
 )
 from kstore.log import writer_of
-from kstore.producer import failures, sender, waiting
+from kstore.producer import completions, sender, waiting
 from kstore.producer._accumulate import Delivery
 from kstore.producer.records import RecordMetadata
 from kstore.store import Store, coordinator_of
@@ -142,7 +142,7 @@ def test_a_log_filter_that_raises_ends_neither_the_thread_nor_the_callbacks(tmp_
     def refuse(_: logging.LogRecord) -> bool:
         raise ValueError("of a filter")
 
-    loggers = [logging.getLogger(module.__name__) for module in (sender, failures)]
+    loggers = [logging.getLogger(module.__name__) for module in (sender, completions)]
     for logger in loggers:
         logger.addFilter(refuse)
     try:
