@@ -18,7 +18,7 @@ def main(directory: str, topic: str, seconds: str = "1") -> None:
         print("topics here:", ", ".join(store.topics()))
         with store.consumer(topic, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
             count = 0
-            # Ends when nothing came for that many seconds; None waits for ever.
+            # Ends when nothing came for that many seconds; None waits forever.
             while found := consumer.poll(timeout=float(seconds)):
                 count += sum(map(len, found.values()))
             print(f"{count} records, positions {sorted(map(str, consumer.assignment()))}")

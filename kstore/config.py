@@ -248,7 +248,7 @@ RULES: dict[str, Rule] = {
     ),
     "retention_ms": or_none(
         TIME, "retention.ms",
-        "Segments whose records are all older may be deleted; -1, the default, keeps them for ever.",
+        "Segments whose records are all older may be deleted; -1, the default, keeps them forever.",
     ),
     "retention_bytes": or_none(
         SIZE, "retention.bytes",

@@ -475,7 +475,7 @@ class LogNotFoundError(RequestError, FileNotFoundError):
 
 
 class TopicExistsError(RequestError, ValueError):
-    """A topic to be created that exists, or whose name Kafka does not allow beside an existing one."""
+    """A topic to be created that exists, or whose name Kafka does not allow next to an existing one."""
 
 
 class TopicNotFoundError(RequestError, LookupError):

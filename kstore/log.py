@@ -78,7 +78,7 @@ if TYPE_CHECKING:
         _counters: LogCounters | None
         _config: LogConfig | None
         _checked: CheckedMemory | None
-        # Of a read-only log: an end that it had, which is as far as it will be read.
+        # An end that a read-only log had, which is as far as it will be read.
         _known_end: int | None
 
 
@@ -102,7 +102,7 @@ class Log:
         Args:
             path: the directory of one partition, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the log must exist. Then ``path`` may be a URL or in a backup.
-            shared: write beside other processes that share it too. Linux only, on a local file system (else
+            shared: write alongside other processes that share it too. Linux only, on a local file system (else
                 StorageError); all with the same durability. Such a log is not compacted, and accepts no transactions
                 (SharedLogError).
             durability: when an append returns. "sync": its bytes are on disk. "interval": they are written, and a

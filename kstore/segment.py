@@ -173,7 +173,7 @@ class LogSegment:
         return tail
 
     def join(self, position: int, known: TailState) -> SegmentTail:
-        """Opens the segment for appending beside other processes: see ``SegmentTail.join``, also for its errors."""
+        """Opens the segment for appending alongside other processes: see ``SegmentTail.join``, also for its errors."""
         assert self.tail is None, "an open tail is brought up to date, not joined"
         tail = SegmentTail.join(*self._tail_parts(), position=position, known=known)
         self._drop_handles()
@@ -225,7 +225,7 @@ class LogSegment:
     def resize(self, size: int) -> None:
         """Applies the writer process's changes of the file: its size, -1 to look when it is needed."""
         if size != self._size:
-            # First: whoever looks the time up meanwhile then drops it.
+            # First: whoever looks the time up in the meantime then drops it.
             self._changed()
             self.known_largest = None
             self.drop_indexes()  # they have grown with it

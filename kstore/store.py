@@ -138,8 +138,8 @@ class Store:
         Args:
             path: a directory of ``<topic>-<partition>`` directories, kstore's or a Kafka broker's.
             read_only: take no lock and never write; the store must exist. A writer or a broker may be at work.
-            shared: write beside other processes that share it too (see ``Log``). Topics can be created, but not changed
-                or deleted; nothing is compacted, there are no transactions, and no checkpoints are written.
+            shared: write alongside other processes that share it too (see ``Log``). Topics can be created, but not
+                changed or deleted; nothing is compacted, there are no transactions, and no checkpoints are written.
             create: whether to create a missing store; otherwise that is a LogNotFoundError.
             durability: the default for topics (see ``Log``).
             background: whether background work runs in threads; without them ``run_due_tasks`` does it.
@@ -488,7 +488,7 @@ class Store:
         Args:
             target: neither a store or a log nor inside one.
             storage_options: those of fsspec, or of HDFS.
-            bytes_per_second: copy no faster. Without it, a backup to this machine's disks makes pauses beside appends.
+            bytes_per_second: copy no faster. Without it, a backup to this machine's disks pauses for appends.
             progress: called with the number of bytes that were just copied.
 
         In a shared store the moment is one of all its processes.

@@ -1,4 +1,4 @@
-"""Where a path to read leads: to a directory on this machine; or, and only then is it loaded, to a URL or a backup."""
+"""Where a path to read leads: to a directory on this machine, a URL, or a backup. Only the last two load more code."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def shown_backup(path: PathLike, fs: FileSystem = SYSTEM_FS) -> tuple[BackupFs, 
 
 
 def _absolute(path: PathLike) -> str:
-    """``~`` is not expanded: a shell has done that where it is meant."""
+    """Does not expand ``~``: a shell expands it where a user means a home directory."""
     text = os.fspath(path)
     return text if is_remote(text) or text.startswith("file://") else os.fspath(Path(text).absolute())
 

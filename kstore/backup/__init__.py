@@ -11,7 +11,7 @@ are aborted. Rejected: reading the ends one log after another, journals first. I
 that refer to one another, and every new use of several logs would need another rule.
 
 - **The locks are taken with a time limit**, and all given back if one is not free. A thread may hold the lock of one
-  log and wait for that of another, whose tail it parks, so a backup that waited for ever could be a deadlock. They
+  log and wait for that of another, whose tail it parks, so a backup that waited forever could be a deadlock. They
   are held in a thread of its own, because Ctrl-C must not come between a lock and its release.
 - **The moment is short.** What is sealed is copied before it, in rounds, until at most 64 segments are left. An open
   file outlives its name, so retention and compaction continue after it. A truncation changes files in place: it
@@ -54,7 +54,7 @@ that refer to one another, and every new use of several logs would need another 
   by content, which many moments share. What both need is shared: places and whole files (`files/remote`), and losses
   (`rules/losses`). Rejected: mirroring through a place of backups. It would copy each byte twice, and cannot be done
   for a broker's logs, which have no moment.
-- **A backup makes way for appends.** At the disk's full speed, beside it, durable appends kept a tenth of their rate.
+- **A backup makes way for appends.** With one at the disk's full speed, durable appends kept a tenth of their rate.
   So after each 1 MiB it syncs it, looks whether any log has grown, and if so waits for 15 times as long as that took.
   Without appends it makes no pauses. Only the first round of sealed segments and what follows the moment are copied
   in this way: both are of a fixed size, while later rounds copy what was appended during the one before, and would
@@ -66,7 +66,7 @@ that refer to one another, and every new use of several logs would need another 
   if the rate is limited, and on this machine's disks, where one copy is as fast as several.
 - **What reads a backup is below `Log`** (`archive/`: manifests, places, and a file system that shows them), so that
   `Log` opens one by itself; it is loaded only for a path that is no log on this machine.
-- **Not beside a writer in another process.** Without the locks of all logs, a reader may see the commit marker of a
+- **Not alongside a writer in another process.** Without the locks of all logs, a reader may see the commit marker of a
   transaction in one log, and in another log its end from before the marker: the restore would abort half of it.
 - **A restore** checks every file, lets recovery check each active segment batch by batch, and compares the ends with
   the manifest's before the new directory gets its name. Where compaction stopped is not in a backup: it starts from

@@ -65,7 +65,7 @@ class NamedFiles:
     def __init__(self) -> None:
         # By file: how many unbroken rows of manifests name it.
         self._counts: Counter[tuple[TopicPartition, str]] = Counter()
-        # Of each manifest of the replicator: its time, and what it does not name, of what the one before it did.
+        # For each manifest of the replicator: its time, and the files that the one before it names and it does not.
         self._replicas: deque[tuple[int, set[NamedFile]]] = deque()
         self._newest: dict[TopicPartition, LogEntry] = {}
 

@@ -1,6 +1,6 @@
 """``restore``: a new store from a backup, whole or not at all.
 
-1. The files are written to a directory beside the new one, each checked by size and CRC.
+1. The files are written to a directory next to the new one, each checked by size and CRC.
 2. The store there is recovered: the active segment of each log is checked batch by batch, and must end where the
    manifest says. Logs are cut at the offsets that are asked for (``cuts``). Decided transactions get their missing
    markers, open ones are aborted, and every log is closed.
@@ -134,7 +134,7 @@ def _check_free(fs: FileSystem, path: Path) -> None:
 
 
 def _check_parent(fs: FileSystem, path: Path) -> None:
-    """Whether a directory made beside ``path`` could take its name."""
+    """Whether a directory made next to ``path`` could take its name."""
     if not fs.exists(path.parent):
         raise FileMissingError(errno.ENOENT, "there is no such directory to restore into", str(path.parent))
     check_outside_stores(fs, path)

@@ -1,12 +1,12 @@
 """``back_up``: copies a live store, as it is at one moment, to a target.
 
 1. Everything sealed that the target lacks is copied, while the store stays in use.
-2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed meanwhile.
-3. That is copied, from files that were open at the moment; logs are flushed that may hold what is not on disk. Of a
-   segment whose first part the target has, only the rest is copied, as one more piece (``plan``).
+2. The moment (``moment``). Little is left to copy then: the active segments, and what was sealed in the meantime.
+3. That is copied, from files that were open at the moment; logs are flushed that may hold what is not on disk. If
+   the target has the first part of a segment, only the rest is copied, as one more piece (``plan``).
 4. The manifest is written.
 
-Beside appends, a backup to this machine's disks works for a sixteenth of the time, so that they keep most of their
+Alongside appends, a backup to this machine's disks works for a sixteenth of the time, so that they keep most of their
 speed: it copies a MiB, syncs it, and waits. To an object store, and to HDFS, up to ``UPLOADS_MAX`` segments or
 logs are copied at a time: a request takes longer than its bytes do.
 
@@ -54,7 +54,7 @@ OPEN_SEGMENTS_MAX = 64
 ROUNDS = 5
 # What the kernel copies in one call, if the rate is not limited.
 COPY_BYTES = 16 << 20
-# Beside appends less: an append waits for the sync of what was copied. For each second of work the backup then waits
+# Less alongside appends: an append waits for the sync of what was copied. For each second of work the backup then waits
 # PAUSE_SECONDS, but for one piece at most PAUSE_SECONDS_MAX.
 BESIDE_BYTES = 1 << 20
 PAUSE_SECONDS = 15.0
@@ -126,7 +126,7 @@ class Copier:
         *,
         makes_way: bool = False,
     ) -> None:
-        """Keeps all logs open until ``stack`` ends. ``makes_way``: makes pauses beside appends, if the
+        """Keeps all logs open until ``stack`` ends. ``makes_way``: makes pauses alongside appends, if the
         target is on this machine's disks.
 
         Raises: DivergedError, CorruptFileError, UnsupportedFormatError, StorageError.
@@ -165,7 +165,7 @@ class Copier:
         self._last_time = max(names, default=0)
         self._check_time()
         for time_ms in sorted(names, reverse=True):
-            # Beside a damaged one an older one tells whose backups these are; everything is read again.
+            # Next to a damaged one an older one tells whose backups these are; everything is read again.
             with suppress(CorruptFileError, FileMissingError):
                 last = target.manifest(names[time_ms])
                 self._check_same_store(last)
@@ -226,7 +226,7 @@ class Copier:
     def _copy_once(self) -> Manifest:
         self._check_time()
         for number in range(ROUNDS):
-            # In the first one only: beside fast appends, more and more would be left for the next ones.
+            # In the first one only: alongside fast appends, more and more would be left for the next ones.
             if self._copy_sealed(makes_way=number == 0) <= OPEN_SEGMENTS_MAX:
                 break
         moment = self._logs.at_once(self._sealed, self._before)
@@ -473,7 +473,7 @@ class Copier:
             raise TruncatedFileError(errno.EAGAIN, "it changed while it was copied", part.file.path)
 
     def _step(self, size: int) -> int:
-        """How many bytes to copy at a time: few if a rate limits the copying, or beside appends."""
+        """How many bytes to copy at a time: few if a rate limits the copying, or alongside appends."""
         if self._is_beside:
             return BESIDE_BYTES
         return PIECE_BYTES if self._throttle.is_limited else size
@@ -532,4 +532,4 @@ class _Sealed(NamedTuple):
 
 
 class _StoppedError(Exception):
-    """Ends an upload beside which another one has failed."""
+    """Ends an upload alongside which another one has failed."""

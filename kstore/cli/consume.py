@@ -111,7 +111,7 @@ def command(
 ) -> int:
     """Print the records of TOPIC in the store, or broker's directory, DIRECTORY.
 
-    Without -G nothing is written, and a writer may be at work. With -G the store is opened for writing beside other
+    Without -G nothing is written, and a writer may be at work. With -G the store is opened for writing alongside other
     processes that share it, printed records are committed, and the group's members share the partitions.
     """
     line = _line(form, is_json, delimiter, key_delimiter, b"NULL" if null else b"")

@@ -21,7 +21,7 @@ from kstore.store import Store, TopicDescription
 
 # From this many on, empty partitions share a row.
 ALIKE_MIN = 3
-# Of a bar, and the gap before it.
+# The columns of a bar, and of the gap before it.
 BAR_WIDTH_MIN, BAR_WIDTH_MAX, GAP_WIDTH = 8, 24, 2
 
 EXAMPLES = """
@@ -97,7 +97,7 @@ def _print(topic: TopicDescription) -> None:
 
 
 def _bars(lines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> list[str]:
-    """The bytes of each row, beside its line on a terminal where that has space; one partition has no need of it."""
+    """The bytes of each row, next to its line on a terminal where that has space; one partition has no need of it."""
     sizes = [size for *_, size in rows if isinstance(size, int)]
     columns = (room() or 0) - max(map(len, lines), default=0) - GAP_WIDTH
     if len(sizes) < 2 or len(lines) != len(sizes) or not has_blocks() or columns < BAR_WIDTH_MIN:

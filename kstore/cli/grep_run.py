@@ -29,7 +29,7 @@ from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 # Pieces that are searched or wait for a process, for each process.
 PIECES_AHEAD = 2
 OPEN_LOGS_MAX = 8
-# Searching takes about so much longer if every record is decoded.
+# Searching takes about this many times longer if every record is decoded.
 DECODING_FACTOR = 8
 
 

@@ -1,6 +1,6 @@
 """JSON for programs: one name for one thing in all commands. docs/commands.schema.json lists every name.
 
-A name of an earlier release stays beside the new one until the next minor release: ``OLD_NAMES`` has them all.
+A name of an earlier release stays along with the new one until the next minor release: ``OLD_NAMES`` has them all.
 """
 
 from __future__ import annotations

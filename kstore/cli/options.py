@@ -54,7 +54,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
     return options
 
 
-SHARED_OPTION = click.option("--shared", is_flag=True, help="Open the store beside other processes that share it.")
+SHARED_OPTION = click.option("--shared", is_flag=True, help="Open the store alongside other processes that share it.")
 STORAGE_OPTION = click.option(
     "--storage-option",
     "storage_options",

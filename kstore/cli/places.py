@@ -85,7 +85,7 @@ def open_place(place: LogPlace) -> Log:
 
 
 def log_bytes(place: LogPlace) -> int:
-    """Bytes of the log's segments; one that disappears meanwhile counts as 0, and so does the log."""
+    """Bytes of the log's segments; one that disappears in the meantime counts as 0, and so does the log."""
     size = 0
     with suppress(FileNotFoundError):
         for name in place.fs.list(place.path):

@@ -181,7 +181,7 @@ class _Run:
 
     def _checked(self, record: JsonRecord) -> JsonRecord:
         if record.partition is not None and not 0 <= record.partition < self._partition_count:
-            # The producer would wait for the partition, which no process can create meanwhile.
+            # The producer would wait for the partition, which no process can create in the meantime.
             raise InputError(f"partition {record.partition}, expected 0 to {self._partition_count - 1}")
         if record.timestamp is not None and record.timestamp < 0:
             raise InputError(f"timestamp {record.timestamp}, expected at least 0")

@@ -6,8 +6,8 @@
     line.show("5 records")
     line.end()
 
-What the command prints meanwhile gets lines of its own: the bar is erased first, and comes back with the next advance.
-If it prints to a pipe there is no bar: the pipe's reader may write to the same terminal.
+What the command prints in the meantime gets lines of its own: the bar is erased first, and comes back with the next
+advance. If it prints to a pipe there is no bar: the pipe's reader may write to the same terminal.
 
 ``NO_COLOR`` turns off colours; ``TERM=dumb``, which cannot move its cursor, the bar.
 """

@@ -77,7 +77,7 @@ def command(
     """Recover the logs in DIRECTORIES: each is one partition or holds partitions.
 
     Opening a log for writing does the same. A torn tail is cut; a damaged batch with whole ones after it is fenced: it
-    stays and is never served. Cut bytes that held a whole batch are kept beside the log, as <base>.log.cut-<position>.
+    stays and is never served. Cut bytes that held a whole batch are kept next to the log, as <base>.log.cut-<position>.
     Indexes are rebuilt. A cleanly closed log is left unchanged, except for indexes that --rebuild-indexes finds missing
     or wrong; a sound one keeps its bytes.
 

@@ -14,7 +14,7 @@ from kstore.types import RecoveryReport
 from kstore.upkeep.verify.consequences import ADVICE, records_of
 from kstore.upkeep.verify.findings import accept_command
 
-# What a note says was done, and how a plan says it. A loss that was accepted before is told with its reason.
+# What a note says was done, and how a plan says it. A loss that was accepted before is shown with its reason.
 DONE = re.compile(r"\b(?:is |are |(?<=and ))(rebuilt|kept|removed|split)\b")
 ACCEPTED = ("is accepted: reads skip", "would be accepted: reads would skip")
 

@@ -17,7 +17,7 @@ from kstore.cli.status import OK
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
 
-# Of at most as many digits as the greatest offset: int() refuses thousands.
+# At most as many digits as the greatest offset has: int() refuses thousands.
 OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 EXAMPLES = """

@@ -28,7 +28,7 @@ EXAMPLES = """
 Examples:
   kstore serve data                              clients connect to 127.0.0.1:9092
   kstore serve --port 0 --durability os data     any free port: the first line names it
-  kstore serve --read-only /var/lib/kafka/data   a broker's own files, also beside the running broker
+  kstore serve --read-only /var/lib/kafka/data   a broker's own files, also alongside the running broker
   kstore serve --host 0.0.0.0 --insecure --advertise localhost:9092 /data     in a container
   kstore serve --config offsets_retention_minutes=10080 data     groups without members keep their offsets for a week
 

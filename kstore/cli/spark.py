@@ -93,7 +93,7 @@ def command() -> None:
 def pack_command(archive: str, packages: tuple[str, ...]) -> int:
     """Write kstore and its requirements to OUT.tar.gz, and print the settings that make Spark use it.
 
-    Spark cannot load compiled modules from a zip of --py-files; an archive that it unpacks beside each executor works.
+    Spark cannot load compiled modules from a zip of --py-files; an archive that it unpacks next to each executor works.
     """
     from kstore.spark.pack import pack
 

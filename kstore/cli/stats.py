@@ -49,7 +49,7 @@ DISTRIBUTION_COLUMNS = ("", "min", "p50", "p99", "max", "mean")
 CODEC_COLUMNS = ("codec", "batches", "bytes", "ratio")
 BAR_COLUMNS = ("bytes", "batches")
 BAR_WIDTH = 40
-# Beside a sparkline: two times and two spaces.
+# Next to a sparkline: two times and two spaces.
 TIMES_WIDTH, SPARKS_MIN = 42, 20
 
 

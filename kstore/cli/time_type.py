@@ -13,7 +13,7 @@ from kstore.clock import SYSTEM_CLOCK, Clock
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A bare number with fewer digits is a slip: seconds, for instance. As ms it would be in the first months of 1970.
 MS_DIGITS_MIN = 11
-# Of the greatest timestamp.
+# The digits of the greatest timestamp.
 MS_DIGITS_MAX = 19
 UNITS = (
     (1, "ms"),

@@ -11,7 +11,7 @@ change.
 
 - **The map** holds 128-bit hashes (SipHash with a secret of its own), not keys: 24 bytes each. It grows fourfold with
   its keys, so that few keys stay in the processor's cache, and asks for huge pages: faults for each 4 KiB of fresh
-  memory slowed down appends beside a pass more than the interpreter's lock did. When it is full the pass ends there,
+  memory slowed down appends alongside a pass more than the interpreter's lock did. When it is full the pass ends there,
   and the next one continues. All work per record happens in blocks of 1 MiB, one compiled call each, without the
   interpreter's lock. A run of plain batches without producers enters the map in one call, and is copied whole if
   nothing of it changes. Nothing of an unreadable batch enters the map.
@@ -25,7 +25,7 @@ change.
 - **A segment with damage** stays as it is: neighbours reveal a false base offset, and compaction would remove them.
   After it no tombstone and no marker is removed, because the damage may hold what they hide.
 - **A marker whose transaction began before the log's first segment** stays while the snapshot there shows the
-  transaction as open: a reader of that snapshot would wait for its end for ever. Kafka's cleaner removes it.
+  transaction as open: a reader of that snapshot would wait for its end forever. Kafka's cleaner removes it.
 - **Readers** continue with the files they have open. A reader that reopens one learns that the segment was replaced,
   and looks it up again. Other processes learn it from the state's new generation, which is written within the swap.
 - Message sets of version 0 and 1 that lose records become batches of version 2, the only version that kstore writes.

@@ -106,7 +106,7 @@ class PartitionReader:
         self._counters = counters
         self.log: Log = log
         writer = None if log.read_only else writer_of(log)
-        # Of a log to which only this process writes: each change of its ends puts another object there.
+        # Known if only this process writes to the log: then each change of its ends puts another object there.
         self._files = None if writer is None or writer.is_shared else writer.files
         # The ends at which the last look found nothing.
         self._done_at: Ends | None = None

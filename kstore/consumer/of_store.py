@@ -21,8 +21,8 @@ from kstore.transactions.group_records import OffsetAndMetadata
 logger = logging.getLogger(__name__)
 
 READ_ONLY = (
-    "the store is open for reading: what a group commits is written, so its members need a store that writes, beside "
-    "others with shared=True; without a group, or with partitions assigned by hand, a consumer reads here"
+    "the store is open for reading: what a group commits is written, so its members need a store that writes, "
+    "alongside others with shared=True; without a group, or with partitions assigned by hand, a consumer reads here"
 )
 
 

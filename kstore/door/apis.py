@@ -72,8 +72,9 @@ def _listed(api: Api) -> Message:
 
 # By key. The versions: what clients of all kinds need (docs/door.md), and no topic ids.
 APIS: tuple[Api, ...] = (
-    # Listed from 0: else old versions of librdkafka send no compressed batches, and say nothing. Of a read-only store
-    # too, where each batch is refused: without Produce in the list, librdkafka takes the broker for too old to fetch.
+    # Listed from 0: else old versions of librdkafka send no compressed batches, and say nothing. A door of a read-only
+    # store lists it too, and refuses each batch: without Produce in the list, librdkafka takes the broker for too old
+    # to fetch.
     Api(0, "Produce", 3, 11, produce, in_read_only=True, is_large=True, listed_from=0),
     Api(1, "Fetch", 4, 12, fetch, in_read_only=True),
     Api(2, "ListOffsets", 1, 8, list_offsets, in_read_only=True),

@@ -40,7 +40,7 @@ class Call:
     door: Served
     # For a handler that waits: woken when the peer leaves, or when the door closes.
     waiter: Callable[[], Waiter]
-    # Of the call's connection.
+    # What the call's connection remembers.
     seen: Seen
 
 

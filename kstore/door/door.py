@@ -63,7 +63,7 @@ class Door:
         """Begins to listen.
 
         Args:
-            store: an open store, not a shared one. Of a read-only one the door serves what reads, and writes nothing.
+            store: an open store, not a shared one. With a read-only one the door serves what reads, and writes nothing.
             host: the address to listen on. Anything but loopback needs ``insecure``: clients are not authenticated.
             port: 0 for any free one.
             advertised: "host:port" where clients reach the door, if that is not where it listens (containers).

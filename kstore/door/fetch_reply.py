@@ -22,7 +22,7 @@ ABORTED = struct.Struct(">qq")
 DIVERGING = struct.Struct(">iq")
 INT64 = NUMBERS["int64"]
 NO_REPLICA = -1
-# Of the tagged fields of a partition (KIP-595): where the client's epoch ended here.
+# A tagged field of a partition (KIP-595): where the client's epoch ended here.
 DIVERGING_TAG = 0
 
 

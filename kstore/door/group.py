@@ -132,7 +132,7 @@ class GroupMember:
 
     @property
     def deadline(self) -> float:
-        """When it is dead unless it is heard of. A waiting request keeps it alive, but that of a new one not for ever:
+        """When it is dead unless it is heard of. A waiting request keeps it alive, but that of a new one not forever:
         a client that was cut off and tries again would leave more and more of them."""
         return self.expires_at if self.is_new or (self.joining is None and self.syncing is None) else NEVER
 
@@ -167,7 +167,7 @@ class Group:
         self._pending: dict[str, float] = {}
         # When the wait for joins, or for syncs, ends.
         self._phase_ends_at = NEVER
-        # Of an empty group's first rebalance: how much longer it may be extended, and whether someone came since the
+        # How much longer an empty group's first rebalance may be extended, and whether someone came since the
         # last extension. None in other rebalances.
         self._extendable_seconds: float | None = None
         self._has_newcomers = False

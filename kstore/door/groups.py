@@ -37,7 +37,7 @@ SYNC_BYTES = 10 << 20
 LOOK_SECONDS = 60.0
 # Kafka: offsets.retention.check.interval.ms.
 EXPIRY_SECONDS = 600.0
-# Of how many partitions a read-only door keeps commits.
+# The most partitions whose commits a read-only door keeps.
 KEPT_MAX = 20_000
 # The kind of groups that consumers have, and how those of the store itself are shown.
 CONSUMER = "consumer"
@@ -263,7 +263,7 @@ class Groups:
                 entry.is_gone = True
                 with self._mutex:
                     self._entries.pop(name, None)
-                    # Of ids that were given out.
+                    # What the ids took that were given out.
                     self._byte_count -= entry.byte_count
             return 0
 

@@ -1,7 +1,7 @@
 """``Budget``: what the requests of all connections may take, beyond what every connection has anyway.
 
 Its halves are lent apart, frames first. With one for both, some requests that have their frames could each wait for
-elements until another gives up: for ever, if not for the limit of that wait.
+elements until another gives up: forever, if not for the limit of that wait.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Memory:
         self._lock = OwnedLock()
         # Guarded by _lock.
         self._taken = 0
-        # Of the requests that wait; changed with the lock, read as a copy.
+        # Those of the requests that wait; changed with the lock, read as a copy.
         self._waiters: set[Waiter] = set()
         self._is_ended = False
 
@@ -121,7 +121,7 @@ class Memory:
 class Budget:
     """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe.
 
-    ``seen`` is beside them: what connections remember of their last request, as long as there is room.
+    ``seen`` is apart from them: what connections remember of their last request, as long as there is room.
     """
 
     def __init__(self, total: int) -> None:

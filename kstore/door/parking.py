@@ -75,7 +75,7 @@ class Parking:
             is_notified = news.watch.arm()
             source.refresh()
             ends = source.ends
-            # Of records that become durable no report comes.
+            # Nothing reports that records become durable.
             if is_notified and ends.end_offset == ends.high_watermark:
                 now = time.monotonic()
                 # Where looking at all of them takes long, each is looked at less often: what changes is reported.

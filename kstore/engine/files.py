@@ -120,7 +120,7 @@ class LogFiles(LogFields):
         Args:
             others: the other writers of a shared log.
             parks_under: the log's lock, if an idle tail may be closed for other logs.
-            has_kafka_marks: a broker's clean marker may be beside the log, and no store handles it.
+            has_kafka_marks: a broker's clean marker may be next to the log, and no store handles it.
         """
         self.context: SegmentContext = loaded.context
         # Each append needs it.

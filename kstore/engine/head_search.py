@@ -27,7 +27,7 @@ from kstore.segments.places import Located
 # Batches of this size on average are jumped over. At 20 ms a request, 32 requests at once jump over as many bytes in a
 # second as a process in Python reads.
 JUMP_BYTES = 128 << 10
-# Of a file that is read through. Dozens of logs are searched at a time, each with some of these in memory.
+# A file is read through in these. Dozens of logs are searched at a time, each with some of them in memory.
 PIECE_BYTES = 2 << 20
 PIECES_AHEAD_MAX = 4
 

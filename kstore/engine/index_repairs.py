@@ -189,7 +189,7 @@ def scan_segment(segment: LogSegment, offset_stop: int) -> ScannedSegment:
 
 
 def _has_same_files(segment: LogSegment, scanned: ScannedSegment) -> bool:
-    """Whether the files are those that were scanned. A cleaner replaces them one by one, and leaves a ``.log`` beside
+    """Whether the files are those that were scanned. A cleaner replaces them one by one, and leaves a ``.log`` next to
     the indexes of another one for a moment: that is no damage."""
     try:
         stat = segment.context.fs.stat(segment.path(LOG_SUFFIX))

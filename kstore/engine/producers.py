@@ -100,7 +100,7 @@ class LogProducers:
         self._snapshots = sorted(snapshots)
         self._shows_expired = shows_expired
         self.search: HeadSearch | None = search
-        # Of such a search: where it came to its end, and the first batch of each transaction that it has met.
+        # Where that search ended, and the first batch of each transaction that it has met.
         self._searched: _Searched | None = None
         self._begun: dict[int, _Begun] = {}
         self._state: ProducerState | None = None
@@ -491,7 +491,8 @@ class LogProducers:
             return ()  # without opening an index of any segment
         found: list[AbortedTransaction] = []
         for segment in self._segments.range(start, OFFSET_MAX):
-            # Of one that this writer appends to it knows the entries: half of one may follow that could not be cut off.
+            # This writer knows the entries of an index that it appends to: half an entry that could not be cut off may
+            # follow them.
             index = self._unsynced.get(segment.base_offset) or segment.files.transaction_index()
             result = index.collect_aborted(start, stop)
             found.extend(result.transactions)

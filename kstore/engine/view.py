@@ -213,7 +213,7 @@ class LogView:
         """Reads a change of the segments that was in progress, and finds every segment that was replaced.
 
         This is the second look that every reader takes before it believes in damage, or in a gap at a segment's end: a
-        broker may have compacted the segment meanwhile. If it did, ``truncation_count`` is another one afterwards and
+        broker may have compacted the segment since. If it did, ``truncation_count`` is another one afterwards and
         the reader looks up its offset again. If neither the file nor its neighbours have changed, the damage is real.
         """
         self._refresh(is_suspicious=True)

@@ -228,7 +228,7 @@ cdef class OwnedLock:
     """As ``threading.Lock``, but a thread that has it does not wait for it: ``ReentrantCallError``.
 
     The garbage collector and signals run Python code anywhere, also in a thread that holds a lock. If that code needs the
-    lock, a plain one waits for ever. The owner is compared only if the lock is not free.
+    lock, a plain one waits forever. The owner is compared only if the lock is not free.
     """
 
     cdef PyThread_type_lock lock

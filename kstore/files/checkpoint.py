@@ -5,7 +5,7 @@
     partition.metadata         version: 0 \\n topic_id: <22 characters, URL-safe base64 of the UUID>
     .kafka_cleanshutdown       {"version":0,"brokerEpoch":399}, in older releases empty; only its presence counts
 
-A file is written beside its place, synced, renamed over it, and the directory synced: after a crash it is the old one
+A file is written next to its place, synced, renamed over it, and the directory synced: after a crash it is the old one
 or the new one. A reader bounds the size and expects any damage until it has parsed the file; then the only error is a
 CorruptFileError. All of these files can be rebuilt or are dispensable.
 """

@@ -206,7 +206,7 @@ class OsFile:
 
         A failed write adds no byte. If only the sync fails, the file has grown, and only then is the error a sync's; if
         the file already reached beyond ``position``, a failed sync is assumed: the worse of the two. The caller has
-        noted a failed sync; if it was none, this takes that back.
+        noted a failed sync; if no sync failed, this takes the note back.
         """
         try:
             grown = os.fstat(self._fd).st_size > position

@@ -507,7 +507,7 @@ def _describe_holder(fd: int) -> str:
         return UNKNOWN_HOLDER
     if pid is not None and pid > 0:
         return f"process {pid} ({UNKNOWN_HOLDER})"
-    # Only kstore takes an open file description lock; a lone flock may be any program's, beside an old text.
+    # Only kstore takes an open file description lock; a lone flock may be any program's, next to an old text.
     if match is None or (pid is None and OFD_GETLK is not None):
         return UNKNOWN_HOLDER
     return f"kstore ({match[1].decode('ascii')}), process {int(match[2])}, since {since}"

@@ -50,7 +50,7 @@ UPLOAD_SUFFIX = ".mirror"
 READ_AHEAD_MIN = 1 << 16
 READ_AHEAD_MAX = 8 << 20
 
-# Pieces of 8 MiB on their way to a reader of many bytes, beside the one that it uses.
+# Pieces of 8 MiB on their way to a reader of many bytes, besides the one that it uses.
 PIECES_AHEAD = 4
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*(?:::[A-Za-z][A-Za-z0-9+.-]*)*)://([^/]*)(/.*)?", re.DOTALL)

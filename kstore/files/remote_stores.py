@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# hdfs-native retries a silent address for ever, and webhdfs waits for ever for a response.
+# hdfs-native retries a silent address forever, and webhdfs waits forever for a response.
 READ_SECONDS_MAX = 60.0
 # A name node responds at once or is unreachable.
 CONNECT_SECONDS_MAX = 10.0
@@ -36,16 +36,17 @@ WRITE_SECONDS_MAX = 600.0
 # One name node; without a port it is the name of a service, which the configuration resolves.
 ADDRESS = re.compile(r"hdfs://(?:[^@]*@)?\[?([^\]]+)\]?:(\d+)")
 PASSWORD = re.compile(r":[^@/]*@")
-# Of a URL in a message: it may hold a token.
+# The query of a URL in a message: it may hold a token.
 QUERY = re.compile(r"(?<=\S)\?\S+")
 # hdfs-native prints Hadoop's messages whole: LocatedBlockProto { b: ExtendedBlockProto { pool_id: "...", ... } ... }
 DUMP = re.compile(r"\b(\w+?)(?:Proto)? \{")
 DUMP_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 BLOCK_ID = re.compile(r"\bblock_id: ([0-9]+)")
-# Of what a library says.
+# The most characters of a library's message that are shown.
 SAID_MAX = 500
 
-# Of an upload to S3, in memory until it is sent; s3fs would keep 50 MiB. A segment has at most 2 GiB, of 10,000 parts.
+# A part of an upload to S3, in memory until it is sent; s3fs would keep 50 MiB. A segment has at most 2 GiB, S3 allows
+# 10,000 parts.
 S3_PART_BYTES = 16 << 20
 
 # What a store may serve a moment later: an error of its own, which libraries report as any OSError, or of the network.
@@ -163,7 +164,7 @@ class FsspecStore:
                 is_there = entry.get("type") == "directory"
         # Some list what does not exist, and a file, as if it were an empty directory.
         if not found and not is_there and not self._fs.isdir(name):
-            # Not whether it exists: an upload beside this may have made the directory since.
+            # Not whether it exists: another upload may have made the directory since.
             raise NotADirectoryError(name) if self._fs.isfile(name) else FileNotFoundError(name)
         return found
 
@@ -247,7 +248,7 @@ class HdfsStore:
         if address is not None:
             import socket
 
-            # hdfs-native silently retries a refused connection for ever.
+            # hdfs-native silently retries a refused connection forever.
             socket.create_connection((address[1], int(address[2])), CONNECT_SECONDS_MAX).close()
         return hdfs.Client(None if prefix == "hdfs://" else prefix, config)
 

@@ -163,7 +163,7 @@ class _Hub:
             self._waiting.setdefault(number, weakref.WeakSet()).add(watch)
             if watch._held is None or watch._hub is not self:
                 self._hold(watch)
-            # Last: after an interrupt the watch must not seem armed if nobody would tell it.
+            # Last: after an interrupt the watch must not seem armed if nothing would signal it.
             watch._number, watch._hub = number, self
             return True
 

@@ -13,7 +13,7 @@ from libc.string cimport memcmp
 __all__ = ["entries_around", "floor_slot", "offset_entries", "offset_rows", "time_entries", "time_rows"]
 
 cdef enum:
-    # Of rows of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
+    # A row of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
     ROW_SIZE = 4
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12

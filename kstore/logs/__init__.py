@@ -47,7 +47,7 @@ and tried again.
 **Retention** has Kafka's three rules, oldest segment first, up to the first segment that is kept; ages are read only
 that far. The start offset is stored before a file is renamed to `.deleted`; then the directory is synced, and the
 files are removed after the delay. After a crash in between they lie below the start, and go at the next open. Three
-guards: a time in the future does not keep a segment for ever, because then its file's time counts; a segment with
+guards: a time in the future does not keep a segment forever, because then its file's time counts; a segment with
 damage, which may hide its youngest records, is no older than its file; and a clock that runs faster than time passes
 is not believed. All logs of a store share that clock, because a log opened after a jump would not see it. The limit
 for all logs together takes sealed segments by the time they were last written, whatever their records say. Internal

@@ -193,7 +193,7 @@ class OpenLogs:
                     # No ``setdefault``: refused memory there, CPython 3.13 counts an entry that it has not stored.
                     entry = self._entries[owner] = _Entry()
             with entry.lock:
-                # After a wait this may be the entry of a deleted partition, beside which there is a new one.
+                # After a wait this may be the entry of a deleted partition, next to which there is a new one.
                 if self._entries.get(owner) is entry:
                     yield entry
                     return

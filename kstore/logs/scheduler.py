@@ -55,7 +55,7 @@ class _Task:
     last_seconds: float = 0.0
     error: str = ""
     last_error: str = ""
-    # Held during a run: a mark would be left by an interrupt beside the task.
+    # Held during a run: a mark would be left by an interrupt outside the task.
     at_work: OwnedLock = field(default_factory=OwnedLock)
 
 
@@ -218,7 +218,7 @@ class Scheduler:
                     task.error = task.last_error = f"{type(failure).__name__}: {failure}"
                 self._changed.notify_all()
         except BaseException:
-            # An interrupt beside the task: it is due as before. No call is made here, so no second interrupt comes.
+            # An interrupt outside the task: it is due as before. No call is made here, so no second interrupt comes.
             if task.due == NEVER:
                 task.due = due
             raise

@@ -15,7 +15,7 @@ what a sending thread may wait for.
   batches than half the memory has room for, a batch gets its share: of the memory, by the most partitions of the last
   minute, and of what is left, as long as that number still grows. Otherwise open batches took all of the memory, and
   each send wrote another partition's batch to get some: 20 to 90 µs a record with 1,000 partitions, and 2.4 at 2,000
-  now, beside 2.0 at 100. Rejected: the share by the partitions of the moment alone. After each flush the first ones
+  now, against 2.0 at 100. Rejected: the share by the partitions of the moment alone. After each flush the first ones
   took full batches again.
 - **Inline writes, while they are fast.** A busy Python thread gives up the interpreter's lock every 5 ms. A thread
   that sends all the time would fill the memory faster than the sender empties it, and the caches with it (`send_many`

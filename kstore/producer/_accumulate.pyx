@@ -82,7 +82,7 @@ cdef enum:
     RECORD_OVERHEAD = 12
     # The most that a batch with one record needs besides key and value: see ``accumulator.size_upper_bound``.
     RECORD_SIZE_MAX = HEADER_SIZE + 21 + 3 * 5
-    # Of an EncodedBatch.
+    # The index of a field of an EncodedBatch.
     ENCODED_SIZE = 2
 
 assert EncodedBatch._fields[ENCODED_SIZE] == "size", EncodedBatch._fields
@@ -196,7 +196,7 @@ cdef class TopicQueues:
     """The queues of a topic, and the present partition of records without a key (Kafka: BuiltInPartitioner)."""
 
     cdef readonly str name
-    # Of its partitions, so many, each a PartitionQueue.
+    # A PartitionQueue for each of its ``partition_count`` partitions.
     cdef readonly tuple queues
     cdef readonly Py_ssize_t partition_count
     cdef public Py_ssize_t sticky_partition

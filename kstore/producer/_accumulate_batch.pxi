@@ -10,7 +10,7 @@ cdef class ProducerBatch:
 
     cdef OpenBatch records
     # A lock, made by the first thread that waits; held until the release. It is no ``threading.Event``, whose lock an
-    # interrupt may leave held for ever.
+    # interrupt may leave held forever.
     cdef object gate
     cdef bint is_gate_open
     cdef int state

@@ -54,7 +54,7 @@ RETRY_JITTER: Final = 0.2
 RUN_BATCHES: Final = 8
 # Batches are of their full size with up to this many queues, whatever memory there is.
 MANY_QUEUES_MIN: Final = 16
-# So long they are expected to be as many as they were.
+# For this long as many queues are expected as there were.
 PEAK_SECONDS: Final = 60.0
 # What the batch of one of very many queues may always take.
 SHARE_BYTES_MIN: Final = 2048
@@ -132,7 +132,7 @@ class Topic(TopicQueues):
         self.config: LogConfig = config
         self.codec: str = codec
         self.level: int | None = level
-        # Of a batch in the log.
+        # The most bytes of a batch in the log.
         self.size_max: int = min(config.max_message_bytes, config.segment_bytes)
         self.is_plain: bool = codec == "none" and config.message_timestamp_type != LOG_APPEND_TIME
         self.sticky_partition: int = random.randrange(len(queues))

@@ -103,7 +103,7 @@ class BufferPool:
                     claim.ready = threading.Lock()
                     claim.ready.acquire()
                     self._waiting.append(claim)
-                    # Memory that was returned meanwhile: nothing else would tell.
+                    # Memory that was returned in the meantime: nothing else would tell.
                     self._serve()
             if claim.ready is not None:
                 self._wait(claim, claim.ready, timeout_seconds)
@@ -234,7 +234,7 @@ class BufferPool:
             if not self._grant(claim):
                 return
             _wake(claim)
-            # Last: waking a thread twice does no harm, but one that is never woken waits for ever.
+            # Last: waking a thread twice does no harm, but one that is never woken waits forever.
             del self._waiting[0]
 
 

@@ -45,10 +45,10 @@ from kstore.types import LOG_APPEND_TIME, NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
-# Of logs that sync each write, together. After a sync the writing thread waits up to 5 ms for the interpreter's lock
-# while another thread sends; a larger write does so less often.
+# The most bytes in one write to a log that syncs each write. After a sync the writing thread waits up to 5 ms for the
+# interpreter's lock while another thread sends; a larger write does so less often.
 SYNCED_WRITE_BYTES_MAX: Final = 16 << 20
-# At most this share of the memory is written at a time: the senders fill the rest meanwhile.
+# At most this share of the memory is written at a time: the senders fill the rest in the meantime.
 WRITE_SHARE: Final = 2
 # Not EMFILE: every file that could be closed was closed before it was reported, and the program should learn of it
 # at once.

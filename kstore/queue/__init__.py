@@ -3,7 +3,7 @@
 Why
 ===
 
-`kstore/queue/` stands beside `consumer/` and shares nothing with it: a consumer has one position, a queue knows every
+`kstore/queue/` stands next to `consumer/` and shares nothing with it: a consumer has one position, a queue knows every
 item. An item is a record of the topic; what became of it is an event in the topic `__queue_<name>`, the journal.
 `known.py` applies events and `state.py` says what is next, as pure functions of items, events and times. `ledger.py`
 has the state, its lock and the journal; `leasing.py` leases and returns items, or `shared.py` if several processes
@@ -17,7 +17,7 @@ use the queue; `core.py` reads items and waits; `space.py` keeps the queue small
   there, so all processes apply the same events in the same order, and agree. No process has to pause.
 - **One append makes an item done**, outside the lock while it waits for the disk, so the items of many threads share
   a sync. The state is updated afterwards, and `applied_end` keeps a snapshot from removing what is still being
-  written. An append that waits for no disk happens under the lock: then no item has to be held meanwhile.
+  written. An append that waits for no disk happens under the lock: then no item has to be held in the meantime.
 - **The loops over the items of a call are compiled** (`queue/_jobs.pyx`): records and jobs are made, leases are
   checked and ended, and events are written there, if nothing needs a decision: each job is open, and leased in the
   order of its deadline. So are claims and acks of a shared queue, whichever process wrote them (`queue/_known.pyx`),

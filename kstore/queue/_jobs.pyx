@@ -44,7 +44,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     CREATE_TIME = 0
-    # Of a group of events, and of a row in it: see ``events``.
+    # The sizes of the head of a group of events, and of a row in it: see ``events``.
     HEAD_SIZE = 5
     ROW_SIZE = 12
     CLAIM_SIZE = 36

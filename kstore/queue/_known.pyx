@@ -25,11 +25,11 @@ cdef extern from "Python.h":
     int PyDict_Next(object table, Py_ssize_t* at, PyObject** key, PyObject** value)
 
 cdef enum:
-    # Of a group of events, and of its rows: see ``events``.
+    # The sizes of the head of a group of events, and of its rows: see ``events``.
     HEAD_SIZE = 5
     CLAIM_SIZE = 36
     ACKED_SIZE = 12
-    # Of the tuples.
+    # Indexes into the tuples.
     OWNER = 0
     EXPIRES_MS = 2
     DELIVERIES = 0

@@ -24,7 +24,7 @@ class Leasing(Protocol):
 
     @property
     def done_kind(self) -> bytes:
-        """Of the events that mark leased items as done."""
+        """The kind of the events that mark leased items as done."""
         ...
 
     def own(self, jobs: list[Job], seconds: float) -> list[Job]:

@@ -31,7 +31,7 @@ class SharedLeasing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        # Of leases, each with the next number: no other process begins near it.
+        # The owners of leases, each with the next number: no other process begins near it.
         self._owners = count(random.SystemRandom().getrandbits(OWNER_BITS) + 1)
 
     # --- claims -----------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class QueueState(KnownItems[LeaseT], Generic[ItemT, LeaseT]):
         """Returns items that were taken but not leased."""
         self.fresh.extendleft(reversed(fresh))
         for offset in again:
-            # Another process may have finished it meanwhile.
+            # Another process may have finished it in the meantime.
             if not self.is_done(offset):
                 self.waiting.put(offset)
 

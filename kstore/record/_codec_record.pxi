@@ -18,7 +18,7 @@ cdef tuple checked_origin(object given):
     topic, partition = given
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}")
-    # Of exact types, so that no record can be part of a cycle.
+    # The exact types, so that no record can be part of a cycle.
     return PyUnicode_FromObject(topic), int(PyNumber_Index(partition))
 
 

@@ -56,13 +56,13 @@ cdef enum:
     # How much a record may grow when its time is stored relative to another base: the delta and the length before it.
     GROWTH_MAX = 14
     SLOT_SIZE = 24
-    # A map begins with at most so many slots, and grows fourfold.
+    # A map begins with at most this many slots, and grows fourfold.
     SLOTS_FIRST = 1 << 16
     # How far ahead of its use a slot is fetched into the cache.
     AHEAD = 16
     # In place of an offset: bytes that are not the batches they were said to be.
     NOT_BATCHES = -2
-    # Of a run, in place of a count: some of it changes.
+    # In place of the count of a run: some of it changes.
     SOME_CHANGES = -1
 
 # The flags of a batch in ``filter_block``.

@@ -166,7 +166,7 @@ cdef int judge_gap(RunWalk* run, Head* head) noexcept nogil:
 cdef int walk_batches(RunWalk* run, RunWalk* large) noexcept nogil:
     """Passes plain batches up to the first other one, and returns why it ended there.
 
-    Of batches of LARGE_SIZE and more only the CRC is left open: ``large`` holds the walk as it stood before each.
+    Only the CRC of batches of LARGE_SIZE and more is left open: ``large`` holds the walk as it stood before each.
     """
     cdef const uint8_t* batch
     cdef Head head

@@ -5,8 +5,8 @@ of the piece before it, so that the batch is checked and divided in one pass ove
 """
 
 cdef enum:
-    # A piece has at most this many bytes; a larger record is a piece of its own. So much the CRC's largest lanes read at
-    # once, with little left.
+    # A piece has at most this many bytes; a larger record is a piece of its own. The CRC's largest lanes read this
+    # much at once, with little left.
     PIECE_BYTES = 3 * 5120 + 192
     # A smaller batch is read and checked whole in about the time that its header and a piece of it take.
     DIVIDED_BYTES_MIN = 1 << 15

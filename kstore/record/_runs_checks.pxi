@@ -110,7 +110,7 @@ cdef class TimeCheck:
     cdef Py_ssize_t count
     # How many were held against batches.
     cdef readonly Py_ssize_t slot
-    # Of all batches that passed: the greatest timestamp, -1 without any, and whether no entry can hold an offset.
+    # The greatest timestamp of the batches that passed, -1 without any, and whether no entry can hold an offset.
     cdef readonly int64_t max_timestamp
     cdef readonly bint is_far
 

@@ -39,7 +39,7 @@ cdef tuple spread_fields(Spread* values):
 cdef class RunCounts:
     """What ``upkeep.stats`` counts of batches and their records. Not thread-safe."""
 
-    # Of batches, markers included.
+    # Batches, markers included.
     cdef readonly int64_t batch_count
     cdef readonly int64_t size
     cdef readonly int64_t record_count
@@ -53,7 +53,7 @@ cdef class RunCounts:
     cdef readonly int64_t last_timestamp
     # Bytes of the records of batches, without markers.
     cdef readonly int64_t records_size
-    # Of records, without markers.
+    # Records, without markers.
     cdef readonly int64_t counted_count
     cdef readonly int64_t keyed_count
     cdef readonly int64_t tombstone_count

@@ -17,7 +17,7 @@ cdef enum:
     SAMPLE_SLOTS = 16384
     SAMPLE_MAX = 8192
     PROBES_MAX = 128
-    # Of a frequent key.
+    # The most bytes of a frequent key.
     KEY_BYTES_MAX = 48
     # How many counts a median is taken of.
     MEDIAN_OF = 64

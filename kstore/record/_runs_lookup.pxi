@@ -163,8 +163,8 @@ def batch_run(bytes data not None, Py_ssize_t at, int64_t target, int64_t offset
 def record_at(bytes data not None, Py_ssize_t at, int64_t target, array.array tally not None):
     """The Record with offset ``target`` from the plain batch at byte ``at`` of ``data``, whose CRC is checked.
 
-    None if the batch is compressed, a control batch, not whole or damaged, or has no such record. Of the records before
-    it only the sizes are read, unless some are missing, and of those after it nothing. ``tally`` as in ``Run.records``.
+    None if the batch is compressed, a control batch, not whole or damaged, or has no such record. Only the sizes
+    of the records before it are read, unless some are missing, and nothing of those after it. ``tally`` as in ``Run.records``.
     """
     cdef Head head
     if not is_plain_batch(data, at, target, &head):

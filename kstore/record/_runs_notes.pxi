@@ -219,7 +219,7 @@ def follow_producers(
     cdef list known = []
     cdef list aborted = []
     cdef list unreadable = []
-    # Of the transactions that began in the run, in order, the first that is still open.
+    # The transactions that began in the run, in order; ``begun_at``: the first that is still open.
     cdef list begun = []
     cdef Py_ssize_t begun_at = 0
     # The oldest of the others that is still open.

@@ -12,7 +12,7 @@ def batch_times(Run run not None, int64_t width_ms):
     cdef const uint8_t* stop = <const uint8_t*>PyBytes_AS_STRING(run.data) + run.stop
     cdef const uint8_t* following
     cdef int64_t timestamp
-    # Of the row that is being added up: its span, [low, high).
+    # The span [low, high) of the row that is being added up.
     cdef int64_t low = 0
     cdef int64_t high = 0
     cdef int64_t number = -1

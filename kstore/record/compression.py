@@ -204,7 +204,7 @@ def _unsnappy(data: Buffer, size_max: int, magic: int) -> bytes:
         if block_size == SNAPPY_MAGIC_AS_SIZE:
             if view.nbytes - at < len(SNAPPY_HEADER):
                 raise _bad("snappy", "it ends within a stream's header")
-            # Of a later header only the version is checked, of the first one only the magic.
+            # Only the version of a later header is checked, and only the magic of the first one.
             (version,) = INT32.unpack_from(view, at + SNAPPY_VERSION_POSITION)
             if version < SNAPPY_VERSION_MIN:
                 raise _bad("snappy", f"a stream of version {version}, expected at least {SNAPPY_VERSION_MIN}")

@@ -57,7 +57,7 @@ def walk_headers(
 ) -> Iterator[tuple[int, Batch] | Damage]:
     """Yields (position, batch) and, between them, ``Damage``, over bytes ``start`` to ``stop`` of ``source``.
 
-    Of a batch, only the header needs to exist.
+    Only the headers of the batches need to exist.
 
     Args:
         next_offset: no batch may start below it.

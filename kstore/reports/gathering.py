@@ -37,7 +37,7 @@ from kstore.upkeep.verify.partition import LogHead, verify_head
 
 # The largest logs; to compress a sample of one takes some 50 ms.
 SAMPLED_MAX = 50
-# Of one log. More findings are counted and listed without their bytes.
+# For each log. More findings are counted, and listed without their bytes.
 VIEWS_MAX = 8
 
 
@@ -181,7 +181,7 @@ def examined(
 ) -> GatheredLog:
     """Everything about one log; the arguments are those of ``gather``. ``with_savings``: measure a sample of it."""
     observations = Observations(with_keys=deep)
-    # Before the statistics: what is appended meanwhile must not seem to be missing.
+    # Before the statistics: what is appended in the meantime must not seem to be missing.
     head = _head(log, fs)
     stats = log_stats(log, deep=deep, with_segments=True, fs=fs, advance=advance, observations=observations)
     gathered = GatheredLog(log, stats, timeline=observations.timeline, transactions=observations.transactions)
@@ -240,7 +240,7 @@ def _measure_dirt(log: GatheredLog, fs: FileSystem) -> None:
 
 
 def _mark_compacted(logs: Sequence[GatheredLog], fs: FileSystem) -> None:
-    """Finds the logs whose topics kstore compacts, by the lists of topics beside them."""
+    """Finds the logs whose topics kstore compacts, by the lists of topics next to them."""
     for root in dict.fromkeys(log.path.parent for log in logs):
         path = root / KSTORE_TOPICS
         with suppress(CorruptDataError, StorageError):  # missing: a broker's; damaged: the findings say so
@@ -305,7 +305,7 @@ class _Views:
         size, entry_size = file.size(), ENTRY_SIZES[finding.kind]
         position = finding.position
         if position == NO_POSITION:
-            # Of a size that fits no number of entries the rest is wrong; of a snapshot its head says what it should be.
+            # If the size fits no number of entries, the rest is wrong; the head of a snapshot says what it should be.
             position = 0 if finding.kind == "snapshot" else size - size % entry_size
         data = file.pread(entry_size, position)
         return entry_view(finding.kind, data, position, size - position) if data else None

@@ -23,7 +23,7 @@ LARGEST_SECTIONS = 50
 SECTIONS_MAX = 120
 # All others have a row, up to this many.
 ROWS_MAX = 1000
-# Of the partitions, and of the findings, those that the page shows before the reader asks for more.
+# The most partitions, and findings, that the page shows before the reader asks for more.
 ROWS_UNFOLDED = 20
 # With more sections than the largest logs have, the maps have larger blocks.
 BLOCKS_OF_MANY = 20

@@ -18,7 +18,7 @@ from kstore.upkeep.numbers import count_text, duration_text, size_text, time_tex
 from kstore.upkeep.observed.timeline import Bucket
 from kstore.upkeep.verify.consequences import ADVICE, advice_group
 
-# Of one log.
+# For each log.
 PRODUCERS_MAX = 10
 HEX_ROW_BYTES = 16
 NO_ADVICE = "-"

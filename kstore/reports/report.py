@@ -61,7 +61,7 @@ class Report:
         parent = target.absolute().parent.resolve()
         inside = [log for log in self._logs if log.resolve().parent == parent or parent.is_relative_to(log.resolve())]
         if inside:
-            raise ConfigError(f"{target} is beside or in the log {inside[0]}, and a report writes nothing there")
+            raise ConfigError(f"{target} is next to or in the log {inside[0]}, and a report writes nothing there")
 
 
 def report(

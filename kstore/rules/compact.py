@@ -206,7 +206,7 @@ class CleanedTransactions:
 
     ``aborted`` are all that overlap the offsets of the pass, sorted by their first offset. ``open_before`` are the
     producers whose transaction started before the log's first segment and is open there, by its snapshot: their next
-    marker stays, or a reader of that snapshot would wait for it for ever. ``kept`` collects transactions whose marker
+    marker stays, or a reader of that snapshot would wait for it forever. ``kept`` collects transactions whose marker
     came while some of their data remains: the new segment's index must list them.
     """
 

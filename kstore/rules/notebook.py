@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 320.0, 14.0
 PIECES_MAX = 64
 SEALED_COLOUR, ACTIVE_COLOUR = "#7f9fbf", "#12a594"
 CELL = 'style="text-align:left;padding:2px 12px 2px 0"'
-# Of a name; some are as long as a path may be.
+# The most characters of a name that are shown; some are as long as a path may be.
 TEXT_MAX = 200
 
 

@@ -9,7 +9,7 @@ Oldest first, up to the first segment that is kept:
 Only segments below the high watermark are deleted and, if retention waits for consumer groups or replicators, only
 those that all of them have passed. A segment whose records have no time is as old as its file, and one with damage,
 which hides the times of some of its records, is no older than its file. Guards: a time in the future does not keep a
-segment for ever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
+segment forever, its file's time counts instead; and a clock that jumps ahead deletes nothing early (``TrustedClock``).
 """
 
 from __future__ import annotations

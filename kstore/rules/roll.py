@@ -57,7 +57,7 @@ def roll_reason(
         jitter_ms: the segment's share of segment_jitter_ms (see ``jitter_ms``).
         indexes_full: whether its offset index or its time index has no slot left.
     """
-    # First, because only this one applies to an empty segment: the others would roll it for ever.
+    # First, because only this one applies to an empty segment: the others would roll it forever.
     if not 0 <= last_offset - base_offset <= RELATIVE_OFFSET_MAX:
         return RollReason.OFFSET
     if position == 0:

@@ -64,7 +64,7 @@ class TopicEntry:
 
 
 def collision(name: str, others: Iterable[str]) -> str | None:
-    """The topic among ``others`` that Kafka does not allow beside ``name``: metric names do not distinguish "." and
+    """The topic among ``others`` that Kafka does not allow next to ``name``: metric names do not distinguish "." and
     "_"."""
     folded = name.replace(".", "_")
     if "_" not in folded:

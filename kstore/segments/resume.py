@@ -73,8 +73,8 @@ def _bears_out(file: File, numbers: TailNumbers, offsets: OffsetIndex, entry: Ti
 
 
 def _indexed(file: File, numbers: TailNumbers, start: int) -> Iterator[Batch | Damage | None]:
-    """The batches from the offset index entry at ``start`` on, or damage; None, the last one, where so many bytes have
-    passed that one more entry must exist."""
+    """The batches from the offset index entry at ``start`` on, or damage. None comes last: as many bytes have passed as
+    need one more entry."""
     size_max = 0
     for item in walk(file, start, numbers.position, next_offset=numbers.base_offset, chunk_bytes=1 << 16):
         if isinstance(item, Damage):

@@ -363,7 +363,7 @@ class SegmentTail:
         numbers = self.numbers
         ahead = max(min(ALLOCATE_BYTES, numbers.segment_bytes - position), size)  # not beyond where it will roll
         had_spare, self._has_spare = self._has_spare, True
-        # If it is refused, as always where several processes write, it is asked for again after so many bytes.
+        # If it is refused, as always where several processes write, the next request comes after ``ahead`` bytes.
         self._has_spare = file.allocate(position, ahead) or had_spare
         numbers.allocated = position + ahead
 
@@ -553,7 +553,7 @@ class SegmentTail:
             try:
                 fs.open(index.path).fdatasync()
             except FileMissingError:
-                pass  # a truncation has removed the segment meanwhile
+                pass  # a truncation has removed the segment in the meantime
             except StorageError as error:
                 self.has_unsynced_indexes = True
                 logger.warning("%s: not synced: %s", index.path, error)

@@ -39,7 +39,7 @@ process has it (`files/turn_wait.py`, from `/proc`).
   280 ms. Recovery leaves the tail open and announces it. Indexes that do not hold what was announced are rebuilt, and
   the rebuild is announced.
 - **What producers have written is read before the turn** that needs it, from the newest snapshot on, into an object
-  that the turn adopts; the turn itself reads only what was appended meanwhile. 200,000 batches take a second.
+  that the turn adopts; the turn itself reads only what was appended in the meantime. 200,000 batches take a second.
 - **A writer that dies in its turn** leaves a `.log` of another length, an announced change, or a record that is not
   whole. The process that takes the next turn then recovers the log as an open does: whole batches stay, although none
   of them was acknowledged unless announced; the rest is cut. The record tells the other processes to look again.

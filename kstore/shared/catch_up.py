@@ -60,7 +60,7 @@ class CatchUp:
             return True
 
     def is_told(self) -> bool:
-        """Whether other processes have told, or are telling, of a change: all but that one of them died meanwhile."""
+        """Whether other processes have announced a change, or are about to, unless one died while it did."""
         return self._others.slot.read() != self._others.seen_data
 
     def catch_up(self) -> None:

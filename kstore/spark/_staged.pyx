@@ -54,7 +54,7 @@ for power in range(1, 31):
 
 
 cdef uint32_t product(uint32_t left, uint32_t right) noexcept nogil:
-    """Of two polynomials, modulo that of CRC-32C."""
+    """The product of two polynomials, modulo that of CRC-32C."""
     cdef uint32_t found = 0
     cdef uint32_t bit = <uint32_t>1 << 31
     while bit:

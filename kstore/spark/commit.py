@@ -49,7 +49,7 @@ BATCH_ID = TopicPartition("spark-batch-id", 0)
 UNNAMED = "spark"
 # How many logs are appended to at the same time.
 THREADS = 4
-# Nothing aborts the transaction meanwhile: the store is open without background work.
+# Nothing aborts the transaction in the meantime: the store is open without background work.
 TRANSACTION_TIMEOUT_MS = 900_000
 
 

@@ -52,7 +52,7 @@ COMPARISONS: dict[str, type] = {
 EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 NUMBERS = ("offset", "partition")
 COLUMNS = (*NUMBERS, "topic", "timestamp")
-# Of the forms that Spark knows only plain ones: another reading of them must not be a later moment.
+# Only the plain ones of the forms that Spark knows: another reading of them must not be a later moment.
 TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[ T][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:[0-9]{2})?)?",
     re.ASCII,

@@ -52,7 +52,7 @@ class Holdings:
         self._has_noted_search = False
 
     def look(self, *, must_exist: bool = False) -> list[Held]:
-        """What each log holds, by topic and partition. A log that disappears meanwhile counts as gone.
+        """What each log holds, by topic and partition. A log that disappears in the meantime counts as gone.
 
         Raises: TopicNotFoundError with ``must_exist``; as ``find_places`` and ``Log``.
         """
@@ -91,7 +91,7 @@ class Holdings:
             return seen.held
         held = self._held_now(place)
         # Not what it is now, if it was listed again.
-        # A broker's log may start elsewhere while its directory stays the same: a file beside it says where.
+        # A broker's log may start elsewhere while its directory stays the same: a file next to it says where.
         is_own = listing is not None and KSTORE_STATE in listing
         if held is not None and listing is not None and is_own and listing is self._stores.listing(place):
             self._seen[place] = _Seen(listing, held)

@@ -161,7 +161,7 @@ NAMES = (
     "maxBytesPerTrigger",
 )
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-# Of the options for a broker's client the one with a meaning here: isolationLevel, as Kafka spells it.
+# The one option for a broker's client with a meaning here: isolationLevel, as Kafka spells it.
 KAFKA_ISOLATION = "kafka.isolation.level"
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 BATCH_ONLY = {
@@ -211,7 +211,7 @@ class ReadOptions:
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> Self:
         """Parses and checks all options; the keys ignore case.
 
-        ``streaming`` None: not known yet; what is wrong only in a batch, or only in a stream, passes.
+        With ``streaming`` None, which kind of read it is is not known yet: what is wrong in only one kind passes.
 
         Raises: ConfigError for an unknown option, an invalid value, and options that contradict each other.
         """

@@ -1,7 +1,7 @@
 """An archive with kstore and its requirements, for executors whose Python lacks them.
 
 Spark can send a zip of sources to its executors, but Python loads no compiled module from a zip. An archive that Spark
-unpacks beside each executor works: ``spark.archives`` brings it, ``PYTHONPATH`` points into it.
+unpacks next to each executor works: ``spark.archives`` brings it, ``PYTHONPATH`` points into it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def pack(path: PathLike, *, packages: Iterable[str] = ()) -> Packed:
 
 
 def settings_for(archive: str) -> dict[str, str]:
-    """The settings with which Spark unpacks an archive, a path or URL, beside its executors, and Python finds it."""
+    """The settings with which Spark unpacks an archive, a path or URL, next to its executors, and Python finds it."""
     return {
         "spark.archives": f"{archive}#{UNPACKED_AS}",
         "spark.executorEnv.PYTHONPATH": UNPACKED_AS,

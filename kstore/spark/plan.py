@@ -26,7 +26,7 @@ from kstore.types import AbortedTransaction
 # Calls a function for each of some places.
 EachPlace = Callable[[Callable[[LogPlace], object], Iterable[LogPlace]], None]
 
-# The cost of opening one more log, in bytes that could be read meanwhile (Spark: openCostInBytes).
+# The cost of opening one more log, in bytes that could be read in the meantime (Spark: openCostInBytes).
 OPEN_BYTES = 4 << 20
 # More than any log has.
 ALL_BYTES = 1 << 62

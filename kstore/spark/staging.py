@@ -1,4 +1,4 @@
-"""Staged files: what a task has encoded, beside the logs that it is for, until the driver's commit takes it.
+"""Staged files: what a task has encoded, next to the logs that it is for, until the driver's commit takes it.
 
     kstore.staged-<writer>-<batch>-<partition>-<attempt>-<random>.tmp      in the store's own directory
 

@@ -98,7 +98,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark passes back to ``latestOffset``, unless its trigger wants everything.
 
-        It can carry one limit; those set beside it always apply.
+        It can carry one limit; those set with it always apply.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:

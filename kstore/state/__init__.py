@@ -31,7 +31,7 @@ The record and the file that names swaps carry a version inside an envelope that
 size, CRC. So kstore can tell a later version from damage, and refuses it. Taken for damage, a sound log would be
 recovered from offset 0.
 
-kstore also removes a broker's clean marker beside the partition, unless a store looks after it: a broker that finds
+kstore also removes a broker's clean marker next to the partition, unless a store looks after it: a broker that finds
 the marker checks none of its logs.
 
 A directory without `kstore.state` is a broker's, or has lost its state. kstore believes the store's clean marker and

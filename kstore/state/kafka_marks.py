@@ -1,4 +1,4 @@
-"""What Kafka's own files beside a partition's directory say about it: the checkpoints and the store's clean marker."""
+"""What Kafka's own files next to a partition's directory say about it: the checkpoints and the store's clean marker."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def elsewhere(start: int, first_base: int) -> str:
 def forget_clean_shutdown(fs: FileSystem, directory: Path) -> None:
     """Removes the store's clean marker, durably: the partition in ``directory`` is about to change.
 
-    A broker that finds the marker assumes that every log beside it is whole, and checks none. Raises: StorageError.
+    A broker that finds the marker assumes that every log next to it is whole, and checks none. Raises: StorageError.
     """
     if topic_partition(directory.name) is None or not fs.exists(directory.parent / CLEAN_SHUTDOWN):
         return
     fs.unlink(directory.parent / CLEAN_SHUTDOWN)
     fs.sync_dir(directory.parent)
-    logger.info("%s: removed, since a log beside it changes", directory.parent / CLEAN_SHUTDOWN)
+    logger.info("%s: removed, since a log next to it changes", directory.parent / CLEAN_SHUTDOWN)

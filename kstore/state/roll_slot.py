@@ -2,7 +2,7 @@
 
 It is in ``kstore.state`` at 1280, after the live slot. The writer of a log that is not shared stores it after each
 roll, and before and after each other change of the segments' names. Nothing in it is ever synced. An open for writing
-empties it, and the first roll fills it: it is valid only beside a record with the same ``session``.
+empties it, and the first roll fills it: it is valid only together with a record with the same ``session``.
 
  at  size  field
   0     4  magic      bytes   "KSR1"

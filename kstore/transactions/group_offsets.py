@@ -314,7 +314,7 @@ class _Partition:
     def catch_up(self, log: Log) -> None:
         """Reads new records. Raises: StorageError."""
         end = log.high_watermark
-        # Before anything is read: the call after a cut that comes meanwhile restarts.
+        # Before anything is read: the call after a cut that comes in the meantime restarts.
         cut_count = reads_of(log).source.cut_count
         if log is not self._log or cut_count != self._cut_count or end < self.position:
             # The log was cut, or is another one of the same name. Either may have grown beyond the old position.

@@ -32,10 +32,10 @@ counted by one thread (`survey`), which publishes results log by log.
   it.
 - **What was not checked is not called sound.** `statements` says at the top of each page what was checked. `checking`
   runs `verify_log` when a user asks for it, one log at a time in one thread, at a rate, and keeps for each segment
-  what its files were: what it has found holds as long as they are the same. Of a last segment, what was appended
+  what its files were: what it has found holds as long as they are the same. What was appended to the last segment
   since does not matter; a hash of the last 64 KiB that were checked tells it from one that was cut and has grown
   again.
-- **A search runs in a process of its own** (`searching`), because a regular expression can take for ever over one
+- **A search runs in a process of its own** (`searching`), because a regular expression can take forever over one
   value, with the interpreter's lock. The server kills it at the end of its time, or when its reader leaves or begins
   another one; a timer of the system ends it should the server be killed.
 - **A POST names its origin.** Other servers of the machine are the same site to a browser, which sends them our

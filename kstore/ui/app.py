@@ -1,4 +1,4 @@
-"""The application: which address shows what, as a page and as JSON, and what is served beside the pages.
+"""The application: which address shows what, as a page and as JSON, and what is served besides the pages.
 
 A few files are served, by their names in a table here. Answers are made in threads, because they read files.
 """

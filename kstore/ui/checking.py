@@ -35,9 +35,9 @@ from kstore.upkeep.verify.changing import Sight, look, settled_bases
 logger = logging.getLogger(__name__)
 
 BYTES_PER_SECOND = 20_000_000.0
-# Of one log. All are counted; ``kstore verify`` lists the others.
+# The most listed for one log. All are counted; ``kstore verify`` lists the others.
 FINDINGS_MAX = 1000
-# Of a last segment, to tell it from one that was cut and has grown again.
+# The end of a last segment, whose hash tells it from one that was cut and has grown again.
 END_BYTES = 64 << 10
 # How long a page believes that a log is still what it was.
 LOOK_SECONDS = 2.0
@@ -230,7 +230,7 @@ class Checks:
 
     def _checked(self, place: Place) -> _Result:
         """Raises: _CancelledError, KstoreError."""
-        # Before the files are read: a segment that is replaced meanwhile is no longer the one that was seen.
+        # Before the files are read: a segment that is replaced in the meantime is no longer the one that was seen.
         seen = _seen(self._fs, place.path)
         with self._lock:
             self._progress[place] = Progress("running", total=sum(each.size for each in seen.values()))
@@ -280,7 +280,7 @@ def _file_of(fs: FileSystem, path: str) -> tuple[int, ...] | None:
 
 
 def _seen(fs: FileSystem, directory: Path) -> dict[int, _Seen]:
-    """The segments of a log at this moment, by base offset; one that is deleted meanwhile is left out.
+    """The segments of a log at this moment, by base offset; one that is deleted in the meantime is left out.
 
     Raises: StorageError if the directory cannot be listed.
     """
@@ -320,7 +320,7 @@ def _is_same(fs: FileSystem, directory: Path, base: int, then: _Seen, now: _Seen
 
 
 def _coverage(result: _Result, directory: Path, fs: FileSystem) -> Coverage:
-    """Of a log as it is now. Raises: StorageError."""
+    """How much of a log, as it is now, the check has covered. Raises: StorageError."""
     now = _seen(fs, directory)
     then = result.seen
     same = [base for base, each in now.items() if base in then and _is_same(fs, directory, base, then[base], each)]

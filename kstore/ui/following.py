@@ -24,7 +24,7 @@ from kstore.upkeep.numbers import time_text
 # Each one waits in a thread.
 FOLLOWERS_MAX = 16
 RECORDS_MAX = 50
-# A follower looks at least this often whether its reader is still there.
+# A follower checks at least this often that its reader is still there.
 WAIT_SECONDS = 1.0
 # The least time between two events.
 PAUSE_SECONDS = 0.2

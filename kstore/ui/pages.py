@@ -58,7 +58,7 @@ HEADERS_MAX = 200
 HEADER_BYTES_MAX = 8 << 10
 # The strip of a whole segment has a link for each of these parts.
 PARTS_MAX = 100
-# Of a segment, with findings of their own.
+# The files of a segment that have findings of their own.
 INDEX_FILES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 CRC_CHECKED = "The CRC of each batch on this page was checked."
 GROUPS_CHECKED: Model = {
@@ -335,7 +335,7 @@ class Pages:
     def _look(self, place: Place, base: str, position: int, batches_max: int = 0) -> Look:
         """A segment from ``position`` on.
 
-        As in ``kstore verify``, what seems to be damage is read again if a writer changed the files meanwhile.
+        As in ``kstore verify``, what seems to be damage is read again if a writer changed the files in the meantime.
         """
         fs, base_offset = self.survey.fs, _number(base, "segment")
         for number in range(TRIES_MAX):
@@ -429,7 +429,7 @@ class Pages:
         try:
             earlier, _, entries, _ = self._look(place, str(bases[number - 1]), OFFSET_MAX, batches_max=1)
         except NotHereError:
-            return None  # it was deleted meanwhile
+            return None  # it was deleted in the meantime
         before = earlier.before(earlier.size, entries)
         return None if before is None else f"{place.url}/{earlier.base_offset}/{before}"
 

@@ -22,7 +22,7 @@ from kstore.upkeep.verify import find_logs, is_log_in
 PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248}", re.ASCII)
 # What follows a page's address for the same numbers as JSON.
 TWIN = ".json"
-# Of a log whose directory has no partition's name.
+# The name of a log whose directory has no partition's name.
 NO_PARTITION = "log"
 
 

@@ -1,7 +1,7 @@
 """Searches records as ``kstore grep`` does, and sends what it finds as events, while it goes on.
 
-A process of its own searches: a regular expression can take for ever over a single value and cannot be interrupted, and
-would hold up every page meanwhile. The process is killed when the browser leaves, when another search begins, and when
+A process of its own searches: a regular expression can take forever over a single value and cannot be interrupted, and
+would hold up every page until then. The process is killed when the browser leaves, when another search begins, and when
 its time is over. It ends by itself too, should the server be gone.
 
 An event's data is one line of JSON: ``text`` says how far the search is, ``records`` are those that were found since.
@@ -35,7 +35,7 @@ from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 
 # How long the server waits for the process before it looks whether the browser is still there.
 WAIT_SECONDS = 0.2
-# Records that were found are sent at least this often, and as soon as there are so many.
+# Records that were found are sent at least this often, and as soon as there are ROWS_MAX.
 SEND_SECONDS = 0.2
 ROWS_MAX = 50
 PROBLEMS_MAX = 5

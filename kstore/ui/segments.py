@@ -31,10 +31,10 @@ WINDOW_BYTES = 4 << 20
 SEEK_BYTES = 4 << 20
 # How far a page searches, unless it begins with a larger batch. Garbage is searched at some 25 MB/s.
 SEARCH_BYTES = 16 << 20
-# Where a search has ended in damage, the next page begins so much earlier: a batch may reach across the border.
+# Where a search has ended in damage, the next page begins this much earlier: a batch may reach across the border.
 OVERLAP_BYTES = 1 << 20
 SMALL_CHUNK_BYTES = 64 << 10
-# Of one page. A damaged index may have any number.
+# The most on one page. A damaged index may have any number.
 ENTRIES_MAX = 2000
 
 

@@ -143,7 +143,7 @@ class Survey:
         return bool(self._finds or self._pending or self._asked or self._reads_stores)
 
     def stores(self) -> list[dict[str, Any]]:
-        """Of each directory of logs what a report's document says of its checkpoints, groups and queues."""
+        """What a report's document says of the checkpoints, groups and queues of each directory of logs."""
         with self._lock:
             return list(self._stores.values())
 

@@ -6,7 +6,7 @@ Why
 `verify` takes a run as checked, and compares its batches with what the other files say, in compiled code
 (`record/_runs_checks.pxi`): the entries of both indexes, leader epochs, gaps, and the ends of transactions. That code
 finds contradictions; Python describes them. A batch that needs a decision is handled by itself: an abort marker, and
-a producer's batch at which a snapshot is compared. Of a compressed batch only the records are checked by themselves,
+a producer's batch at which a snapshot is compared. Only the records of a compressed batch are checked by themselves,
 after their library has decompressed them. `tests/property/test_verify_properties.py` compares it with a verification
 of single batches.
 

@@ -75,7 +75,7 @@ class Pattern:
         expression = self.text if self.is_regex else re.escape(self.text)
         try:
             with warnings.catch_warnings():
-                # Of what a later Python may take for a set within a set.
+                # A warning of what a later Python may take for a set within a set.
                 warnings.simplefilter("ignore", FutureWarning)
                 return re.compile(expression, re.DOTALL | (re.IGNORECASE if self.ignore_case else 0)).search
         except (re.error, OverflowError, RecursionError) as error:

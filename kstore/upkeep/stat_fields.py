@@ -10,7 +10,7 @@ from kstore.types import NO_OFFSET
 from kstore.upkeep.distribution import distribution_fields
 from kstore.upkeep.stats import Stats
 
-# Until the next minor release the names of an earlier one stay beside the new ones.
+# Until the next minor release the names of an earlier one stay along with the new ones.
 OLD_NAMES = {
     "segment_count": "segments",
     "size": "bytes",

@@ -48,7 +48,7 @@ class PassingClock(ManualClock):
     def monotonic(self) -> float:
         self._looks += 1
         if self._looks > LOOKS_MAX:
-            raise Hung("a call waits for ever")
+            raise Hung("a call waits forever")
         self.advance(1)
         return super().monotonic()
 

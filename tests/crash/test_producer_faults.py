@@ -1,6 +1,6 @@
 """Every file operation of producers' lives fails, once or from then on: no acknowledged record is lost or doubled.
 
-All errors are kstore's own, every record has a result, a transaction is whole or absent, and no call waits for ever.
+All errors are kstore's own, every record has a result, a transaction is whole or absent, and no call waits forever.
 """
 
 from __future__ import annotations

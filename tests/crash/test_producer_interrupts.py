@@ -1,4 +1,4 @@
-"""A KeyboardInterrupt or a MemoryError anywhere in a producer's call: nothing waits for ever or arrives twice."""
+"""A KeyboardInterrupt or a MemoryError anywhere in a producer's call: nothing waits forever or arrives twice."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 RECORDS = 9
 # One poll returns at most this many records, so that a commit is seldom at a partition's end.
 RECORDS_PER_POLL = 4
-# A member that polls for ever without records hangs.
+# A member that polls forever without records hangs.
 POLLS_MAX = 200
 
 Offsets = dict[TopicPartition, int]

@@ -140,7 +140,7 @@ MUTANTS = (
         DOOR_GROUP,
     ),
     Mutant(
-        "a leader that lives may keep its group waiting for ever",
+        "a leader that lives may keep its group waiting forever",
         "kstore/door/group.py",
         "            late += [one for one in self.members.values() if not one.has_synced and one not in late]\n",
         "",

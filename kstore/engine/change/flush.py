@@ -43,7 +43,7 @@ class BackgroundFlusher(Protocol):
 
 
 class Flush(Protocol):
-    """How a log is put on disk. Syncs outside the turn run beside appends."""
+    """How a log is put on disk. Syncs outside the turn run alongside appends."""
 
     # Set after the log is open, because it needs the log.
     flusher: BackgroundFlusher
@@ -111,7 +111,7 @@ class TailFlush:
         indexes: Sequence[UnsyncedIndex],
         truncation_count: int,
     ) -> None:
-        """Syncs ``tails`` outside the log's lock, beside appends; the ``sealed`` ones among them grow no more."""
+        """Syncs ``tails`` outside the log's lock, alongside appends; the ``sealed`` ones among them grow no more."""
         files = self._files
         try:
             self._sync_tails(tails, indexes)

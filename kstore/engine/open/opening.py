@@ -76,7 +76,7 @@ def load(
 ) -> Loaded:
     """Opens the log in ``context.directory``, whose lock the caller holds.
 
-    ``marks`` are what Kafka's files beside it say; None: they are read here. ``advance`` is called with the number of
+    ``marks`` are what Kafka's files next to it say; None: they are read here. ``advance`` is called with the number of
     bytes that a recovery has checked since the last call.
 
     Raises: StorageError (a failed read does not count as damage), DiskFullError if there is no space to set aside what

@@ -4,7 +4,7 @@
     2  the indexes, then the .log, become .swap   the .log's rename is the commit; the directory synced
     -  kstore.state has the new transaction index in its sum, and the old ones no more (``LogState.txn_bytes``)
     3  the replaced segments but the first go     and the indexes lose .swap; the directory synced: nothing of the
-                                                  old segments is ever seen beside the new one
+                                                  old segments is ever seen next to the new one
     4  the .log loses .swap                       in place of the first one's; the directory synced
 
 An open that finds a ``.log.swap`` repeats 3 and 4, since 2 was reached; otherwise it undoes everything.
@@ -71,8 +71,8 @@ def complete_swap(fs: FileSystem, directory: Path, base_offset: int, replaced: I
             _unlink(fs, directory, base, suffix)
     for suffix in INDEX_SUFFIXES:
         _rename(fs, directory, base_offset, suffix + SWAP_SUFFIX, suffix)
-    # While a .log.swap exists all of this is repeated: the new .log is never beside a segment that it replaces,
-    # or beside an index of the old one.
+    # While a .log.swap exists all of this is repeated: the new .log is never next to a segment that it replaces,
+    # or next to an index of the old one.
     fs.sync_dir(directory)
     _rename(fs, directory, base_offset, LOG_SUFFIX + SWAP_SUFFIX, LOG_SUFFIX)
     # An empty index was written only to replace an old one.

@@ -37,8 +37,8 @@ class CheckedLog(Protocol):
 def check_batches(source: LogSource) -> RecoveryReport:
     """Reports the damage and losses in everything that ``source`` has published. Raises: StorageError.
 
-    A segment that is compacted, cut or deleted meanwhile is looked up again; what was read of it counts in the report
-    too.
+    A segment that is compacted, cut or deleted in the meantime is looked up again; what was read of it counts in the
+    report too.
     """
     report = RecoveryReport()
     losses = source.losses

@@ -51,7 +51,7 @@ batch contradicts, an entry beyond the end, a time index that ends before the gr
 intervals and a batch. The lookup then scans the segment instead of walking on, so no lookup reads it twice; threads
 that wait for it share the scan. The scan runs outside the log's lock, because appends must not wait for it. Under the
 lock each file is replaced by a rename, if the `.log` still has the inode and size that were scanned and nothing was
-cut meanwhile; a file that the scan finds sound stays. What cannot be written (a read-only log, a full disk) stays in
+cut since; a file that the scan finds sound stays. What cannot be written (a read-only log, a full disk) stays in
 memory, at most 64 MiB per log. Lookups under the lock (a truncation, the replay of producers) use a bad index as a
 hint and leave the repair to readers; retention looks up ages before it takes the lock. Not repaired: the last segment
 while a writer may be using it, because its writer checks those indexes when it begins (one of more than 2 MiB without
@@ -75,7 +75,7 @@ index is read as bytes.
 listing is stable (and next time only if need be, see below), walks the last segment from its last believable index
 entry, and ends where nothing whole follows: with a live writer that means "not yet". A view remembers how the last
 batch that it saw begins; if that batch is gone, the log was truncated and the view starts again. A reader that meets
-damage, a gap, or a missing file first asks whether the log was truncated meanwhile. If the writer's durability is
+damage, a gap, or a missing file first asks whether the log was truncated in the meantime. If the writer's durability is
 `"sync"`, it stops at the durable end in `kstore.state`. If whole batches end below the durable end, with any
 durability, the offsets between count as lost at once: recovery would fence them, and reads raise for them before it
 does. The view first lists the directory and reads the state again, because a roll or a truncation between the two

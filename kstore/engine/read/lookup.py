@@ -203,5 +203,5 @@ def _whole(data: bytes, at: int, size: int, position: int, place: int, file: Fil
     if at + size <= len(data):
         return data, at, position, place, None
     again = file.pread(size, position + at)
-    # Another history may have been written there meanwhile.
+    # Another history may have been written there in the meantime.
     return (again, 0, position + at, place, None) if again.startswith(data[at : at + BATCH_HEADER_BYTES]) else None

@@ -150,5 +150,5 @@ def looked_up(source: LogSource, look: Callable[[], Found]) -> Found:
 def segment_count_and_size(source: LogSource) -> tuple[int, int]:
     """How many segments the log has, and the bytes of their ``.log`` files. Raises: StorageError."""
     source.refresh()
-    # Of the map at each look: to settle may replace it.
+    # Each look asks the current map: settling may replace it.
     return looked_up(source, lambda: source.segments.count_and_size())

@@ -1,4 +1,4 @@
-"""``compact``: the last record of each key, as new logs beside the old ones; deprecated: as a DataFrame, as Parquet.
+"""``compact``: the last record of each key, as new logs next to the old ones; deprecated: as a DataFrame, as Parquet.
 
 Keys are those of one partition, as everywhere in Kafka. The last record of a key is found from keys and offsets alone;
 values move once. New logs keep the offsets and have the old start and end, so consumers' positions hold.

@@ -214,7 +214,7 @@ def _put(out: Location, planned: Planned, written: _Written) -> ExportedFile:
         # An upload there is invisible until its end.
         size = fs.put(target.path, _chunks(written.path))
     else:
-        # Not beside its place: readers would take the rest of a killed task for a file of records.
+        # Not next to its place: readers would take the rest of a killed task for a file of records.
         waiting = out / STATE_DIRECTORY / f"{name}.{uuid.uuid4().hex}"
         size = fs.put(waiting.path, _chunks(written.path))
         fs.rename(waiting.path, target.path)

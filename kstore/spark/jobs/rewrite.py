@@ -1,7 +1,7 @@
 """Writes DataFrames of records as a new store: a partition a task; the store appears when it is complete.
 
-The tasks write beside the place of the store, in ``OUT.part``, so driver and executors must share that file system: one
-machine, or a mount. A stopped run leaves ``OUT.part``, which the next one replaces.
+The tasks write next to the place of the store, in ``OUT.part``, so driver and executors must share that file system:
+one machine, or a mount. A stopped run leaves ``OUT.part``, which the next one replaces.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def write_store(
 ) -> list[Written]:
     """Writes the rows to the ``targets`` that SLOT names, in the order of the columns ``order``, as the store ``out``.
 
-    Columns beside SLOT and ``order``: key, value, timestamp (ms), headers, and offset where targets keep them.
+    Columns besides SLOT and ``order``: key, value, timestamp (ms), headers, and offset where targets keep them.
 
     Raises: ConfigError, LockedError if another job writes there; StorageError if the executors write to another place.
     An error in a task is pyspark's PythonException.

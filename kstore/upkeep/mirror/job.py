@@ -153,7 +153,7 @@ class _LogMirror:
         self._options = options
         self._advance = advance
         self._result = result
-        # Whether the source was cut, or segments of it were replaced, meanwhile: then the copy is a mixture.
+        # Whether the source was cut, or segments of it were replaced, in the meantime: then the copy is a mixture.
         self.is_outdated = False
 
     def run(self) -> None:

@@ -58,7 +58,7 @@ class KeySummary:
 
     @property
     def superseded_share(self) -> float | None:
-        """About which share of the keyed bytes in sealed segments a later record replaces; None without a sample."""
+        """The estimated share of keyed bytes in sealed segments that later records replace; None without a sample."""
         return (self.sampled_bytes - self.last_bytes) / self.sampled_bytes if self.sampled_bytes else None
 
     def merge(self, other: KeySummary) -> None:

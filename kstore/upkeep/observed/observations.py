@@ -16,7 +16,10 @@ ENDS = {ControlRecordType.COMMIT: True, ControlRecordType.ABORT: False}
 
 
 class Observations(Visitor):
-    """Of one log. Not thread-safe. ``with_keys``: records are decoded, and their keys go into a sketch of 1 MiB."""
+    """What was observed in one log. Not thread-safe.
+
+    ``with_keys``: records are decoded, and their keys go into a sketch of 1 MiB.
+    """
 
     def __init__(self, *, with_keys: bool) -> None:
         self.timeline = Timeline()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kstore.types import NO_OFFSET, NO_TIMESTAMP
 from kstore.upkeep.verify.findings import Finding
 
-# Of damage to files that hold no records, by kind.
+# What damage to files that hold no records means, by kind.
 NO_RECORD_IS_LOST = {
     "index": "no record is lost; a lookup by offset may be slow until the index is rebuilt",
     "timeindex": "no record is lost; a search by time may miss records until the index is rebuilt",

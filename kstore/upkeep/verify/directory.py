@@ -1,4 +1,4 @@
-"""Verifies a whole directory: one log, or a store of many, with the checkpoints beside them."""
+"""Verifies a whole directory: one log, or a store of many, with the checkpoints next to them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_log_in(path: Path, name: str, *, fs: FileSystem = SYSTEM_FS) -> bool:
     except FileMissingError:
         return False
     except StorageError as error:
-        # Of a directory that is no partition's, such as the lost+found of a disk, the contents do not matter.
+        # The contents of a directory that is no partition's, such as the lost+found of a disk, do not matter.
         if error.errno in REFUSALS and topic_partition(name) is None:
             return False
         raise

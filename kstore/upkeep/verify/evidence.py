@@ -59,8 +59,8 @@ def add_evidence(
 
 
 def _excuse_entries(log: LogVerification, last_segment: str) -> None:
-    """Makes notes of the index entries of the last segment that lie beyond its batches: the next open removes them, and
-    what they show is told."""
+    """Makes notes of the index entries of the last segment that lie beyond its batches: the next open removes them.
+    The notes say what they show."""
     log.findings[:] = [
         found._replace(severity="note")
         if found.kind in ("index", "timeindex")

@@ -32,8 +32,8 @@ class Finding(NamedTuple):
 
     ``kind`` is the subject: "batch", "tail", "lost", "index", "timeindex", "txnindex", "snapshot", "state", "epochs",
     "checkpoint", "name". ``position`` is a byte of the file, NO_POSITION if it concerns no byte; ``first`` and ``last``
-    are the offsets concerned, inclusive, or NO_OFFSET. Of damaged or lost batches, ``after_ms`` is the greatest
-    timestamp before them in their segment, ``before_ms`` that of the batch after them, or NO_TIMESTAMP.
+    are the offsets concerned, inclusive, or NO_OFFSET. ``after_ms`` is the greatest timestamp before damaged or
+    lost batches in their segment, ``before_ms`` that of the batch after them, or NO_TIMESTAMP.
     """
 
     severity: Severity

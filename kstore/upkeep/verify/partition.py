@@ -350,7 +350,7 @@ def _missing_durable(log: LogVerification, state: LogState | None, recovery_poin
 
 
 def _check_epochs(fs: FileSystem, directory: Path, log: LogVerification) -> None:
-    """The leader epochs of the checkpoint must increase; the topic's id beside it must be valid."""
+    """The leader epochs of the checkpoint must increase; the topic's id next to it must be valid."""
     path = str(directory / LEADER_EPOCHS)
     try:
         entries = read_leader_epochs(fs, directory / LEADER_EPOCHS)

@@ -36,7 +36,8 @@ from kstore.upkeep.verify.changing import read_settled
 from kstore.upkeep.verify.findings import Finding
 
 NOT_LISTED = "is not in the index"
-# At each marker of an abort. If none of so many open transactions has certainly not ended, as good as any may have.
+# At each marker of an abort, at most this many open transactions are examined. If all of them may have ended, the rest
+# may have too.
 OPEN_LOOKED_AT_MAX = 100
 
 

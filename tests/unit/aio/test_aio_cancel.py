@@ -1,4 +1,4 @@
-"""Calls are cancelled wherever they wait, in every way: nothing is lost, leased for ever, or delivered twice.
+"""Calls are cancelled wherever they wait, in every way: nothing is lost, leased forever, or delivered twice.
 
 ``run`` also checks what a cancel leaves: no unretrieved exception, no forgotten task.
 """

@@ -1,4 +1,4 @@
-"""An interrupt, or a lack of memory, in a callback of the loop beside combined calls: no task waits for ever."""
+"""An interrupt, or a lack of memory, in a callback of the loop beside combined calls: no task waits forever."""
 
 from __future__ import annotations
 

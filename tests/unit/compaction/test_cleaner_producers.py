@@ -306,7 +306,7 @@ def test_batches_after_the_cleanable_part_are_copied_and_hide_nothing(log: Log) 
 def test_a_marker_stays_as_long_as_the_snapshot_at_the_start_has_its_transaction_open(
     commit: bool, log: Log, clock: ManualClock
 ) -> None:
-    """Its data is deleted. Without the marker, a reader without the later snapshots would wait for it for ever."""
+    """Its data is deleted. Without the marker, a reader without the later snapshots would wait for it forever."""
     put(log, batch(0, "a", producer=7, transactional=True))
     put(log, batch(1, "b", "b"), marker(7, 3, commit=commit))
     put(log, batch(4, "c"))

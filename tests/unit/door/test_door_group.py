@@ -281,11 +281,11 @@ class Life:
         for _ in range(count):
             self.step()
             self.steps += 1
-        # Nothing waits for ever: time alone answers all requests.
+        # Nothing waits forever: time alone answers all requests.
         for _ in range(1000):
             if not self.tickets:
                 break
-            assert self.group.deadline < float("inf"), f"{self.tickets} would wait for ever; {self}"
+            assert self.group.deadline < float("inf"), f"{self.tickets} would wait forever; {self}"
             self.now = max(self.now, self.group.deadline)
             self.deliver(self.group.run_due(self.now))
         assert not self.tickets, f"seed {self.seed}: {self.tickets} are not answered"

@@ -337,7 +337,7 @@ def test_an_interrupted_wait_for_commits_leaves_the_group_to_other_members(tried
 
 
 def test_no_thread_waits_for_a_condition_of_the_standard_library() -> None:
-    """Its methods are Python. An interrupt in ``__enter__`` leaves the lock taken for ever. After one in ``wait`` no
+    """Its methods are Python. An interrupt in ``__enter__`` leaves the lock taken forever. After one in ``wait`` no
     thread has the lock, so its release raises RuntimeError."""
     package = Path(kstore.__file__).parent
     found = {path.relative_to(package) for path in package.rglob("*.py") if "threading.Condition(" in path.read_text()}

@@ -26,7 +26,7 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import CHANGES, SYNCS, FailingFs, Fault, RecordingFs
 from tests.support.lives.log_cases import park, transaction
 
-# A deadlock lasts for ever; a busy machine may be slow.
+# A deadlock lasts forever; a busy machine may be slow.
 LONG = 60.0
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")

@@ -134,7 +134,7 @@ def test_the_turn_of_a_shared_store_is_free_while_its_interrupt_is_handled(tmp_p
         directory = parts_of(store).topics.directory
         for number in range(1000):
             failure = interrupted(call, number)
-            with parts_of(other).topics.directory.turn():  # else waits for ever
+            with parts_of(other).topics.directory.turn():  # else waits forever
                 assert not directory._has_turn, failure
 
 

@@ -508,7 +508,7 @@ def test_a_buffer_that_is_dropped_is_given_back() -> None:
 
 
 def stress(seed: int, rounds: int) -> None:
-    """Ten threads, five buffers of 1 KiB: no two threads share a buffer, none is lost, no thread waits for ever."""
+    """Ten threads, five buffers of 1 KiB: no two threads share a buffer, none is lost, no thread waits forever."""
     pool = small_pool()
     failures: list[BaseException] = []
 

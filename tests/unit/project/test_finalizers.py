@@ -42,7 +42,7 @@ from kstore.log import writer_of
 PACKAGE = str(Path(kstore.__file__).parent)
 # These act on the whole process: finalizers run at all of their lines.
 OF_THE_PROCESS = {str(module.__file__) for module in (descriptors, handles, lock, thread_module, watches)}
-# A deadlock lasts for ever; a busy machine may be slow.
+# A deadlock lasts forever; a busy machine may be slow.
 LONG = 120.0
 
 

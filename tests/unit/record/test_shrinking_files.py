@@ -68,4 +68,4 @@ def test_a_cut_between_any_two_reads_of_a_walk_is_at_most_damage(name: str, befo
             if not source.is_cut:
                 break
             if cut_at > READS_MAX:
-                raise Hung(f"{name} reads for ever")
+                raise Hung(f"{name} reads forever")

@@ -537,7 +537,7 @@ def test_it_changes_nothing(tmp_path: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in tmp_path.rglob("*")}
     made = kstore.report(tmp_path / "data", deep=True)
     for inside in ("data/page.html", "data/length-zero-0/page.html"):
-        with pytest.raises(ConfigError, match=r"page\.html is beside or in the log"):
+        with pytest.raises(ConfigError, match=r"page\.html is next to or in the log"):
             made.save(tmp_path / inside)
     made.save(tmp_path / "page.html")
     (tmp_path / "page.html").unlink()
