@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import kstore
+from tools.bench.door_lines import beside_a_broker
 from tools.bench.logs import VALUE_SIZE, values
 from tools.bench.machine import machine_words
 from tools.bench.measure import MILLION, all_in_turn, percentile, rows_as_table, seconds_of
@@ -218,6 +219,7 @@ def table(measures: dict[str, Measure], rounds: int, peer: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.bench.broker", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how many times each figure is measured (default: 3)")
+    parser.add_argument("--door", action="store_true", help="only Java's tools, at kstore's door beside the broker")
     args = parser.parse_args()
     try:
         java_path, jars = java.find_java(), java.fetch_jars()
@@ -227,6 +229,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kstore-bench-", dir=".") as directory:
         root = Path(directory)
         print("\n".join(f"- {what}: {which}" for what, which in machine_words(root)) + "\n", flush=True)
+        if args.door:
+            print(beside_a_broker(root, java_path, jars, rounds=args.rounds), flush=True)
+            return
         broker, own = Broker(root, java_path, jars), Own(root)
         broker.jvm_options = JVM_OPTIONS
         broker.life_seconds_max = 3600

@@ -12,7 +12,7 @@ WIDTH = 120
 RERUN = """\
 `make bench` prints this page (15 minutes on an idle machine, which it should be), and `python -m tools.bench --write
 BENCHMARKS.md` writes it. `python -m tools.bench NAME...` runs some of it; `--list` names them.
-`make bench-broker` measures beside a live Kafka broker."""
+`make bench-broker` measures beside a live Kafka broker, `python -m tools.bench.broker --door` a door beside one."""
 
 WORDS = """\
 kstore is ahead if records come in batches: many in one append, many in one read, bulk calls of a queue, columns

@@ -69,11 +69,14 @@ class Broker:
         self._cluster = base64.urlsafe_b64encode(b"kstore" + uuid.uuid4().bytes[:10]).decode().rstrip("=")
         self._port = 0
         self._starts = 0
+        # Of the latest start.
+        self.process_id = 0
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Starts the broker, and stops it cleanly at the end; kills it if that fails. Raises: BrokerError."""
         process = self._start()
+        self.process_id = process.pid
         try:
             yield
             self._stop(process)
