@@ -61,6 +61,7 @@ def visit(
     size: int = 0,
     losses: LossRanges = NO_LOSSES,
     first_offset_of: Callable[[Batch], int] = lambda batch: batch.base_offset,
+    progress: Progress | None = None,
 ) -> int:
     """Shows ``visitors``, each of them in turn, what a walk finds. Returns the offset after the last whole batch.
 
@@ -70,34 +71,51 @@ def visit(
         offset_stop: where the next segment starts: known losses count up to there, at position ``size``.
         losses: the log's record of its losses.
         first_offset_of: the first offset of a batch, where a header alone does not tell it.
+        progress: learns how far the scan is.
 
     Raises: what the walk and the visitors raise.
     """
     next_offset = expected = base_offset
     lost = losses.lost
+    if lost:
+        items = _apart(items)
     # A visitor is not called where it has nothing to do: for many small batches that would take longer than the rest.
     note_each = [each.note for each in visitors if _has_own(each, "note")]
     note_run_each = [each.note_run for each in visitors if _has_own(each, "note") or _has_own(each, "note_run")]
+    due = OFFSET_MAX if progress is None else progress.due
     for item in items:
         if isinstance(item, Damage):
             for visitor in visitors:
                 visitor.note_damage(item)
             expected = offset_stop if item.next_offset is None else item.next_offset
-        elif isinstance(item, Run) and not (lost and item.has_gap):
+        elif isinstance(item, Run):
+            if item.position + item.start >= due and progress is not None:
+                due = progress.reach(item.position + item.start)
             for note_run in note_run_each:
                 note_run(item)
             next_offset = expected = item.next_offset
         else:
-            for position, batch in item.batches() if isinstance(item, Run) else (item,):
-                if lost:
-                    for span in clipped(lost, expected, first_offset_of(batch)):
-                        _show_lost(visitors, Lost(*span, position, batch.max_timestamp))
-                for note in note_each:
-                    note(position, batch)
-                next_offset = expected = batch.last_offset + 1
+            position, batch = item
+            if position >= due and progress is not None:
+                due = progress.reach(position)
+            if lost:
+                for span in clipped(lost, expected, first_offset_of(batch)):
+                    _show_lost(visitors, Lost(*span, position, batch.max_timestamp))
+            for note in note_each:
+                note(position, batch)
+            next_offset = expected = batch.last_offset + 1
     for span in clipped(lost, expected, offset_stop):
         _show_lost(visitors, Lost(*span, size))
     return next_offset
+
+
+def _apart(items: Iterable[Run | tuple[int, Batch] | Damage]) -> Iterator[Run | tuple[int, Batch] | Damage]:
+    """The same with the batches of runs that have a gap, which may be lost offsets."""
+    for item in items:
+        if isinstance(item, Run) and item.has_gap:
+            yield from item.batches()
+        else:
+            yield item
 
 
 def _has_own(visitor: Visitor, name: str) -> bool:
@@ -134,7 +152,7 @@ class Damages(Visitor):
         self.found.append(damage)
 
 
-class Progress(Visitor):
+class Progress:
     """Reports in steps how far a scan is, and drops what it has read from the page cache.
 
     Data that is read once should not evict what others read often.
@@ -147,49 +165,36 @@ class Progress(Visitor):
         self._file = dropped_from
         self._told = start
 
-    def note(self, position: int, batch: Batch) -> None:
-        if position - self._told >= STEP_BYTES:
-            self.reach(position)
+    @property
+    def due(self) -> int:
+        """Where to report next."""
+        return self._told + STEP_BYTES
 
-    def note_run(self, run: Run) -> None:
-        position = run.position + run.start
-        if position - self._told >= STEP_BYTES:
-            self.reach(position)
-
-    def reach(self, position: int) -> None:
-        """Reports that everything before ``position`` was read."""
+    def reach(self, position: int) -> int:
+        """Reports that everything before ``position`` was read; returns where to report next."""
         size = position - self._told
         if self._file is not None and size > 0:
             self._file.advise(self._told, size, "dontneed")
         self._told = position
         self._advance(size)
-
-
-class Counts(Visitor):
-    """The numbers of batches and of records, as their headers say."""
-
-    def __init__(self) -> None:
-        self.batch_count = 0
-        self.record_count = 0
-
-    def note(self, position: int, batch: Batch) -> None:
-        self.batch_count += 1
-        self.record_count += batch.record_count
-
-    def note_run(self, run: Run) -> None:
-        self.batch_count += run.batch_count
-        self.record_count += run.record_count
+        return self.due
 
 
 class RecordCheck(Visitor):
-    """Checks the records of batches whose CRC is right: what a run of plain batches has shown is not read again."""
+    """Counts batches, and checks their records: what a run of plain batches has shown is not read again.
+
+    ``record_count`` is what the headers say.
+    """
 
     def __init__(self, max_bytes_uncompressed: int, refuse: Callable[[int, Batch, str], None]) -> None:
         """``refuse`` receives the position of a batch that cannot be read, the batch, and why."""
         self._max_bytes_uncompressed = max_bytes_uncompressed
         self._refuse = refuse
+        self.batch_count = self.record_count = 0
 
     def note(self, position: int, batch: Batch) -> None:
+        self.batch_count += 1
+        self.record_count += batch.record_count
         try:
             batch.check(self._max_bytes_uncompressed)
         except CorruptDataError as error:
@@ -199,3 +204,6 @@ class RecordCheck(Visitor):
         if run.is_compressed:
             for position, batch in run.batches():
                 self.note(position, batch)
+        else:
+            self.batch_count += run.batch_count
+            self.record_count += run.record_count

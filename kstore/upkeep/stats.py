@@ -372,13 +372,13 @@ def segment_stats(
         progress = Progress(advance, start=start)
         visit(
             walk_headers(file, segment.size, start=start, next_offset=expected, offset_stop=offset_stop),
-            progress,
             counting,
             base_offset=expected,
             offset_stop=offset_stop,
             size=segment.size,
             losses=losses,
             first_offset_of=_first_offset,
+            progress=progress,
         )
         progress.reach(segment.size)
     except FileMissingError:

@@ -30,12 +30,14 @@ from kstore.record.batch import LOG_OVERHEAD_BYTES, MAGIC_V2, Batch
 from kstore.record.legacy import SIZE_MIN
 from kstore.record.parse import entry_size
 from kstore.record.scan import SearchBudget, find_next_batch
-from kstore.record.walk import Damage, walk_runs
+from kstore.record.walk import walk_runs
 from kstore.rules.evidence import Evidence
 from kstore.rules.losses import LossRanges, holes, joined
 from kstore.rules.recover import Decision, Doubt, SegmentFindings, decide
+from kstore.scan.visits import Damages, RecordCheck, Visitor, visit
 from kstore.segment import LogSegment
 from kstore.segments.places import START
+from kstore.segments.tail import Indexing
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import LOST_MAX, UNCONFIRMED_MAX, LogState
 from kstore.types import OFFSET_MAX, CorruptRange, CutRange, RecoveryReport
@@ -70,7 +72,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
     started = loaded.context.clock.monotonic()
     scanned = loaded.segments.range(doubt.recovery_point, OFFSET_MAX)
     transactions = TransactionRebuild(loaded.producers)
-    epochs: list[EpochEntry] = []
+    epochs = EpochStarts()
     findings = []
     for segment in scanned:
         found = _scan(
@@ -106,7 +108,7 @@ def recover(loaded: Loaded, state: LogState | None, marks: KafkaMarks, advance: 
         loaded.end_offset = loaded.recovery_point = loaded.start_offset
         loaded.seal = True
     loaded.producers.truncate_to(loaded.end_offset)
-    _recover_epochs(loaded, [entry for entry in epochs if entry.start_offset < loaded.end_offset])
+    _recover_epochs(loaded, [entry for entry in epochs.found if entry.start_offset < loaded.end_offset])
     report.seconds = loaded.context.clock.monotonic() - started
     # The names of rebuilt indexes must be durable before the state says that the log is sound.
     loaded.context.fs.sync_dir(loaded.context.directory)
@@ -173,7 +175,7 @@ def _scan(
     known_end: int,
     max_bytes_uncompressed: int,
     transactions: TransactionRebuild,
-    epochs: list[EpochEntry],
+    epochs: EpochStarts,
     report: RecoveryReport,
 ) -> SegmentFindings:
     """Checks every batch and record of a segment as they are on disk, and rebuilds its indexes. It stays active.
@@ -189,56 +191,44 @@ def _scan(
     # The system reads ahead while a chunk is checked; after this advice, twice as far. A thread that does so costs more
     # than it gains.
     tail.file.advise(0, 0, "sequential")
-    damages: list[Damage] = []
-    next_offset = segment.base_offset
-    batch_count = record_count = 0
-    transactions.begin(segment)
     path = str(segment.path(LOG_SUFFIX))
-    for item in walk_runs(
-        tail.file,
-        0,
-        tail.position,
-        next_offset=next_offset,
-        offset_stop=following.base_offset if following else OFFSET_MAX,
-        known_end=known_end,
-        hints=hints,
-        chunk_bytes=CHUNK_BYTES,
-        run_bytes=CHUNK_BYTES,
-    ):
-        if isinstance(item, Damage):
-            damages.append(item)
-            tail.note_damage()
-            transactions.note_damage(item)
-            continue
-        if isinstance(item, Run):
-            tail.note_run(item)
-            transactions.note_run(item)
-            _note_epochs(epochs, item)
-            batch_count += item.batch_count
-            record_count += item.record_count
-            next_offset = item.next_offset
-        else:
-            position, batch = item
-            try:
-                batch.check(max_bytes_uncompressed)
-            except CorruptDataError as error:
-                # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
-                report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
-            tail.note(position, batch.size, batch.last_offset, batch.max_timestamp)
-            transactions.note(position, batch)
-            _note_epoch(epochs, batch)
-            batch_count += 1
-            record_count += batch.record_count
-            next_offset = batch.last_offset + 1
+
+    def refuse(position: int, batch: Batch, reason: str) -> None:
+        # Its CRC holds: it was written like this, no crash made it. It stays, and is never served.
+        report.corrupt.append(CorruptRange(batch.base_offset, batch.last_offset, position, reason, path))
+
+    damages, check = Damages(), RecordCheck(max_bytes_uncompressed, refuse)
+    transactions.begin(segment)
+    next_offset = visit(
+        walk_runs(
+            tail.file,
+            0,
+            tail.position,
+            next_offset=segment.base_offset,
+            offset_stop=following.base_offset if following else OFFSET_MAX,
+            known_end=known_end,
+            hints=hints,
+            chunk_bytes=CHUNK_BYTES,
+            run_bytes=CHUNK_BYTES,
+        ),
+        damages,
+        check,
+        Indexing(tail),
+        transactions,
+        epochs,
+        base_offset=segment.base_offset,
+    )
     tail.file.advise(0, 0, "normal")
     transactions.finish()
     report.segments_scanned += 1
     report.bytes_scanned += tail.position
-    report.batches_scanned += batch_count
-    report.records_scanned += record_count
+    report.batches_scanned += check.batch_count
+    report.records_scanned += check.record_count
     report.rebuilt.append(path)
     size_now = tail.file.size()
-    return SegmentFindings(path, segment.base_offset, tail.position, next_offset, damages, batch_count, size_now)
+    return SegmentFindings(
+        path, segment.base_offset, tail.position, next_offset, damages.found, check.batch_count, size_now
+    )
 
 
 def _indexed_positions(segment: LogSegment) -> Callable[[], Sequence[int]]:
@@ -366,24 +356,24 @@ def _recover_epochs(loaded: Loaded, found: list[EpochEntry]) -> None:
 
 def epochs_in(segments: Iterable[LogSegment]) -> list[EpochEntry]:
     """The leader epochs of a log's batches. Raises: StorageError."""
-    found: list[EpochEntry] = []
+    epochs = EpochStarts()
     for segment in segments:
         # Not by a lookup, which may have an index repaired: one of the writers of a shared log has its lock here.
-        for item in segment.runs_from(START, segment.size):
-            if isinstance(item, Run):
-                _note_epochs(found, item)
-            elif not isinstance(item, Damage):
-                _note_epoch(found, item[1])
-    return found
+        visit(segment.runs_from(START, segment.size), epochs, base_offset=segment.base_offset)
+    return epochs.found
 
 
-def _note_epochs(found: list[EpochEntry], run: Run) -> None:
-    latest = found[-1].epoch if found else -1
-    if run.leader_epoch_max > latest:
-        found += [EpochEntry(*start) for start in epoch_starts(run, latest)]
+class EpochStarts(Visitor):
+    """The leader epochs of a log's batches, each with the offset of its first one (LogSegment.recover)."""
 
+    def __init__(self) -> None:
+        self.found: list[EpochEntry] = []
 
-def _note_epoch(found: list[EpochEntry], batch: Batch) -> None:
-    """Adds the epoch of a log's next batch, if it is a new one (LogSegment.recover)."""
-    if batch.magic >= MAGIC_V2 and batch.leader_epoch > (found[-1].epoch if found else -1):
-        found.append(EpochEntry(batch.leader_epoch, batch.base_offset))
+    def note(self, position: int, batch: Batch) -> None:
+        if batch.magic >= MAGIC_V2 and batch.leader_epoch > (self.found[-1].epoch if self.found else -1):
+            self.found.append(EpochEntry(batch.leader_epoch, batch.base_offset))
+
+    def note_run(self, run: Run) -> None:
+        latest = self.found[-1].epoch if self.found else -1
+        if run.leader_epoch_max > latest:
+            self.found += [EpochEntry(*start) for start in epoch_starts(run, latest)]

@@ -15,7 +15,7 @@ from kstore.errors import InvalidOffsetError, NotLostError
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.losses import LOST, LossRanges, holes, joined
-from kstore.scan.visits import Counts, Lost, Progress, RecordCheck, Visitor, visit
+from kstore.scan.visits import Lost, Progress, RecordCheck, Visitor, visit
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.types import OFFSET_MAX, CorruptRange, RecoveryReport
@@ -105,22 +105,22 @@ def _unreadable_in(
     segment: LogSegment, limit: int, end: int, source: CheckedLog, report: RecoveryReport
 ) -> list[CorruptRange]:
     file = segment.log_file()
-    gone, counts = _Gone(str(file.path), end), Counts()
+    gone = _Gone(str(file.path), end)
+    check = RecordCheck(source.context.config.max_batch_bytes_uncompressed, gone.add_unreadable)
     try:
         visit(
             segment.runs_from(START, limit, offset_stop=end),
-            Progress(dropped_from=file if segment.tail is None else None),
             gone,
-            RecordCheck(source.context.config.max_batch_bytes_uncompressed, gone.add_unreadable),
-            counts,
+            check,
             base_offset=segment.base_offset,
             offset_stop=end,
             size=limit,
             losses=source.losses,
+            progress=Progress(dropped_from=file if segment.tail is None else None),
         )
     finally:
-        report.batches_scanned += counts.batch_count
-        report.records_scanned += counts.record_count
+        report.batches_scanned += check.batch_count
+        report.records_scanned += check.record_count
     report.segments_scanned += 1
     report.bytes_scanned += limit
     return gone.found

@@ -21,7 +21,7 @@ from kstore.record.batch import Batch
 from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import Damage, walk_runs
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges
-from kstore.scan.visits import Advance, Counts, Lost, Progress, RecordCheck, Visitor, visit
+from kstore.scan.visits import Advance, Lost, Progress, RecordCheck, Visitor, visit
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 from kstore.upkeep.verify.findings import Finding, LogVerification, Severity
 
@@ -71,7 +71,7 @@ def verify_segment(files: SegmentFiles, log: LogVerification, advance: Advance, 
     size = file.size()
     progress = Progress(advance, dropped_from=None if files.is_live else file)
     gone = _Gone(files, log, times, size)
-    counts = Counts()
+    check = RecordCheck(files.max_batch_bytes_uncompressed, gone.add_unreadable)
     next_offset = visit(
         walk_runs(
             file,
@@ -84,24 +84,23 @@ def verify_segment(files: SegmentFiles, log: LogVerification, advance: Advance, 
             run_bytes=RUN_BYTES_MAX,
             with_compressed=True,
         ),
-        progress,
         gone,
-        RecordCheck(files.max_batch_bytes_uncompressed, gone.add_unreadable),
+        check,
         offsets,
         times,
-        counts,
         *visitors,
         base_offset=files.base_offset,
         offset_stop=files.offset_stop,
         size=size,
         losses=files.losses,
+        progress=progress,
     )
     progress.reach(size)
     log.findings.extend(offsets.findings(size))
     log.findings.extend(times.findings())
     log.segment_count += 1
-    log.batch_count += counts.batch_count
-    log.record_count += counts.record_count
+    log.batch_count += check.batch_count
+    log.record_count += check.record_count
     log.size += size
     if times.max_timestamp != NO_TIMESTAMP:
         log.last_ms = times.max_timestamp

@@ -15,7 +15,7 @@ from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.rules.losses import LossRanges
 from kstore.scan import visits
-from kstore.scan.visits import Counts, Lost, Progress, RecordCheck, Visitor, visit, whole_batches
+from kstore.scan.visits import Lost, Progress, RecordCheck, Visitor, visit, whole_batches
 from tests.support.lives.log_cases import data, flip
 from tests.support.lives.log_helpers import TIME
 
@@ -123,7 +123,8 @@ def test_whole_batches_leave_damage_out(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["runs", "batches"])
 def test_counts_are_those_of_the_headers(tmp_path: Path, way: str) -> None:
-    of, counts = segment(tmp_path, data(0, 1), data(2), data(3, 4), damaged=1), Counts()
+    of = segment(tmp_path, data(0, 1), data(2), data(3, 4), damaged=1)
+    counts = RecordCheck(1 << 20, lambda position, batch, reason: None)
     visit(getattr(of, way)(), counts, base_offset=0)
     assert (counts.batch_count, counts.record_count) == (2, 4)
 
@@ -151,7 +152,7 @@ def test_progress_is_reported_in_steps_and_drops_what_was_read(tmp_path: Path, m
             dropped.append((position, size, advice))
 
     progress = Progress(told.append, dropped_from=Advised())  # type: ignore[arg-type]
-    visit(of.batches(), progress, base_offset=0)
+    visit(of.batches(), base_offset=0, progress=progress)
     progress.reach(of.size)
     assert told == [of.starts[1], of.starts[2] - of.starts[1], of.size - of.starts[2]]
     assert dropped == [(at, size, "dontneed") for at, size in zip(of.starts, told, strict=True)]
