@@ -18,8 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Unpack
 
 from kstore.archive.places import store_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
@@ -30,6 +29,7 @@ from kstore.consumer.parts import consumer_parts
 from kstore.consumer.wanted import RebalanceListener
 from kstore.errors import ClosedError, ConfigError, KstoreError, LockedError, not_picklable
 from kstore.files.fs import FileSystem
+from kstore.files.lifetime import Closing
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import is_held_here
 from kstore.files.paths import TopicPartition
@@ -116,7 +116,7 @@ class Attached(Protocol):
     def close(self) -> None: ...
 
 
-class Store:
+class Store(Closing):
     """An open store. Thread-safe. ``with kstore.open(path) as store:`` closes it."""
 
     def __init__(
@@ -608,14 +608,6 @@ class Store:
         if not self._topics.shared:  # the state of the others is unknown here
             self._tasks.checkpoint()
             self._topics.mark_clean(owners)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         topics = getattr(self, "_topics", None)  # None if the directory could not be opened

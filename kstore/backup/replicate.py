@@ -23,8 +23,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 from kstore.archive.manifest import Manifest, is_replica
 from kstore.archive.target import BackupTarget
@@ -42,6 +41,7 @@ from kstore.errors import (
     PathLike,
     ThreadStartError,
 )
+from kstore.files.lifetime import Closing
 from kstore.files.paths import TopicPartition
 from kstore.logs.scheduler import Scheduler
 from kstore.logs.topics import Topics
@@ -68,7 +68,7 @@ class ReplicatorSettings(TypedDict, total=False):
     bytes_per_second: float | None
 
 
-class Replicator:
+class Replicator(Closing):
     """Keeps backups of a store's latest moments in a target, until it or the store is closed. Thread-safe."""
 
     def __init__(
@@ -390,14 +390,6 @@ class Replicator:
         finally:
             self._target.close()
         self._is_ended = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Ear:

@@ -8,6 +8,8 @@ costs less than reading the process id.
 from __future__ import annotations
 
 import os
+from types import TracebackType
+from typing import Self
 
 from kstore.errors import ClosedError, ForkedError
 
@@ -39,6 +41,21 @@ class ForkGuard:
         """Raises: ForkedError, in a child."""
         if self._generation != _generation:
             raise ForkedError(f"{what} was opened before this process was forked; it only works in the parent")
+
+
+class Closing:
+    """``with`` closes it at the end of the block."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Lifetime:

@@ -265,14 +265,7 @@ class RecordBatch:
 
     def ensure_valid(self) -> None:
         """Raises CorruptBatchError unless the stored CRC matches the bytes."""
-        computed = self.computed_crc()
-        if computed != self.header.crc:
-            raise CorruptBatchError(
-                f"bad crc: stored {self.header.crc:#010x}, computed {computed:#010x}",
-                position=self._position,
-                first_offset=self.base_offset,
-                last_offset=self.last_offset,
-            )
+        ensure_crc(self.computed_crc(), self, self._position, self.base_offset)
 
     def records(
         self,
@@ -413,6 +406,17 @@ def _problem(header: BatchHeader, size_left: int) -> str:
 def batch_crc(data: memoryview, crc: int = 0) -> int:
     """CRC-32C of ``data``, a batch from its attributes (byte 21); ``crc`` covers the bytes before ``data``."""
     return crc32c(data, crc, 1 if data.nbytes >= CRC_BYTES_WITHOUT_GIL else 0)
+
+
+def ensure_crc(computed: int, batch: Batch, position: int, first_offset: int) -> None:
+    """Raises: CorruptBatchError unless ``computed`` is what the batch stores."""
+    if computed != batch.crc:
+        raise CorruptBatchError(
+            f"bad crc: stored {batch.crc:#010x}, computed {computed:#010x}",
+            position=position,
+            first_offset=first_offset,
+            last_offset=batch.last_offset,
+        )
 
 
 def increment_sequence(sequence: int, by: int) -> int:

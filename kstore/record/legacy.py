@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.errors import CorruptBatchError, CorruptDataError, CorruptRecordError, UnsupportedCodecError
 from kstore.record._codec import Record, RecordsSummary
-from kstore.record.batch import CODEC_NAMES, LOG_OVERHEAD_BYTES, MAX_BYTES_UNCOMPRESSED, OFFSET_MIN
+from kstore.record.batch import CODEC_NAMES, LOG_OVERHEAD_BYTES, MAX_BYTES_UNCOMPRESSED, OFFSET_MIN, ensure_crc
 from kstore.types import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, OFFSET_MAX, TimestampType
 
 if TYPE_CHECKING:
@@ -146,14 +146,7 @@ class LegacyBatch:
 
     def ensure_valid(self) -> None:
         """Raises CorruptBatchError unless the stored CRC matches the bytes."""
-        computed = self.computed_crc()
-        if computed != self.crc:
-            raise CorruptBatchError(
-                f"bad crc: stored {self.crc:#010x}, computed {computed:#010x}",
-                position=self._position,
-                first_offset=self.last_offset,
-                last_offset=self.last_offset,
-            )
+        ensure_crc(self.computed_crc(), self, self._position, self.last_offset)
 
     def records(
         self,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from kstore.engine.head_search import HeadSearch
 from kstore.engine.view import LogView
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.fs import FileStat
+from kstore.files.lifetime import Closing
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, TopicPartition, parse_segment_name
 from kstore.log import Log, reads_of
 from kstore.spark.notes import note_search
@@ -34,7 +34,7 @@ class _Seen(NamedTuple):
     held: Held
 
 
-class Holdings:
+class Holdings(Closing):
     """The logs that ``options`` select. Not thread-safe; it asks for several logs at once itself."""
 
     def __init__(self, options: ReadOptions, wants: Callable[[LogPlace], bool] = lambda place: True) -> None:
@@ -183,11 +183,3 @@ class Holdings:
     def close(self) -> None:
         for place in list(self._logs):
             self._drop(place)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -83,18 +83,7 @@ class KStoreReader(DataSourceReader):
         with Holdings(options, EVERYTHING.wants if is_checked else self._wanted.wants) as logs:
             held = logs.look(must_exist=True)
             ranges = batch_ranges(options, held, logs.offset_for_time)
-            splits = plan_splits(
-                self._narrowed(ranges, logs),
-                logs.log,
-                max_partition_bytes=options.max_partition_bytes,
-                min_partitions=options.min_partitions,
-                max_records=options.max_records_per_partition,
-                task_per_partition=options.task_per_partition,
-                committed=options.isolation_level == "read_committed",
-                sizes_of=logs.sizes,
-                held=held,
-                each=logs.each,
-            )
+            splits = splits_of(options, logs, held, self._narrowed(ranges, logs))
         note_ignored(options.ignored)
         note_isolation(options, splits, _ending_at_the_end(ranges, held))
         return list(splits)
@@ -114,6 +103,24 @@ class KStoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._options, arrow_schema(self.spark_schema))
+
+
+def splits_of(
+    options: ReadOptions, logs: Holdings, held: Iterable[Held], ranges: Iterable[tuple[LogPlace, int, int]]
+) -> list[Split]:
+    """The splits of a read with these options: see ``plan_splits``."""
+    return plan_splits(
+        ranges,
+        logs.log,
+        max_partition_bytes=options.max_partition_bytes,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+        task_per_partition=options.task_per_partition,
+        committed=options.isolation_level == "read_committed",
+        sizes_of=logs.sizes,
+        held=held,
+        each=logs.each,
+    )
 
 
 def _ending_at_the_end(ranges: Iterable[OffsetRange], held: Iterable[Held]) -> list[Held]:

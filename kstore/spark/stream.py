@@ -28,7 +28,7 @@ from kstore.spark.admission import TriggerDelay, limit_bytes, limit_offsets
 from kstore.spark.holdings import Holdings
 from kstore.spark.notes import note_ignored, note_isolation
 from kstore.spark.options import ReadOptions
-from kstore.spark.plan import Split, plan_splits
+from kstore.spark.plan import Split
 from kstore.spark.ranges import (
     Held,
     Offsets,
@@ -40,7 +40,7 @@ from kstore.spark.ranges import (
     stream_ranges,
     to_json,
 )
-from kstore.spark.reader import read_split
+from kstore.spark.reader import read_split, splits_of
 from kstore.spark.schema import arrow_schema
 from kstore.spark.sentences import without_causes
 
@@ -188,18 +188,7 @@ class KStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = holdings.look()
         check_topics(self._topic_ids, held, options)
         ranges = stream_ranges(from_json(start), from_json(end), held, options)
-        splits = plan_splits(
-            ranges,
-            holdings.log,
-            max_partition_bytes=options.max_partition_bytes,
-            min_partitions=options.min_partitions,
-            max_records=options.max_records_per_partition,
-            task_per_partition=options.task_per_partition,
-            committed=options.isolation_level == "read_committed",
-            sizes_of=holdings.sizes,
-            held=held,
-            each=holdings.each,
-        )
+        splits = splits_of(options, holdings, held, ranges)
         if not self._has_planned:
             note_ignored(options.ignored)
         self._has_planned = True

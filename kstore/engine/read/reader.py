@@ -89,7 +89,7 @@ def open_reader(
     if stop is None:
         stop = OFFSET_MAX
     source.context.counters.reads += 1
-    return LogReader(
+    plan = _ReadPlan(
         log,
         decode,
         decode_run,
@@ -102,6 +102,7 @@ def open_reader(
         timeout=timeout,
         is_current=is_current or stop <= known_end,
     )
+    return LogReader(plan, str(source.context.directory))
 
 
 class _RunOptions(TypedDict):
@@ -121,30 +122,9 @@ class LogReader(Generic[Item]):
 
     __slots__ = ("_items", "_path", "corrupt")
 
-    def __init__(
-        self,
-        log: LogReads,
-        decode: Callable[[Batch, int, int, int], Iterable[Item]],
-        decode_run: RunDecoder[Item] | None,
-        context: SegmentContext,
-        start: int,
-        stop: int,
-        *,
-        committed: bool,
-        on_corrupt: OnCorrupt,
-        follow: bool,
-        timeout: float | None,
-        is_current: bool,
-    ) -> None:
-        """``decode_run`` returns for a run what ``decode`` returns for its batches; None: only ``decode`` is used.
-
-        ``is_current``: the end that is known now is recent enough to stop at; otherwise the reader looks again after
-        the first batch."""
-        plan = _ReadPlan(
-            log, decode, decode_run, context, start, stop, committed, on_corrupt, follow, timeout, is_current
-        )
+    def __init__(self, plan: _ReadPlan[Item], path: str) -> None:
         self.corrupt: list[CorruptRange] = plan.corrupt
-        self._path = str(context.directory)
+        self._path = path
         # The plan must not know its reader: a cycle would keep the batch that was read last until the garbage
         # collector runs, and with it the memory that the next lookup would take, still warm.
         self._items: Iterator[Item] = chain.from_iterable(plan.runs())
@@ -193,12 +173,17 @@ class _ReadPlan(Generic[Item]):
         context: SegmentContext,
         start: int,
         stop: int,
+        *,
         committed: bool,
         on_corrupt: OnCorrupt,
         follow: bool,
         timeout: float | None,
         is_current: bool,
     ) -> None:
+        """``decode_run`` returns for a run what ``decode`` returns for its batches; None: only ``decode`` is used.
+
+        ``is_current``: the end that is known now is recent enough to stop at; otherwise the reader looks again after
+        the first batch."""
         self.corrupt: list[CorruptRange] = []
         self._log = log
         self._decode = decode
