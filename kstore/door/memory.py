@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from kstore.door.waiting import Waiter
 from kstore.files._locks import OwnedLock
 
+# What connections remember of their last requests, all together.
 SEEN_BYTES_MAX = 16 << 20
 
 
@@ -131,7 +132,7 @@ class Budget:
 
     @property
     def taken(self) -> int:
-        return self.frames.taken + self.elements.taken + self.seen.taken
+        return self.frames.taken + self.elements.taken
 
     def end(self) -> None:
         """See ``Memory.end``."""

@@ -158,7 +158,8 @@ class _Life:
 
     def end(self) -> None:
         self.connection._seen.end()
-        expect(self.budget.taken == 0, f"{self.budget.taken} bytes were lent and not given back")
+        taken = self.budget.taken + self.budget.seen.taken
+        expect(taken == 0, f"{taken} bytes were lent and not given back")
         grown = resident_bytes() - self.byte_count
         expect(grown < MEMORY_BYTES_MAX, f"{grown} bytes more are taken after {self.input_count} requests")
         self.door.closing = True

@@ -131,8 +131,8 @@ def test_a_connection_that_ends_gives_its_memory_back(store: Store) -> None:
     part = {"partition": 0, "fetchOffset": 1, "partitionMaxBytes": 1}
     with opened(store) as (door, client):
         client.ask("Fetch", 11, {"maxWaitMs": 0, "topics": [{"topic": "orders", "partitions": [part]}]})
-        assert door.metrics()["taken_bytes"] == PART_BYTES
+        assert door._server._memory.seen.taken == PART_BYTES
         client.socket.close()
         while door.metrics()["connections"]:
             pass
-        assert door.metrics()["taken_bytes"] == 0
+        assert door._server._memory.seen.taken == 0
