@@ -16,7 +16,7 @@ APPENDS_OFFSETS = "            self._topics.log_of(owner).append_batches(build_b
 
 FAULT_BUGS = (
     Mutant(
-        "segments that a killed compaction replaced stay beside the new one",
+        "segments that a killed compaction replaced stay next to the new one",
         "kstore/engine/open/swap.py",
         "complete_swap(fs, directory, base, replaced_by(context, base, bases))",
         "complete_swap(fs, directory, base, ())",

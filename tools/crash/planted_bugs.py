@@ -444,9 +444,9 @@ MUTANTS = (
         COMPACTION,
     ),
     Mutant(
-        "a compacted segment may stand beside what it replaces",
+        "a compacted segment may stand next to what it replaces",
         "kstore/engine/open/swap.py",
-        "    # or beside an index of the old one.\n    fs.sync_dir(directory)\n",
+        "    # or next to an index of the old one.\n    fs.sync_dir(directory)\n",
         "",
         COMPACTION,
     ),
