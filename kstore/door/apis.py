@@ -106,9 +106,14 @@ APIS: tuple[Api, ...] = (
 
 def served(door: Served) -> list[Api]:
     """What this door serves."""
-    return [api for api in APIS if (door.admin or not api.is_admin) and (api.in_read_only or not door.read_only)]
+    return [api for api in APIS if _is_served(api, door)]
 
 
 def find(door: Served, key: int) -> Api | None:
     """The row of a key, None if this door does not serve it."""
-    return next((api for api in served(door) if api.key == key), None)
+    api = next((api for api in APIS if api.key == key), None)
+    return api if api is not None and _is_served(api, door) else None
+
+
+def _is_served(api: Api, door: Served) -> bool:
+    return (door.admin or not api.is_admin) and (api.in_read_only or not door.read_only)
