@@ -1,6 +1,6 @@
 """kstore for asyncio: nothing here blocks the loop, and no thread waits for a task.
 
-store        open, and what blocks: in a few threads of the store's own (threads)
+store        open, and what blocks: in a few threads of the store's own (threads); `in_thread` makes such methods
 producing    sends, which wait for memory by awaiting (sending)
 log          appends, which are combined (gathering), and ``async for`` (reading), woken when it grows (waking)
 consuming    ``async for`` over topics, and everything else of a consumer (polling)

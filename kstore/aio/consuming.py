@@ -15,7 +15,7 @@ from kstore.aio.threads import Threads, in_thread, whole
 from kstore.consumer.consumer import Consumer as SyncConsumer
 from kstore.consumer.next_records import Polled
 from kstore.consumer.offsets import Offsets
-from kstore.consumer.pieces import Piece
+from kstore.consumer.pieces import LentItems
 from kstore.consumer.place import GroupMetadata
 from kstore.errors import ConfigError
 from kstore.files.paths import TopicPartition
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Result = TypeVar("Result")
-Look = Callable[[], tuple[Piece | None, float]]
+Look = Callable[[], tuple[LentItems | None, float]]
 
 
 class Consumer:
@@ -49,7 +49,7 @@ class Consumer:
         self._for_values: Look = consumer.look_for_values
         self._look = self._for_records
         # Lookups in threads, for an iteration and for a poll; they survive a cancel of the waiting task.
-        self._piece: asyncio.Future[tuple[Piece | None, float]] | None = None
+        self._piece: asyncio.Future[tuple[LentItems | None, float]] | None = None
         self._poll: asyncio.Future[tuple[Polled | None, float]] | None = None
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from kstore.consumer.consumer import Consumer
 from kstore.consumer.next_records import Polled
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.parts import consumer_parts
-from kstore.consumer.pieces import Piece
+from kstore.consumer.pieces import LentItems
 from kstore.consumer.reading import Reading
 from kstore.consumer.wanted import RebalanceListener
 from kstore.logs.topics import Topics
@@ -78,11 +78,11 @@ class LoopConsumer:
     def _has_more(self) -> bool:
         return any(reader.has_more() for reader in self.reading.ready())
 
-    def look_for_records(self) -> tuple[Piece | None, float]:
+    def look_for_records(self) -> tuple[LentItems | None, float]:
         """The next records of an iteration."""
         return self._look(self._next.records)
 
-    def look_for_values(self) -> tuple[Piece | None, float]:
+    def look_for_values(self) -> tuple[LentItems | None, float]:
         """The next values of an iteration."""
         return self._look(self._next.values)
 

@@ -22,7 +22,7 @@ from kstore.consumer.consumer_metrics import consumer_metrics, partition_metrics
 from kstore.consumer.fetching import PartitionReader
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.parts import ConsumerParts
-from kstore.consumer.pieces import Piece
+from kstore.consumer.pieces import LentItems
 from kstore.consumer.place import GroupMetadata
 from kstore.consumer.wanted import RebalanceListener, topic_partition, topic_partitions
 from kstore.engine.read.times import TimePoint
@@ -213,11 +213,11 @@ class Consumer:
         piece = self._positions.piece
         return None if piece is None else piece.reader.owner
 
-    def _pieces(self, look: Callable[[], Piece | None], is_plain: bool) -> Iterator[Iterator[Any]]:
+    def _pieces(self, look: Callable[[], LentItems | None], is_plain: bool) -> Iterator[Iterator[Any]]:
         # A generator method, so that an iterator in use keeps the consumer from being collected.
         with self._use.alone():
             self._positions.recall()
-        piece: Piece | None = None
+        piece: LentItems | None = None
         while True:
             piece = self._next.piece_after(piece, look)
             if piece is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kstore.consumer.pieces import Cursor, CursorPiece, ListPiece, Piece
+from kstore.consumer.pieces import Cursor, CursorPiece, LentItems, ListPiece
 from kstore.engine.ends import Ends
 from kstore.engine.read.reader import open_reader
 from kstore.errors import CorruptBatchError
@@ -217,7 +217,7 @@ class PartitionReader:
             if not self._open_part(_records):
                 return []
 
-    def lend(self, count: int) -> Piece | None:
+    def lend(self, count: int) -> LentItems | None:
         """Like ``take``, for records that are made only on request: see ``settle``."""
         self.settle()
         if self._items is None and not self._open_part(_records):
@@ -228,7 +228,7 @@ class PartitionReader:
         records = self.take(count)
         return ListPiece(self, records) if records else None
 
-    def _lend(self, cursor: Cursor, count: int) -> Piece:
+    def _lend(self, cursor: Cursor, count: int) -> LentItems:
         self._lent = cursor
         self._lent_from = _given(cursor, cursor.next_offset)
         is_all = count >= self._next_offset - cursor.next_offset
@@ -244,7 +244,7 @@ class PartitionReader:
                 self.position = self._next_offset
             self._counters.records += _given(cursor, cursor.next_offset) - self._lent_from
 
-    def lend_values(self, count: int) -> Piece | None:
+    def lend_values(self, count: int) -> LentItems | None:
         """Like ``lend``, for the values only."""
         self.settle()
         if (self._items is None or self._decode is not _values) and not self._open_part(_values):

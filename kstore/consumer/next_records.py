@@ -10,7 +10,7 @@ from kstore.consumer.commits import Commits
 from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.deserializers import Deserializers
-from kstore.consumer.pieces import ListPiece, Piece
+from kstore.consumer.pieces import LentItems, ListPiece
 from kstore.consumer.place import GroupPlace
 from kstore.consumer.positions import UNSTABLE_WAIT_SECONDS, Positions
 from kstore.consumer.reading import Reading
@@ -134,19 +134,19 @@ class NextRecords:
 
     # --- for an iteration -------------------------------------------------------------------------------------------
 
-    def records(self) -> Piece | None:
+    def records(self) -> LentItems | None:
         """The next records of one partition, which are handed out from now on."""
         self._positions.piece = found = self._piece_of_records()
         self._reading.before = {}
         return found
 
-    def values(self) -> Piece | None:
+    def values(self) -> LentItems | None:
         """The next values of one partition, which are handed out from now on."""
         self._positions.piece = found = self._reading.values(self._piece_count)
         self._reading.before = {}
         return found
 
-    def _piece_of_records(self) -> Piece | None:
+    def _piece_of_records(self) -> LentItems | None:
         if self._is_plain:
             return self._reading.lent(self._piece_count)
         taken = self._reading.piece(self._piece_count)
@@ -166,7 +166,7 @@ class NextRecords:
         # A member of a group must request more in time.
         return INT32_MAX if self._place.membership is None else self._max_poll_records
 
-    def piece_after(self, before: Piece | None, look: Callable[[], Piece | None]) -> Piece | None:
+    def piece_after(self, before: LentItems | None, look: Callable[[], LentItems | None]) -> LentItems | None:
         """Waits for what follows ``before``, all of which was handed out; None when the iteration's time is over."""
         with self._use.alone():
             if self._positions.piece is not None and self._positions.piece is before:
@@ -174,7 +174,7 @@ class NextRecords:
                 before.reader.settle()
             return self.awaited(look, self._iteration_seconds)
 
-    def piece_at_once(self, before: Piece, until: float) -> Piece | None:
+    def piece_at_once(self, before: LentItems, until: float) -> LentItems | None:
         """The same partition's next piece after ``before``; None if only ``piece_after`` can find it."""
         reader, positions = before.reader, self._positions
         if positions.piece is not before or self._use.is_woken or reader.paused or self._clock.monotonic() >= until:

@@ -29,14 +29,14 @@ class Lender(Protocol):
     def seek(self, offset: int | None) -> None: ...
     def leave(self, offset: int, unused_count: int = 0) -> None: ...
     def stop(self) -> None: ...
-    def lend(self, count: int) -> Piece | None: ...
-    def lend_values(self, count: int) -> Piece | None: ...
+    def lend(self, count: int) -> LentItems | None: ...
+    def lend_values(self, count: int) -> LentItems | None: ...
     def settle(self) -> None:
         """Notes the progress: all lent records were given out, or their piece was ended."""
         ...
 
 
-class Piece(Protocol):
+class LentItems(Protocol):
     """Some items of one partition, given out by an iterator that can be ended."""
 
     @property
@@ -58,7 +58,7 @@ class Piece(Protocol):
         """Stops giving out items; the reader continues after the last one."""
         ...
 
-    def following(self, count: int) -> Piece | None:
+    def following(self, count: int) -> LentItems | None:
         """The next piece of the same kind and partition, after this one was given out; None if no more is available
         now."""
         ...
@@ -82,7 +82,7 @@ class CursorPiece:
     def position(self) -> int | None:
         return self._cursor.next_offset
 
-    def following(self, count: int) -> Piece | None:
+    def following(self, count: int) -> LentItems | None:
         return self.reader.lend_values(count) if self.is_of_values else self.reader.lend(count)
 
     def end(self) -> None:
@@ -116,7 +116,7 @@ class ListPiece:
         place = len(self._items) - rest
         return self._items[place].offset if self._offsets is None else self._offsets[place]
 
-    def following(self, count: int) -> Piece | None:
+    def following(self, count: int) -> LentItems | None:
         return self.reader.lend_values(count) if self.is_of_values else self.reader.lend(count)
 
     def end(self) -> None:

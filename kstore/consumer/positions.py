@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kstore.consumer.fetching import PartitionReader
-from kstore.consumer.pieces import Piece
+from kstore.consumer.pieces import LentItems
 from kstore.consumer.reading import Reading
 from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter
@@ -23,7 +23,7 @@ class Positions:
         self._waiter = waiter
         self._use = use
         # What an iteration has handed out.
-        self.piece: Piece | None = None
+        self.piece: LentItems | None = None
 
     def recall(self) -> None:
         """Takes back what an iteration has not given out, and what an interrupted call has not returned; it is read

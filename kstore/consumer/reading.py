@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.fetching import PartitionReader, ReadingCounters
 from kstore.consumer.of_store import StoreGroups
-from kstore.consumer.pieces import Lender, Piece
+from kstore.consumer.pieces import Lender, LentItems
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConsumerStateError, NoOffsetError, OffsetOutOfRangeError
 from kstore.files.paths import TopicPartition
@@ -220,12 +220,12 @@ class Reading:
             self.before = {}
         return found
 
-    def lent(self, count: int) -> Piece | None:
+    def lent(self, count: int) -> LentItems | None:
         """The next records of one partition, at most ``count``; None if no records are available now."""
         found = self._first(PartitionReader.lend, count)
         return None if found is None else found[1]
 
-    def values(self, count: int) -> Piece | None:
+    def values(self, count: int) -> LentItems | None:
         """Like ``lent``, for values."""
         found = self._first(PartitionReader.lend_values, count)
         return None if found is None else found[1]
