@@ -7,7 +7,7 @@ parses its options, calls the library, and prints: what it computes lives below,
                 what several commands take, with one spelling and one meaning (docs/commands.md)
     output      table  bars  terminal  progress  line_writer  json_fields  record_json  record_format  finding_text
     input       record_lines  line_sending  producing
-    work        processes  each_log  grep_run  export_run       several logs, or pieces of one, on all cores
+    work        spread  grep_run  export_run       several logs, or pieces of one, on all cores
     endings     status  interrupts  renamed  given_paths
 
 What a log holds never acts on the terminal: text passes through `terminal` on its way out.

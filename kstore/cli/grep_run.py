@@ -16,13 +16,13 @@ from typing import NamedTuple
 from kstore.cli.extent import Extent
 from kstore.cli.json_fields import log_fields
 from kstore.cli.places import LogPlace, log_bytes, log_places, open_place
-from kstore.cli.processes import BYTES_MIN, in_order, processor_count
 from kstore.cli.record_json import compact, record_fields
+from kstore.cli.spread import BYTES_MIN, process_count, spread
 from kstore.cli.terminal import escaped, escaped_bytes
 from kstore.errors import OffsetOutOfRangeError
 from kstore.log import Log
 from kstore.record._codec import Record
-from kstore.scan.visits import Advance
+from kstore.scan.visits import Advance, no_advance
 from kstore.types import CorruptRange, IsolationLevel
 from kstore.upkeep.search import Match, Pattern, Piece, pieces, search
 
@@ -86,13 +86,8 @@ def searched(job: Job, advance: Advance) -> Iterator[Iterator[tuple[Task, Found]
     """
     tasks, count = _tasks(job, advance), job.jobs or _process_count(job)
     try:
-        if count == 1:
-            yield _limited(job, advance, ((task, search_piece(task)) for task in tasks))
-            return
-        with closing(in_order(search_piece, tasks, count, ahead=PIECES_AHEAD * count)) as results:
-            yield _limited(
-                job, advance, ((task, search_piece(task) if done is None else done[0]) for task, done in results)
-            )
+        with closing(spread(search_piece, tasks, count, ahead=PIECES_AHEAD * count)) as results:
+            yield _limited(job, advance, results)
     finally:
         _opened.cache_clear()
 
@@ -101,7 +96,7 @@ def _process_count(job: Job) -> int:
     """One a processor, if starting them takes less time than they save."""
     # Without a text to search first every record is decoded.
     bytes_min = BYTES_MIN if job.want.pattern.texts() is not None else BYTES_MIN // DECODING_FACTOR
-    return 1 if sum(map(log_bytes, job.logs)) < bytes_min else processor_count()
+    return process_count(None, sum(map(log_bytes, job.logs)), bytes_min=bytes_min)
 
 
 def _tasks(job: Job, advance: Advance) -> Iterator[Task]:
@@ -154,8 +149,8 @@ def _opened(path: str, process_id: int) -> Log:
     return open_place(*log_places(path))
 
 
-def search_piece(task: Task) -> Found:
-    """Searches one piece, in any process. Raises: KstoreError."""
+def search_piece(task: Task, advance: Advance = no_advance) -> Found:
+    """Searches one piece, in any process; reports no progress. Raises: KstoreError."""
     log, piece = _open(task.log), task.piece
     try:
         return _search_piece(task, log, piece)

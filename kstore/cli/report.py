@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import KstoreCommand
-from kstore.cli.each_log import each_log
 from kstore.cli.options import JOBS
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
+from kstore.cli.spread import each_log
 from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
 from kstore.reports.gathering import GatheredLog, examined, gathered_from, largest, logs_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -110,16 +111,16 @@ def test_what_is_searched_quickly_starts_no_process(
 
     def noted(work: Callable[[Task], Found], tasks: Iterable[Task], count: int, *, ahead: int) -> Iterator[object]:
         counts.append(count)
-        yield from ((task, None) for task in tasks)
+        yield from ((task, work(task)) for task in tasks)
 
-    monkeypatch.setattr(grep_run, "in_order", noted)
-    monkeypatch.setattr(grep_run, "processor_count", lambda: 7)
+    monkeypatch.setattr(grep_run, "spread", noted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)
     assert len(grep(capfd, "user", ".")[1]) == 40
-    assert counts == []
+    assert counts.pop() == 1
     # The first process does what is not worth another one.
     monkeypatch.setattr(grep_run, "BYTES_MIN", grep_run.DECODING_FACTOR * 1000)
     assert len(grep(capfd, "user", ".")[1]) == 40
-    assert counts == []
+    assert counts.pop() == 1
     assert len(grep(capfd, "-E", "[u]", ".")[1]) == 40
     assert len(grep(capfd, "--jobs", "2", "user", ".")[1]) == 40
     assert counts == [7, 2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.cli import each_log as each_log_module
+from kstore.cli import spread as spread_module
 from kstore.cli.main import main
 from kstore.files.fs import FileSystem
 from kstore.record._runs import Run, batch_times, follow_transactions, walk_run
@@ -208,7 +208,7 @@ def test_other_processes_find_the_same(
         return out[: out.index('"created"')] + out[out.index('"deep"') :]
 
     alone = printed()
-    monkeypatch.setattr(each_log_module, "BYTES_MIN", 1)
+    monkeypatch.setattr(spread_module, "BYTES_MIN", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setattr(gathering, "verify_log", verified_elsewhere)
     assert printed() == alone
