@@ -84,18 +84,10 @@ def visit(
     note_run_each = [each.note_run for each in visitors if _has_own(each, "note") or _has_own(each, "note_run")]
     due = OFFSET_MAX if progress is None else progress.due
     for item in items:
-        if isinstance(item, Damage):
-            for visitor in visitors:
-                visitor.note_damage(item)
-            expected = offset_stop if item.next_offset is None else item.next_offset
-        elif isinstance(item, Run):
-            if item.position + item.start >= due and progress is not None:
-                due = progress.reach(item.position + item.start)
-            for note_run in note_run_each:
-                note_run(item)
-            next_offset = expected = item.next_offset
-        else:
-            position, batch = item
+        # First, and not by ``isinstance``, which is slow where it does not hold: there may be many small batches.
+        if type(item) is tuple:
+            position: int = item[0]
+            batch: Batch = item[1]  # type: ignore[assignment]  # only a Damage has a number there
             if position >= due and progress is not None:
                 due = progress.reach(position)
             if lost:
@@ -104,6 +96,16 @@ def visit(
             for note in note_each:
                 note(position, batch)
             next_offset = expected = batch.last_offset + 1
+        elif isinstance(item, Run):
+            if item.position + item.start >= due and progress is not None:
+                due = progress.reach(item.position + item.start)
+            for note_run in note_run_each:
+                note_run(item)
+            next_offset = expected = item.next_offset
+        elif isinstance(item, Damage):
+            for visitor in visitors:
+                visitor.note_damage(item)
+            expected = offset_stop if item.next_offset is None else item.next_offset
     for span in clipped(lost, expected, offset_stop):
         _show_lost(visitors, Lost(*span, size))
     return next_offset
