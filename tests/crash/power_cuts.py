@@ -173,11 +173,13 @@ def kill_after(life: RecordedLife, numbers: Collection[int] | None = None) -> in
     return kills
 
 
-def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) -> Counts:
+def cut_power(
+    life: RecordedLife, machine: Machine, *, count: int, seed: int, only: Collection[int] | None = None
+) -> Counts:
     """Cuts the power until about ``count`` different states survived, or hardly any are left.
 
     States differ by the contents of files, or by what was promised. Every moment of the life has at least one, but a
-    quick run whose ``count`` is less than that draws as many moments by the seed.
+    quick run whose ``count`` is less than that draws as many moments by the seed. ``only``: these moments, by number.
     """
     generator = random.Random(seed)
     machine.restart()
@@ -186,18 +188,28 @@ def cut_power(life: RecordedLife, machine: Machine, *, count: int, seed: int) ->
     # Some moments have few states: repeat, until those with many make up for them.
     while before < len(seen) < count and len(seen) - before > count // 100:
         before = len(seen)
-        of_recoveries += _cut_everywhere(life, machine, count, seen, generator, f"seed {seed}")
+        of_recoveries += _cut_everywhere(life, machine, count, seen, generator, f"seed {seed}", only)
     return Counts(len(seen), of_recoveries)
 
 
 def _cut_everywhere(
-    life: RecordedLife, machine: Machine, count: int, seen: set[int], generator: random.Random, seed: str
+    life: RecordedLife,
+    machine: Machine,
+    count: int,
+    seen: set[int],
+    generator: random.Random,
+    seed: str,
+    only: Collection[int] | None,
 ) -> int:
     """Goes through all moments once; returns how many of the survived states came from recoveries."""
     left = moment_count(life.operations)
     of_recoveries, tries = 0, 0
-    for moment in moments(life.before, life.operations):
-        if is_quick() and generator.random() * left > count - len(seen):
+    for number, moment in enumerate(moments(life.before, life.operations)):
+        if only is not None:
+            is_left_out = number not in only
+        else:
+            is_left_out = is_quick() and generator.random() * left > count - len(seen)
+        if is_left_out:
             left -= 1
             continue
         # The states that earlier moments could not supply are shared among the rest.

@@ -28,6 +28,7 @@ from tests.support.fakes.crash_states import Disk, Image, nothing, some
 from tests.support.fakes.fake_fs import CHANGES, READS, SYNCS, WRITES, FailingFs, Fault, Operation
 from tests.support.fakes.memory_fs import Machine, MemoryFs
 from tests.support.harness.evidence import Untyped, Wrong
+from tests.support.harness.selection import is_quick
 
 HINTS = tuple(suffix + state for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) for state in ("", CLEANED_SUFFIX))
 DIGITS = re.compile(r"\d+")
@@ -123,7 +124,7 @@ def places(name: str, operations: Iterable[Operation]) -> list[Operation]:
 
 
 def spread(operations: Sequence[Operation], seed: str, count: int) -> list[int]:
-    """The indexes of ``count`` operations, or of all: from each kind of operation and of file in turn.
+    """The indexes of ``count`` operations, or of all: from each kind of operation, topic and kind of file in turn.
 
     A life writes and syncs a log a hundred times for each rename; most bugs are at the rename.
     """
@@ -131,7 +132,8 @@ def spread(operations: Sequence[Operation], seed: str, count: int) -> list[int]:
     pools: dict[tuple[str, str], list[int]] = {}
     for at in generator.sample(range(len(operations)), len(operations)):
         one = operations[at]
-        pools.setdefault((one.kind, DIGITS.sub("", PurePath(one.path).name)), []).append(at)
+        file = "/".join(PurePath(one.path).parts[-2:])
+        pools.setdefault((one.kind, DIGITS.sub("", file)), []).append(at)
     turns = zip_longest(*generator.sample(list(pools.values()), len(pools)))
     return [at for turn in turns for at in turn if at is not None][:count]
 
@@ -156,8 +158,19 @@ class Harness:
     # --- faults that end the process -------------------------------------------------------------------------------
 
     def cut_power(self, count: int) -> int:
-        """Returns how many states survived."""
-        return cut_power(self.whole(), self._machine, count=count, seed=self._seed).states
+        """Returns how many states survived: in a quick run, of as many moments."""
+        life = self.whole()
+        only = None
+        if is_quick():
+            # The power is cut within a write that syncs, and after it.
+            cut = [
+                one
+                for one in life.operations
+                if one.kind in MOMENTS
+                for _ in range(2 if one.kind == "write_and_sync" else 1)
+            ]
+            only = set(spread(cut, f"{self._seed} power cut", count))
+        return cut_power(life, self._machine, count=count, seed=self._seed, only=only).states
 
     def kill(self, count: int) -> int:
         """Kills the process after this many of its changes; returns how many there were."""

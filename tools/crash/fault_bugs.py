@@ -87,6 +87,6 @@ FAULT_BUGS = (
         "kstore/transactions/coordinator.py",
         "        self._state_log.append(metadata)\n",
         "        entry.metadata = metadata\n        self._state_log.append(metadata)\n",
-        cells("transaction-interrupt"),
+        cells("transaction-I/O_error", "transaction-failed_sync"),
     ),
 )
