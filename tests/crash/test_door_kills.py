@@ -202,7 +202,7 @@ def free_port() -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the owner of a connection is known on Linux only")
 @pytest.mark.parametrize(
-    "kills", [pytest.param(tries(12, quick=4), id="some"), pytest.param(1_000, id="many", marks=pytest.mark.soak)]
+    "kills", [pytest.param(tries(12, quick=2), id="some"), pytest.param(1_000, id="many", marks=pytest.mark.soak)]
 )
 @pytest.mark.promise("killed: sync", "killed: os", "killed: interval")
 def test_a_killed_server_keeps_what_it_has_told_its_clients(
