@@ -14,12 +14,14 @@ from kstore.messages.schema import Uuid
 from kstore.rules.internal_topics import INTERNAL_TOPICS, QUEUE_JOURNAL, is_internal, journal_of
 from kstore.store import parts_of
 
-BROKER_ENDPOINTS = 1
+BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 # Bits of the operations that are allowed: without an authorizer, all of them (Kafka: AclOperation).
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 UNKNOWN_OPERATIONS = -(2**31)
 NO_TOPIC_ID = Uuid(16)
+# From this version on, Metadata may ask by a topic's id.
+BY_ID_VERSION = 12
 
 
 def metadata(call: Call) -> Message:
@@ -27,6 +29,10 @@ def metadata(call: Call) -> Message:
     asked = body["topics"]
     if asked is None or (call.version == 0 and not asked):
         topics = [_described(call, name) for name in shown_topics(door)]
+    elif any(_is_by_id(call, topic) for topic in asked):
+        # As for each error of a whole request, a broker says nothing else.
+        refused = [{**topic, "name": topic["name"] or "", "errorCode": errors.INVALID_REQUEST} for topic in asked]
+        return {"brokers": [], "clusterId": None, "topics": refused}
     else:
         # Each once, as a broker does: else a small request would get an answer of any size.
         named = dict.fromkeys((topic["name"], topic["topicId"]) for topic in asked)
@@ -42,12 +48,21 @@ def metadata(call: Call) -> Message:
     }
 
 
+def _is_by_id(call: Call, topic: Message) -> bool:
+    """Whether a topic has no name, or an id in a version whose requests cannot ask by id yet."""
+    if topic["topicId"] == NO_TOPIC_ID:
+        return topic["name"] is None
+    return call.version < BY_ID_VERSION
+
+
 def describe_cluster(call: Call) -> Message:
     door, body = call.door, call.body
-    if body["endpointType"] != BROKER_ENDPOINTS:
+    kind = body["endpointType"]
+    if kind != BROKER_ENDPOINTS:
+        is_known = kind == CONTROLLER_ENDPOINTS
         return {
-            "errorCode": errors.INVALID_REQUEST,
-            "errorMessage": f"endpoint type {body['endpointType']}, expected {BROKER_ENDPOINTS}: brokers",
+            "errorCode": errors.MISMATCHED_ENDPOINT_TYPE if is_known else errors.UNSUPPORTED_ENDPOINT_TYPE,
+            "errorMessage": f"endpoint type {kind}, expected {BROKER_ENDPOINTS}: brokers",
         }
     operations = CLUSTER_OPERATIONS if body["includeClusterAuthorizedOperations"] else UNKNOWN_OPERATIONS
     broker = _broker(door)
@@ -84,10 +99,11 @@ def shown_topics(door: Served) -> list[str]:
 
 
 def _asked(call: Call, name: str | None, topic_id: Uuid) -> Message:
-    """A topic that the client names."""
+    """A topic that the client names. None is found by its id: no other request of a door could use one."""
+    if topic_id != NO_TOPIC_ID:
+        return {"errorCode": errors.UNKNOWN_TOPIC_ID, "name": None, "topicId": topic_id}
     if not name:
-        code = errors.INVALID_TOPIC_EXCEPTION if topic_id == NO_TOPIC_ID else errors.UNKNOWN_TOPIC_ID
-        return {"errorCode": code, "name": name if call.version >= 12 else "", "topicId": topic_id}
+        return _failed("", errors.INVALID_TOPIC_EXCEPTION)
     try:
         validate_topic(name)
     except ConfigError:

@@ -127,20 +127,11 @@ def offset_delete(call: Call) -> Message:
             return errors.UNKNOWN_TOPIC_OR_PARTITION
         return errors.GROUP_SUBSCRIBED_TO_TOPIC if owner.topic in read else errors.NONE
 
-    topics = [
-        {
-            "name": topic["name"],
-            "partitions": [
-                {
-                    "partitionIndex": part["partitionIndex"],
-                    "errorCode": code(TopicPartition(topic["name"], part["partitionIndex"])),
-                }
-                for part in topic["partitions"]
-            ],
-        }
-        for topic in body["topics"]
-    ]
-    return {"topics": topics}
+    topics: dict[str, list[Message]] = {}
+    for owner in owners:
+        found = {"partitionIndex": owner.partition, "errorCode": code(owner)}
+        topics.setdefault(owner.topic, []).append(found)
+    return {"topics": [{"name": name, "partitions": found} for name, found in topics.items()]}
 
 
 class _Places:

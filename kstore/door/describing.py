@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -13,11 +14,11 @@ from kstore.door import errors
 from kstore.door.call import Call, Message
 from kstore.door.cluster import shown_topics
 from kstore.door.errors import code_of
-from kstore.errors import FileMissingError, KstoreError
+from kstore.errors import ConfigError, FileMissingError, KstoreError
 from kstore.files.fs import FileSystem
-from kstore.files.paths import LOG_SUFFIX, TopicPartition
+from kstore.files.paths import LOG_SUFFIX, TopicPartition, validate_topic
 from kstore.logs.topics import Topics
-from kstore.store import parts_of
+from kstore.store import LOG_DEFAULTS, parts_of
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
@@ -29,6 +30,10 @@ LIST: Final = 7
 INT: Final = 3
 # By Kafka's name, of types that the Python type does not tell.
 OTHER_TYPES: Final[dict[str, int]] = {
+    "broker.id": INT,
+    "node.id": INT,
+    "num.partitions": INT,
+    "socket.request.max.bytes": INT,
     "cleanup.policy": LIST,
     "segment.bytes": INT,
     "segment.index.bytes": INT,
@@ -42,7 +47,7 @@ OTHER_TYPES: Final[dict[str, int]] = {
 SHOWN: Final[dict[str, str]] = {
     field.name: RULES[field.name].kafka_name for field in fields(LogConfig) if RULES[field.name].kafka_name
 }
-DEFAULTS: Final = LogConfig()
+DEFAULTS: Final = LogConfig(**LOG_DEFAULTS)
 
 
 def describe_configs(call: Call) -> Message:
@@ -54,18 +59,21 @@ def describe_configs(call: Call) -> Message:
 
 def _described(call: Call, resource: Message) -> Message:
     kind, name = resource["resourceType"], resource["resourceName"]
-    answer: Message = {"resourceType": kind, "resourceName": name, "errorMessage": None}
+    answer: Message = {"resourceType": kind, "resourceName": name, "errorMessage": ""}
     try:
         if kind == TOPIC_RESOURCE:
-            rows = _of_topic(parts_of(call.door.store).topics, name)
+            rows = rows_of_topic(parts_of(call.door.store).topics, name)
         elif kind == BROKER_RESOURCE and name == str(call.door.node_id):
             rows = _of_node(call)
         else:
             reason = f"resource {name!r:.80} of type {kind}, expected a topic (2), or node {call.door.node_id} (4)"
             return answer | {"errorCode": errors.INVALID_REQUEST, "errorMessage": reason}
+    except ConfigError as error:
+        return answer | {"errorCode": errors.INVALID_TOPIC_EXCEPTION, "errorMessage": str(error)}
     except KstoreError as error:
         return answer | {"errorCode": code_of(error), "errorMessage": str(error)}
-    wanted = resource["configurationKeys"]
+    # No names are all names, as for a broker.
+    wanted = resource["configurationKeys"] or None
     with_synonyms, with_documentation = call.body["includeSynonyms"], call.body["includeDocumentation"]
     configs = []
     for row in rows:
@@ -78,10 +86,14 @@ def _described(call: Call, resource: Message) -> Message:
     return answer | {"configs": configs}
 
 
-def _of_topic(topics: Topics, name: str) -> Iterable[Message]:
-    """The rows of a topic. Raises: TopicNotFoundError, ClosedError, StorageError."""
-    config = topics.config(name)
-    own = topics.summary(name).settings
+def rows_of_topic(topics: Topics, name: str) -> Iterable[Message]:
+    """The rows of a topic. Raises: ConfigError for a name that no topic has, TopicNotFoundError, StorageError."""
+    validate_topic(name)
+    return rows_of(topics.config(name), topics.summary(name).settings)
+
+
+def rows_of(config: LogConfig, own: Collection[str]) -> list[Message]:
+    """The rows of a topic of this configuration; ``own`` are the settings that it has itself."""
     rows = []
     for setting, kafka_name in SHOWN.items():
         value = getattr(config, setting)
@@ -122,9 +134,13 @@ def describe_log_dirs(call: Call) -> Message:
     topics = parts_of(call.door.store).topics
     answer: Message = {"logDir": str(topics.directory.path)}
     try:
-        return {"results": [answer | {"topics": [_sized(topics, *one) for one in _asked(call, topics)]}]}
+        found = [_sized(topics, *one) for one in _asked(call, topics)]
     except KstoreError as error:
         return {"results": [answer | {"errorCode": code_of(error)}]}
+    with suppress(OSError):  # no file system of this machine
+        disk = shutil.disk_usage(topics.directory.path)
+        answer |= {"totalBytes": disk.total, "usableBytes": disk.free}
+    return {"results": [answer | {"topics": found}]}
 
 
 def _asked(call: Call, topics: Topics) -> Iterator[tuple[str, Sequence[int]]]:

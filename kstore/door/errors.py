@@ -70,6 +70,8 @@ INVALID_RECORD: Final = 87
 UNSTABLE_OFFSET_COMMIT: Final = 88
 PRODUCER_FENCED: Final = 90
 UNKNOWN_TOPIC_ID: Final = 100
+MISMATCHED_ENDPOINT_TYPE: Final = 114
+UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 
 # The nearest class of an error decides. Not here: what only kstore's own consumers, queues and formats raise, whose
 # code is that of a request that cannot be met, or of a disk that fails.
@@ -99,7 +101,8 @@ CODES: dict[type[BaseException], int] = {
     errors.InvalidProducerIdMappingError: INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: INVALID_PRODUCER_EPOCH,
     errors.OutOfOrderSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
-    errors.DuplicateSequenceError: DUPLICATE_SEQUENCE_NUMBER,
+    # Not DUPLICATE_SEQUENCE_NUMBER, which clients take for a success: the batch is not known.
+    errors.DuplicateSequenceError: OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.InvalidTransactionStateError: INVALID_TXN_STATE,
     errors.TransactionCoordinatorFencedError: TRANSACTION_COORDINATOR_FENCED,
     errors.TransactionAbortedError: INVALID_TXN_STATE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any
 
 from kstore.door import errors
 from kstore.door.errors import code_of
@@ -13,21 +13,18 @@ from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_erro
 from kstore.door.served import Served
 from kstore.engine.ends import Ends
 from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, TopicNotFoundError
-from kstore.state.leader_epoch import end_offset_for
+from kstore.state.leader_epoch import UNDEFINED_EPOCH, end_offset_for
 
 logger = logging.getLogger(__name__)
-
-ZSTD_SINCE: Final = 10
 
 
 class AskedPart:
     """For one thread. ``asked`` are the fields of the request for this partition."""
 
-    __slots__ = ("_door", "_ends", "_level", "_version", "asked", "found", "is_at_end", "news", "part", "topic")
+    __slots__ = ("_door", "_ends", "_level", "asked", "found", "is_at_end", "news", "part", "topic")
 
-    def __init__(self, door: Served, topic: str, asked: dict[str, Any], *, version: int, level: int) -> None:
+    def __init__(self, door: Served, topic: str, asked: dict[str, Any], *, level: int) -> None:
         self._door = door
-        self._version = version
         self._level = level
         self._ends: Ends | None = None
         self.topic = topic
@@ -69,11 +66,9 @@ class AskedPart:
         door, asked, level = self._door, self.asked, self._level
         self.part = None
         if level not in (READ_UNCOMMITTED, READ_COMMITTED):
-            return FetchedPart(index, errors.UNKNOWN_SERVER_ERROR)
+            return FetchedPart(index, errors.UNKNOWN_SERVER_ERROR, aborted=())
         part = part_of(door, self.topic, index)
         log, source = part.log, part.source
-        if self._version < ZSTD_SINCE and source.context.config.compression_type == "zstd":
-            return FetchedPart(index, errors.UNSUPPORTED_COMPRESSION_TYPE)
         if error := epoch_error(part, asked["currentLeaderEpoch"]):
             return FetchedPart(index, error)
         self.news = news = door.parking.of(log, source)
@@ -84,7 +79,15 @@ class AskedPart:
         # Before what is derived of them: a change that comes in between is another look.
         self._ends = ends = source.ends
         self.part = part
-        if offset < 0 or not ends.start_offset <= offset <= ends.high_watermark:
+        is_within = ends.start_offset <= offset <= ends.high_watermark
+        diverging = None
+        if (last_epoch := asked["lastFetchedEpoch"]) >= 0:
+            end = end_offset_for(part.epochs(), last_epoch, ends.end_offset)
+            if end.epoch == UNDEFINED_EPOCH:
+                is_within = False  # an epoch that this log does not know yet
+            elif end.epoch < last_epoch or end.start_offset < offset:
+                diverging = end
+        if diverging is None and not is_within:
             raise OffsetOutOfRangeError(offset, start_offset=ends.start_offset, end_offset=ends.high_watermark)
         stable = min(source.last_stable_offset(), ends.high_watermark)
         found = FetchedPart(
@@ -94,14 +97,15 @@ class AskedPart:
             log_start_offset=ends.start_offset,
             aborted=() if committed else None,
         )
-        if asked["lastFetchedEpoch"] >= 0:
-            end = end_offset_for(part.epochs(), asked["lastFetchedEpoch"], ends.end_offset)
-            if end.epoch < asked["lastFetchedEpoch"] or end.start_offset < offset:
-                return found._replace(diverging=end)
+        if diverging is not None:
+            return found._replace(diverging=diverging)
         if offset >= (stable if committed else ends.high_watermark):
             self.is_at_end = True
             return found  # no look at a file
-        wanted = max(min(asked["partitionMaxBytes"], bytes_left), 0)
+        wanted = min(asked["partitionMaxBytes"], bytes_left)
+        if is_first and wanted < 0:
+            return FetchedPart(index, errors.UNKNOWN_SERVER_ERROR)
+        wanted = max(wanted, 0)
         part_slice = log.fetch(
             offset, wanted, isolation_level="read_committed" if committed else "read_uncommitted", checked=True
         )

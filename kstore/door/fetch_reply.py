@@ -46,8 +46,11 @@ class FetchedPart(NamedTuple):
 class FetchReply:
     """A response without a session. Sends itself once."""
 
-    def __init__(self, version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]]) -> None:
-        pieces = _pieces(version, topics)
+    def __init__(
+        self, version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], *, error: int = errors.NONE
+    ) -> None:
+        """``error``: of the whole request."""
+        pieces = _pieces(version, topics, error)
         self._pieces: list[bytes | FetchSlice] = pieces
         self.length: int = sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
 
@@ -62,14 +65,14 @@ class FetchReply:
                 sender.send_slice(piece, piece.size)
 
 
-def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]]) -> list[bytes | FetchSlice]:
+def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], error: int) -> list[bytes | FetchSlice]:
     """Bytes and slices, in the order of the response."""
     is_flexible = version >= FLEXIBLE_SINCE
     pieces: list[bytes | FetchSlice] = []
     out = Writer()
     out.number(INT32, 0)  # throttleTimeMs
     if version >= 7:
-        out.number(INT16, errors.NONE)
+        out.number(INT16, error)
         out.number(INT32, 0)  # sessionId
     out.length(len(topics), is_flexible=is_flexible, form=INT32)
     for topic, parts in topics:

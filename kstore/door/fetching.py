@@ -17,6 +17,7 @@ from kstore.door.fetch_part import AskedPart
 from kstore.door.fetch_reply import FetchReply
 from kstore.door.frames import RESPONSE_BYTES_MAX
 from kstore.door.parking import News, seconds_until_look
+from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED
 from kstore.door.reply import Reply
 from kstore.door.seen import Key
 from kstore.engine.source import LogSource
@@ -62,7 +63,7 @@ class _Fetch:
         body = call.body
         self._call = call
         self._bytes_min: int = body["minBytes"]
-        self._bytes_max: int = max(min(body["maxBytes"], RESPONSE_BYTES_MAX), 0)
+        self._bytes_max: int = min(body["maxBytes"], RESPONSE_BYTES_MAX)
         seen = call.seen.take(call.version, body["isolationLevel"])
         self._topics: list[tuple[str, list[AskedPart]]] = [
             (topic["topic"], [self._part(seen, topic["topic"], asked) for asked in topic["partitions"]])
@@ -78,7 +79,7 @@ class _Fetch:
         if part is not None and part.asked == asked:
             return part
         call = self._call
-        return AskedPart(call.door, topic, asked, version=call.version, level=call.body["isolationLevel"])
+        return AskedPart(call.door, topic, asked, level=call.body["isolationLevel"])
 
     def look(self, *, is_final: bool = False) -> None:
         """Looks at the partitions that may have changed; ``is_final``: also for the slices that were released."""
@@ -103,11 +104,16 @@ class _Fetch:
         """Whether there is enough to answer, or nothing to wait for."""
         if not self.parts:
             return True
-        if any(part.found.error or part.found.diverging for part in self.parts):
+        # A broker looks only at partitions that exist, unless there is none.
+        known = [part.found for part in self.parts if part.found.error != errors.UNKNOWN_TOPIC_OR_PARTITION]
+        if not known or any(found.error or found.diverging for found in known):
             return True
         return sum(part.found.size for part in self.parts) >= self._bytes_min
 
     def reply(self) -> FetchReply:
+        is_wrong = self._call.body["isolationLevel"] not in (READ_UNCOMMITTED, READ_COMMITTED)
         return FetchReply(
-            self._call.version, [(topic, [part.found for part in parts]) for topic, parts in self._topics]
+            self._call.version,
+            [(topic, [part.found for part in parts]) for topic, parts in self._topics],
+            error=errors.UNKNOWN_SERVER_ERROR if is_wrong else errors.NONE,
         )

@@ -299,7 +299,7 @@ class Group:
         assert request.instance_id is not None
         old_id = self._static[request.instance_id]
         member = self.members[old_id]
-        answers = _dismissed(member, codes.FENCED_INSTANCE_ID)
+        answers = _dismissed(member, codes.FENCED_INSTANCE_ID, member.member_id)
         member.member_id = self._static[request.instance_id] = member_id
         # In the old one's place, so that the order stays.
         self.members = {one.member_id: one for one in self.members.values()}
@@ -507,7 +507,8 @@ class Group:
             del self._static[member.instance_id]
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), "")
-        return _dismissed(member, codes.UNKNOWN_MEMBER_ID)
+        # A broker does not repeat the id that is gone.
+        return _dismissed(member, codes.UNKNOWN_MEMBER_ID, "")
 
     def run_due(self, now: float) -> list[Answer]:
         """What time alone brings: sessions that end, and waits that are over."""
@@ -531,7 +532,7 @@ class Group:
 
     def dismiss(self, error: int) -> list[Answer]:
         """Answers every waiting request with ``error``: the group's server ends."""
-        return [answer for member in self.members.values() for answer in _dismissed(member, error)]
+        return [answer for member in self.members.values() for answer in _dismissed(member, error, member.member_id)]
 
 
 def _renew(member: GroupMember, now: float) -> None:
@@ -539,11 +540,11 @@ def _renew(member: GroupMember, now: float) -> None:
     member.expires_at = now + (NEW_MEMBER_SECONDS if member.is_new else member.session_seconds)
 
 
-def _dismissed(member: GroupMember, error: int) -> list[Answer]:
-    """The answers to the waiting requests of a member that loses its place."""
+def _dismissed(member: GroupMember, error: int, member_id: str) -> list[Answer]:
+    """The answers to the waiting requests of a member that loses its place; ``member_id`` is in a join's."""
     answers = []
     if member.joining is not None:
-        answers.append(Answer(member.joining, Joined(error, member.member_id)))
+        answers.append(Answer(member.joining, Joined(error, member_id)))
     if member.syncing is not None:
         answers.append(Answer(member.syncing, Synced(error)))
     member.joining = member.syncing = None

@@ -6,8 +6,8 @@ from kstore.door.call import Call, Message
 from kstore.door.errors import code_of
 from kstore.errors import KstoreError
 
-# Bits of the operations that are allowed on a group: read, describe, delete (Kafka: AclOperation).
-GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8))
+# Bits of the operations on a group: read, describe, delete, describe and alter its configs (Kafka: AclOperation).
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 UNKNOWN_OPERATIONS = -(2**31)
 
 
@@ -59,7 +59,11 @@ def list_groups(call: Call) -> Message:
 
 
 def delete_groups(call: Call) -> Message:
-    return {"results": [{"groupId": name, "errorCode": _deleted(call, name)} for name in call.body["groupsNames"]]}
+    return {
+        "results": [
+            {"groupId": name, "errorCode": _deleted(call, name)} for name in dict.fromkeys(call.body["groupsNames"])
+        ]
+    }
 
 
 def _deleted(call: Call, name: str) -> int:

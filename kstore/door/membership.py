@@ -40,7 +40,9 @@ def _coordinator(call: Call, key: str) -> Message:
             call.door.groups.prepare(key)
     except KstoreError as error:
         return {"errorCode": errors.COORDINATOR_NOT_AVAILABLE, "errorMessage": str(error), **nowhere}
-    return {"errorMessage": "", "nodeId": call.door.node_id, "host": call.door.host, "port": call.door.port}
+    # Early versions name even the absence of an error.
+    message = "NONE" if call.version < BATCHED_KEYS_VERSION else ""
+    return {"errorMessage": message, "nodeId": call.door.node_id, "host": call.door.host, "port": call.door.port}
 
 
 def join_group(call: Call) -> Message:

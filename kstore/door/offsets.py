@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from kstore.door import errors
 from kstore.door.call import Call, Message
 from kstore.door.errors import code_of
@@ -20,11 +22,19 @@ SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8}
 def list_offsets(call: Call) -> Message:
     """Answers ListOffsets: for each partition one offset, with its time and its leader epoch."""
     return {
-        "topics": [
-            {"name": topic["name"], "partitions": [_listed(call, topic, asked) for asked in topic["partitions"]]}
-            for topic in call.body["topics"]
-        ]
+        "topics": [{"name": topic["name"], "partitions": _listed_all(call, topic)} for topic in call.body["topics"]]
     }
+
+
+def _listed_all(call: Call, topic: Message) -> list[Message]:
+    """An answer for each partition. One that is given twice is refused, with one answer, as by a broker."""
+    counts = Counter(asked["partitionIndex"] for asked in topic["partitions"])
+    return [
+        _listed(call, topic, asked)
+        if counts[number] == 1
+        else {"partitionIndex": number, "errorCode": errors.INVALID_REQUEST}
+        for number, asked in {asked["partitionIndex"]: asked for asked in topic["partitions"]}.items()
+    ]
 
 
 def _listed(call: Call, topic: Message, asked: Message) -> Message:

@@ -16,10 +16,18 @@ from kstore.door.errors import code_of
 from kstore.door.parts import part_of
 from kstore.engine.over.foreign import append_batches
 from kstore.engine.writer import LogWriter
-from kstore.errors import InvalidRecordError, KstoreError
+from kstore.errors import CorruptBatchError, InvalidRecordError, KstoreError
 from kstore.files.threads import side_by_side
 from kstore.log import writer_of
-from kstore.record.batch import MAGIC_V2
+from kstore.record.batch import (
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    BatchHeader,
+    batch_crc,
+)
 from kstore.record.parse import parse_batch
 from kstore.store import coordinator_of
 
@@ -29,6 +37,15 @@ ZSTD_SINCE: Final = 7
 # Syncs of several files at a time share the work of the file system; more threads add nothing to that.
 SYNC_THREADS_MAX: Final = 16
 NO_ID: Final = -1
+# Errors whose answers have no start of the log.
+WITHOUT_START: Final = (
+    errors.CORRUPT_MESSAGE,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.NOT_LEADER_OR_FOLLOWER,
+    errors.MESSAGE_TOO_LARGE,
+    errors.RECORD_LIST_TOO_LARGE,
+    errors.KAFKA_STORAGE_ERROR,
+)
 
 
 def produce(call: Call) -> Message | None:
@@ -40,9 +57,15 @@ def produce(call: Call) -> Message | None:
         for topic in body["topicData"]
     ]
     appends = [append for _, some in answers for append in some]
-    if acks not in ACKS:
+    for append in appends:
+        append.check()
+    if any(append.is_transactional for append in appends) and body["transactionalId"] is None:
         for append in appends:
-            append.fail(errors.INVALID_REQUIRED_ACKS, f"acks is {acks}, expected -1, 0 or 1")
+            append.fail(errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without transactional id")
+    elif acks not in ACKS:
+        for append in appends:
+            if not append.error:
+                append.fail(errors.INVALID_REQUIRED_ACKS, f"acks is {acks}, expected -1, 0 or 1")
     else:
         _append_all(appends)
     if acks == NO_ACKS:
@@ -59,8 +82,6 @@ def produce(call: Call) -> Message | None:
 
 def _append_all(appends: Sequence[_Appended]) -> None:
     """Appends to all partitions; to those that sync each append at the same time, so that they share the syncs."""
-    for append in appends:
-        append.check()
     syncing = [append for append in appends if append.writer is not None and append.writer.syncs_appends]
     # Two batches for one partition keep their order.
     if len(syncing) > 1 and len({id(append.writer) for append in syncing}) == len(syncing):
@@ -72,7 +93,7 @@ def _append_all(appends: Sequence[_Appended]) -> None:
 class _Appended:
     """The batch of one partition, and what became of it."""
 
-    __slots__ = ("_answer", "_asked", "_call", "_is_done", "_topic", "error", "reason", "writer")
+    __slots__ = ("_answer", "_asked", "_call", "_is_done", "_topic", "error", "is_transactional", "reason", "writer")
 
     def __init__(self, call: Call, topic: str, asked: Message) -> None:
         self._call = call
@@ -80,6 +101,7 @@ class _Appended:
         self._asked = asked
         self._answer: Message = {"baseOffset": -1}
         self._is_done = False
+        self.is_transactional = False
         self.error: int = errors.NONE
         self.reason = ""
         self.writer: LogWriter | None = None
@@ -95,25 +117,44 @@ class _Appended:
                 self.fail(errors.INVALID_TOPIC_EXCEPTION, f"{self._topic} is written to by the store alone")
                 return
             self.writer = writer_of(part.log)
-            self._check_records()
+            self._check_form()
         except KstoreError as error:
             self._fail(error)
+        else:
+            self._check_batch()
 
-    def _check_records(self) -> None:
-        """Checks the form: one whole batch of magic 2, as a client builds it. Its log checks everything else."""
+    def _check_form(self) -> None:
+        """Checks that the records are one whole batch of magic 2. Raises: InvalidRecordError, CorruptBatchError."""
         records = self._asked["records"]
         if not records:
             raise InvalidRecordError("no batch, expected one")
-        batch = parse_batch(records, 0, header_only=True)
-        if batch.magic != MAGIC_V2:
-            raise InvalidRecordError(f"a batch of magic {batch.magic}, expected {MAGIC_V2}")
-        if batch.size != len(records):
-            raise InvalidRecordError(f"{len(records)} bytes, expected the {batch.size} of exactly one batch")
-        if batch.base_offset != 0:
-            raise InvalidRecordError(f"a batch of base offset {batch.base_offset}, expected 0")
-        if batch.codec == "zstd" and self._call.version < ZSTD_SINCE:
+        if len(records) < BATCH_HEADER_BYTES:
+            raise InvalidRecordError(f"{len(records)} bytes, expected the {BATCH_HEADER_BYTES} of a batch's header")
+        header = BatchHeader._make(BATCH_HEADER.unpack_from(records))
+        size = header.batch_length + LOG_OVERHEAD_BYTES
+        if size < BATCH_HEADER_BYTES:
+            raise CorruptBatchError(f"a batch of {size} bytes, expected at least {BATCH_HEADER_BYTES}")
+        if header.magic > MAGIC_V2:
+            raise CorruptBatchError(f"a batch of magic {header.magic}, expected {MAGIC_V2}")
+        if header.magic < MAGIC_V2:
+            raise InvalidRecordError(f"a batch of magic {header.magic}, expected {MAGIC_V2}")
+        if size != len(records):
+            raise InvalidRecordError(f"{len(records)} bytes, expected the {size} of exactly one batch")
+
+    def _check_batch(self) -> None:
+        """Checks what a log does not: that a client may have built the batch. Its log checks everything else."""
+        try:
+            batch = parse_batch(self._asked["records"], 0)
+            if batch.base_offset != 0:
+                raise InvalidRecordError(f"a batch of base offset {batch.base_offset}, expected 0")
+            codec = batch.codec
+        except KstoreError as error:
+            self._fail_at_log(error)
+            return
+        self.is_transactional = batch.is_transactional
+        if codec == "zstd" and self._call.version < ZSTD_SINCE:
             self.fail(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd, expected in version {ZSTD_SINCE} or later")
-        elif batch.is_transactional or self._call.body["transactionalId"] is not None:
+        elif batch.is_transactional:
             self.fail(errors.INVALID_TXN_STATE, "the partition was not added to a transaction")
 
     def run(self) -> None:
@@ -125,7 +166,7 @@ class _Appended:
         try:
             info = append_batches(self.writer, self._asked["records"])
         except KstoreError as error:
-            self._fail(error)
+            self._fail_at_log(error)
         else:
             start_offset = self.writer.ends.start_offset
             self._answer = {
@@ -133,6 +174,14 @@ class _Appended:
                 "logAppendTimeMs": info.log_append_time,
                 "logStartOffset": start_offset,
             }
+
+    def _fail_at_log(self, error: KstoreError) -> None:
+        """Fails a batch of the right form. As at a broker, most of these errors come with the start of the log."""
+        self._fail(error)
+        if self.error == errors.CORRUPT_MESSAGE and _has_right_crc(self._asked["records"]):
+            self.error = errors.INVALID_RECORD  # it came as its client made it: to send it again is in vain
+        if self.error not in WITHOUT_START and self.writer is not None:
+            self._answer["logStartOffset"] = self.writer.ends.start_offset
 
     def _fail(self, error: KstoreError) -> None:
         if isinstance(error, InvalidRecordError):
@@ -151,18 +200,21 @@ class _Appended:
         }
 
 
+def _has_right_crc(batch: memoryview | bytes) -> bool:
+    return batch_crc(memoryview(batch)[CRC_START:]) == BatchHeader._make(BATCH_HEADER.unpack_from(batch)).crc
+
+
 def init_producer_id(call: Call) -> Message:
     """Answers InitProducerId of an idempotent producer: an id that was never used, of which a restart loses none."""
     body = call.body
     if body["transactionalId"] is not None:
-        if not body["transactionalId"]:
-            return {"errorCode": errors.INVALID_REQUEST}
         # No API of transactions is served.
-        return {"errorCode": errors.UNSUPPORTED_VERSION}
+        is_empty = not body["transactionalId"]
+        return {"errorCode": errors.INVALID_REQUEST if is_empty else errors.UNSUPPORTED_VERSION, "producerEpoch": NO_ID}
     if (body["producerId"] == NO_ID) != (body["producerEpoch"] == NO_ID):
-        return {"errorCode": errors.INVALID_REQUEST}
+        return {"errorCode": errors.INVALID_REQUEST, "producerEpoch": NO_ID}
     try:
         producer_id, epoch = coordinator_of(call.door.store).init_producer_id(None)
     except KstoreError as error:
-        return {"errorCode": code_of(error)}
+        return {"errorCode": code_of(error), "producerEpoch": NO_ID}
     return {"producerId": producer_id, "producerEpoch": epoch}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,12 @@ from kstore.config import RULES
 from kstore.door import errors
 from kstore.door.call import Call, Message
 from kstore.door.cluster import is_reserved
+from kstore.door.describing import LIST, OTHER_TYPES, rows_of
 from kstore.door.errors import code_of
 from kstore.errors import ConfigError, KstoreError, RequestError, TopicExistsError, TopicNotFoundError
-from kstore.files.paths import validate_topic
+from kstore.files.paths import METADATA_TOPIC, validate_topic
 from kstore.rules.topics import collision, kept_settings
-from kstore.store import parts_of
+from kstore.store import Store, parts_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,9 @@ PARTITIONS_MAX = 10_000
 DEFAULT = -1
 HIGH_WATERMARK = -1
 TOPIC = 2
-SET, DELETE = 0, 1
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+# From this version on, CreateTopics shows the settings of what it made.
+CONFIGS_VERSION = 5
 
 # By Kafka's name, kstore's.
 SETTINGS = {rule.kafka_name: name for name, rule in RULES.items() if rule.kafka_name}
@@ -65,31 +68,37 @@ class Refused(Exception):
 
 
 def create_topics(call: Call) -> Message:
-    asked = call.body["topics"]
+    return {"topics": _outcomes(call.body["topics"], partial(_create, call))}
+
+
+def _outcomes(asked: Sequence[Message], act: Callable[[Message], Message]) -> list[Message]:
+    """An answer for each topic. One that is given twice is refused, with one answer, as by a broker."""
     counts = Counter(topic["name"] for topic in asked)
-    topics = []
-    for topic in asked:
+    outcomes = []
+    for topic in {topic["name"]: topic for topic in asked}.values():
         name = topic["name"]
-        outcome: Message = {"name": name}
-        if counts[name] > 1:
-            outcome |= {"errorCode": errors.INVALID_REQUEST, "errorMessage": "the topic is given twice"}
-        else:
-            outcome |= _outcome(partial(_create, call, topic))
-        topics.append(outcome)
-    return {"topics": topics}
+        twice = {"errorCode": errors.INVALID_REQUEST, "errorMessage": "the topic is given twice"}
+        outcomes.append({"name": name} | (_outcome(partial(act, topic)) if counts[name] == 1 else twice))
+    return outcomes
 
 
 def _create(call: Call, topic: Message) -> Message:
     store, name = call.door.store, topic["name"]
     _check_name(name)
+    if is_reserved(name):
+        if name == METADATA_TOPIC:
+            raise Refused(errors.INVALID_REQUEST, f"{name} is no topic of clients")
+        code = errors.TOPIC_ALREADY_EXISTS if parts_of(store).topics.count(name) else errors.INVALID_TOPIC_EXCEPTION
+        raise Refused(code, f"the name {name} is reserved")
     count = _partition_count(call, topic)
     factor = topic["replicationFactor"]
     if factor < DEFAULT or factor == 0:
         raise Refused(errors.INVALID_REPLICATION_FACTOR, f"a replication factor of {factor}, expected 1")
     settings = _settings((config["name"], config["value"]) for config in topic["configs"])
+    kept = kept_settings(settings)
     topics = parts_of(store).topics
+    config, _ = topics.settings.effective(name, kept)
     if call.body["validateOnly"]:
-        topics.settings.effective(name, kept_settings(settings))
         if topics.count(name):
             raise TopicExistsError(f"there is a topic {name}")
         if (other := collision(name, topics.directory.topics)) is not None:
@@ -107,7 +116,8 @@ def _create(call: Call, topic: Message) -> Message:
     return {
         "numPartitions": count,
         "replicationFactor": 1,
-        "configs": [],
+        "configs": rows_of(config, kept) if call.version >= CONFIGS_VERSION else [],
+        "errorMessage": None,
         **({} if made is None else {"topicId": made.bytes}),
     }
 
@@ -116,6 +126,8 @@ def _partition_count(call: Call, topic: Message) -> int:
     assignments = topic["assignments"]
     count: int = topic["numPartitions"]
     if assignments:
+        if count != DEFAULT or topic["replicationFactor"] != DEFAULT:
+            raise Refused(errors.INVALID_REQUEST, "assignments, and a count of partitions or replicas, expected -1")
         if {one["partitionIndex"] for one in assignments} != set(range(len(assignments))):
             raise Refused(errors.INVALID_REPLICA_ASSIGNMENT, "partitions that are not numbered from 0 without gaps")
         if any(one["brokerIds"] != [call.door.node_id] for one in assignments):
@@ -135,8 +147,6 @@ def _check_name(name: str) -> None:
         validate_topic(name)
     except ConfigError as error:
         raise Refused(errors.INVALID_TOPIC_EXCEPTION, str(error)) from None
-    if is_reserved(name):
-        raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
 
 
 def _settings(configs: Iterable[tuple[str, str | None]]) -> dict[str, Any]:
@@ -164,20 +174,23 @@ def _typed(text: str) -> object:
 
 
 def create_partitions(call: Call) -> Message:
-    return {
-        "results": [{"name": topic["name"]} | _outcome(partial(_grow, call, topic)) for topic in call.body["topics"]]
-    }
+    return {"results": _outcomes(call.body["topics"], partial(_grow, call))}
 
 
 def _grow(call: Call, topic: Message) -> Message:
     name, wanted = topic["name"], topic["count"]
-    _check_name(name)
+    if is_reserved(name):
+        raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
     count = len(call.door.store.partitions(name))
     if wanted <= count:
         raise Refused(errors.INVALID_PARTITIONS, f"{wanted} partitions, and the topic has {count}")
     if wanted - count > PARTITIONS_MAX:
         raise Refused(errors.POLICY_VIOLATION, f"{wanted - count} more partitions, expected at most {PARTITIONS_MAX}")
-    for assignment in topic["assignments"] or ():
+    assignments = topic["assignments"]
+    if assignments is not None and len(assignments) != wanted - count:
+        reason = f"{len(assignments)} assignments for {wanted - count} more partitions"
+        raise Refused(errors.INVALID_REPLICA_ASSIGNMENT, reason)
+    for assignment in assignments or ():
         if assignment["brokerIds"] != [call.door.node_id]:
             raise Refused(errors.INVALID_REPLICA_ASSIGNMENT, f"the only broker is {call.door.node_id}")
     if not call.body["validateOnly"]:
@@ -187,8 +200,12 @@ def _grow(call: Call, topic: Message) -> Message:
 
 def alter_configs(call: Call) -> Message:
     responses = []
+    counts = Counter((resource["resourceType"], resource["resourceName"]) for resource in call.body["resources"])
     for resource in call.body["resources"]:
-        outcome = _outcome(partial(_alter, call, resource))
+        if counts[resource["resourceType"], resource["resourceName"]] > 1:
+            outcome: Message = {"errorCode": errors.INVALID_REQUEST, "errorMessage": "the resource is given twice"}
+        else:
+            outcome = _outcome(partial(_alter, call, resource))
         responses.append(
             {"resourceType": resource["resourceType"], "resourceName": resource["resourceName"], "errorMessage": None}
             | outcome
@@ -200,18 +217,28 @@ def _alter(call: Call, resource: Message) -> Message:
     if resource["resourceType"] != TOPIC:
         raise Refused(errors.INVALID_REQUEST, "only settings of topics can be changed")
     name = resource["resourceName"]
+    if not name:
+        raise Refused(errors.INVALID_REQUEST, "no name of a topic")
     _check_name(name)
-    by_operation: dict[int, list[Message]] = {SET: [], DELETE: []}
-    for config in resource["configs"]:
-        if config["configOperation"] not in by_operation:
-            raise Refused(
-                errors.INVALID_REQUEST, f"operation {config['configOperation']}, expected 0 or 1: set, delete"
-            )
-        by_operation[config["configOperation"]].append(config)
-    settings = _settings((config["name"], config["value"]) for config in by_operation[SET])
-    # Any value, to check the names.
-    reset = list(_settings((config["name"], "0") for config in by_operation[DELETE]))
+    if is_reserved(name):
+        raise Refused(errors.INVALID_TOPIC_EXCEPTION, f"the name {name} is reserved")
+    if len({config["name"] for config in resource["configs"]}) < len(resource["configs"]):
+        raise Refused(errors.INVALID_REQUEST, "a setting is given twice")
     store = call.door.store
+    new: list[tuple[str, str]] = []
+    reset: list[str] = []
+    for config in resource["configs"]:
+        key, operation, value = config["name"], config["configOperation"], config["value"]
+        if operation == DELETE:
+            # An unknown one has no value here either.
+            reset += [SETTINGS[key]] if key in SETTINGS else []
+        elif operation not in (SET, APPEND, SUBTRACT):
+            raise Refused(errors.INVALID_REQUEST, f"operation {operation}, expected 0 to 3")
+        elif value is None:
+            raise Refused(errors.INVALID_REQUEST, f"{key} has no value")
+        else:
+            new.append((key, value if operation == SET else _changed_list(store, name, key, operation, value)))
+    settings = _settings(new)
     if call.body["validateOnly"]:
         own = {**store.summary(name).settings, **kept_settings(settings)}
         parts_of(store).topics.settings.effective(name, own)
@@ -220,11 +247,23 @@ def _alter(call: Call, resource: Message) -> Message:
     return {}
 
 
+def _changed_list(store: Store, topic: str, key: str, operation: int, value: str) -> str:
+    """The value of a list of a topic with more items, or with fewer."""
+    if OTHER_TYPES.get(key) != LIST:
+        raise Refused(errors.INVALID_CONFIG, f"{key} is no list")
+    now = [item for item in str(getattr(parts_of(store).topics.config(topic), SETTINGS[key])).split(",") if item]
+    items = value.split(",")
+    if operation == SUBTRACT:
+        return ",".join(item for item in now if item not in items)
+    return ",".join(dict.fromkeys([*now, *items]))
+
+
 def delete_topics(call: Call) -> Message:
-    return {"responses": [{"name": name} | _outcome(partial(_delete, call, name)) for name in call.body["topicNames"]]}
+    return {"responses": _outcomes([{"name": name} for name in call.body["topicNames"]], partial(_delete, call))}
 
 
-def _delete(call: Call, name: str) -> Message:
+def _delete(call: Call, topic: Message) -> Message:
+    name = topic["name"]
     if is_reserved(name):
         raise Refused(errors.TOPIC_AUTHORIZATION_FAILED, f"{name} is an internal topic")
     call.door.store.delete_topic(name)
@@ -253,6 +292,8 @@ def _forgotten(call: Call, topic: str, number: int, before: int) -> Message:
             raise TopicNotFoundError(f"{topic} has no partition {number}")
         if before < HIGH_WATERMARK:
             raise Refused(errors.OFFSET_OUT_OF_RANGE, f"offset {before}")
+        if "delete" not in parts_of(call.door.store).topics.config(topic).cleanup_policy:
+            raise Refused(errors.POLICY_VIOLATION, f"records of {topic} are only compacted")
         log = call.door.store.log(topic, number)
         return {"lowWatermark": log.delete_records(log.high_watermark if before == HIGH_WATERMARK else before)}
 

@@ -124,7 +124,8 @@ def test_the_cluster_is_the_store_s_own_and_stays_the_same(store: kstore.Store) 
             answer = client.ask("DescribeCluster", 1)
             assert answer["clusterId"] == meta["cluster.id"]
             assert [broker["brokerId"] for broker in answer["brokers"]] == [0]
-            assert client.ask("DescribeCluster", 1, {"endpointType": 2})["errorCode"] == 42
+            assert client.ask("DescribeCluster", 1, {"endpointType": 2})["errorCode"] == 114
+            assert client.ask("DescribeCluster", 1, {"endpointType": 3})["errorCode"] == 115
 
 
 def test_a_directory_without_ids_gets_those_of_its_path_and_no_file(tmp_path: Path) -> None:

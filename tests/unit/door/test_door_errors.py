@@ -25,10 +25,12 @@ def test_an_unknown_error_is_a_server_s() -> None:
 
 
 def test_the_nearest_class_decides() -> None:
-    class Subclass(errors.DuplicateSequenceError):
+    class Subclass(errors.InvalidProducerEpochError):
         pass
 
-    assert code_of(Subclass(1, 0, 5, 6)) == 46
+    assert code_of(Subclass(1, 0, 5)) == 47
+    # Clients take 46 for a success.
+    assert code_of(errors.DuplicateSequenceError(1, 0, 5, 6)) == 45
     assert code_of(errors.OutOfOrderSequenceError(1, 0, 5, 6)) == 45
     assert code_of(errors.PoisonedError(5, "poisoned")) == 56
     assert code_of(errors.DiskFullError(28, "full")) == 56

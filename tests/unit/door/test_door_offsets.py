@@ -98,12 +98,22 @@ def test_with_read_committed_the_end_is_where_the_open_transaction_begins(store:
         producer.flush()
         ends = []
         for level in (0, 1):
-            partitions = [{"partitionIndex": 0, "timestamp": when} for when in (-1, 9000)]
-            topics = [{"name": "orders", "partitions": partitions}]
-            answer = caller.call("ListOffsets", 8, {"replicaId": -1, "isolationLevel": level, "topics": topics})
-            ends.append([part["offset"] for part in answer["topics"][0]["partitions"]])
+            found = []
+            for when in (-1, 9000):
+                topics = [{"name": "orders", "partitions": [{"partitionIndex": 0, "timestamp": when}]}]
+                answer = caller.call("ListOffsets", 8, {"replicaId": -1, "isolationLevel": level, "topics": topics})
+                found.append(answer["topics"][0]["partitions"][0]["offset"])
+            ends.append(found)
         producer.abort_transaction()
     assert ends == [[5, 4], [4, -1]]
+
+
+def test_a_partition_that_is_asked_for_twice_is_refused_once(store: Store) -> None:
+    partitions = [{"partitionIndex": number, "timestamp": -1} for number in (0, 1, 0)]
+    body = {"replicaId": -1, "topics": [{"name": "orders", "partitions": partitions}]}
+    found = Caller(served(store)).call("ListOffsets", 8, body)["topics"][0]["partitions"]
+    assert {part["partitionIndex"]: part["errorCode"] for part in found} == {0: errors.INVALID_REQUEST, 1: 0}
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

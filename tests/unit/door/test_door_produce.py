@@ -18,7 +18,7 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.rules.internal_topics import journal_of
 from tests.support.lives.door_calls import Caller, served
-from tests.support.lives.foreign_batches import message
+from tests.support.lives.foreign_batches import message, tampered
 
 # Not long ago: a log forgets a producer that has been idle for a day.
 TIME = SYSTEM_CLOCK.now_ms()
@@ -103,19 +103,11 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
     "two batches": (batch(b"a") + batch(b"b"), errors.INVALID_RECORD),
     "trailing bytes": (batch(b"a") + b"x", errors.INVALID_RECORD),
     "cut off": (batch(b"a")[:-1], errors.INVALID_RECORD),
-    "too short for a header": (batch(b"a")[:10], errors.CORRUPT_MESSAGE),
-    "base offset": (b"\0\0\0\0\0\0\0\5" + batch(b"a")[8:], errors.INVALID_RECORD),
+    "too short for a header": (batch(b"a")[:10], errors.INVALID_RECORD),
+    "zeros": (bytes(61), errors.CORRUPT_MESSAGE),
+    "magic 3": (batch(b"a")[:16] + b"\3" + batch(b"a")[17:], errors.CORRUPT_MESSAGE),
     "bad CRC": (damaged(batch(b"a")), errors.CORRUPT_MESSAGE),
-    "control batch": (batch(b"a", is_control=True, is_transactional=True, producer_id=1, producer_epoch=0), 48),
-    "transactional": (
-        batch(b"a", is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
-        errors.INVALID_TXN_STATE,
-    ),
     "too large": (batch(b"x" * 2_000_000), errors.MESSAGE_TOO_LARGE),
-    "far future": (
-        bytes(build_batch([Record(0, 10_000_000_000_000, value=b"a")])),
-        errors.INVALID_TIMESTAMP,
-    ),
     "magic 1": (message(1, 0, b"a"), errors.INVALID_RECORD),
     "magic 0": (message(0, 0, b"a"), errors.INVALID_RECORD),
 }
@@ -131,10 +123,44 @@ def test_a_batch_that_is_refused_is_not_written_and_the_others_are(store: Store,
     assert (values(store, 0), values(store, 1)) == ([], [b"good"])
 
 
+# What only a log refuses: the answer has its start.
+REFUSED_BY_LOG: dict[str, tuple[bytes, int]] = {
+    "base offset": (b"\0\0\0\0\0\0\0\5" + batch(b"a")[8:], errors.INVALID_RECORD),
+    "negative base offset": (b"\xff" * 8 + batch(b"a")[8:], errors.INVALID_RECORD),
+    "more records than it has": (tampered(batch(b"a"), record_count=2, last_offset_delta=1), errors.INVALID_RECORD),
+    "negative last delta": (tampered(batch(b"a"), last_offset_delta=-1), errors.INVALID_RECORD),
+    "unknown codec": (tampered(batch(b"a"), attributes=5), errors.UNSUPPORTED_COMPRESSION_TYPE),
+    "control batch": (batch(b"a", is_control=True, producer_id=1, producer_epoch=0), errors.INVALID_RECORD),
+    "far future": (bytes(build_batch([Record(0, 10_000_000_000_000, value=b"a")])), errors.INVALID_TIMESTAMP),
+    "a sequence that is gone": (batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0), 45),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_LOG)
+def test_a_batch_that_its_log_refuses_tells_the_start_of_the_log(store: Store, caller: Caller, name: str) -> None:
+    for sequence in range(7):
+        known = batch(b"good", producer_id=7, producer_epoch=0, base_sequence=sequence)
+        assert sent(caller, ("orders", 0, known))[0]["errorCode"] == 0
+    store.log("orders").delete_records(3)
+    data, error = REFUSED_BY_LOG[name]
+    [part] = sent(caller, ("orders", 0, data))
+    assert (part["errorCode"], part["baseOffset"], part["logStartOffset"]) == (error, -1, 3)
+    assert store.log("orders").end_offset == 7
+
+
+def test_transactional_batches_without_transactions_refuse_the_request(store: Store, caller: Caller) -> None:
+    data = batch(b"a", is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+    parts = sent(caller, ("orders", 0, data), ("orders", 1, batch(b"good")))
+    assert [part["errorCode"] for part in parts] == [errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
+    [named] = sent(caller, ("orders", 0, data), transactionalId="one")
+    assert named["errorCode"] == errors.INVALID_TXN_STATE
+    assert values(store, 0) == values(store, 1) == []
+
+
 @pytest.mark.parametrize("acks", [2, -2])
 def test_unknown_acks_write_nothing(store: Store, caller: Caller, acks: int) -> None:
     parts = sent(caller, ("orders", 0, batch(b"a")), ("nowhere", 0, batch(b"a")), acks=acks)
-    assert [part["errorCode"] for part in parts] == [errors.INVALID_REQUIRED_ACKS] * 2
+    assert [part["errorCode"] for part in parts] == [errors.INVALID_REQUIRED_ACKS, errors.UNKNOWN_TOPIC_OR_PARTITION]
     assert values(store) == []
 
 
@@ -168,9 +194,9 @@ def test_records_without_keys_for_a_compacted_log_are_named(store: Store, caller
     assert [one["batchIndex"] for one in part["recordErrors"]] == [0, 1]
 
 
-def test_a_transactional_id_without_a_transaction_is_refused(caller: Caller) -> None:
+def test_a_plain_batch_beside_a_transactional_id_is_written(caller: Caller) -> None:
     [part] = sent(caller, ("orders", 0, batch(b"a")), transactionalId="one")
-    assert part["errorCode"] == errors.INVALID_TXN_STATE
+    assert part["errorCode"] == 0
 
 
 def test_a_full_disk_is_an_error_of_its_partition(
@@ -225,7 +251,7 @@ def test_ids_never_repeat_also_after_a_restart(tmp_path: Path) -> None:
 
 def test_a_transactional_id_is_refused(caller: Caller) -> None:
     assert new_id(caller, transactionalId="")[0] == errors.INVALID_REQUEST
-    assert new_id(caller, transactionalId="one") == (errors.UNSUPPORTED_VERSION, -1, 0)
+    assert new_id(caller, transactionalId="one") == (errors.UNSUPPORTED_VERSION, -1, -1)
     assert new_id(caller, producerId=5)[0] == errors.INVALID_REQUEST
 
 

@@ -164,9 +164,74 @@ def test_settings_are_changed_and_reset(store: kstore.Store, client: WireClient,
     assert alter("orders", (1, "retention.ms", None)) == 0
     assert store.summary("orders").settings == {"segment_bytes": 1048576}
     assert alter("orders", (0, "segment.bytes", "x"), check_only=True) == 40
-    assert alter("orders", (0, "no.such", "1")) == alter("orders", (1, "no.such", None)) == 40
-    assert alter("orders", (2, "cleanup.policy", "compact")) == 42
+    assert alter("orders", (0, "no.such", "1")) == 40
+    assert alter("orders", (1, "no.such", None)) == 0
+    assert alter("orders", (0, "retention.ms", None)) == alter("orders", (9, "retention.ms", "1")) == 42
+    assert alter("orders", (0, "retention.ms", "1"), (0, "retention.ms", "2")) == alter("") == 42
+    assert alter("orders", (2, "retention.ms", "1")) == 40
+    assert alter("orders", (2, "cleanup.policy", "compact")) == 0
+    assert set(str(store.summary("orders").settings["cleanup_policy"]).split(",")) == {"compact", "delete"}
+    assert alter("orders", (3, "cleanup.policy", "delete")) == 0
+    assert store.summary("orders").settings["cleanup_policy"] == "compact"
     assert (alter("none"), alter("0", kind=4)) == (3, 42)
+
+
+def test_a_topic_or_resource_that_is_given_twice_is_refused_with_one_answer(
+    store: kstore.Store, client: WireClient
+) -> None:
+    new = topic("new")
+    created = client.ask("CreateTopics", 5, {"topics": [new, new]})["topics"]
+    grown = client.ask("CreatePartitions", 3, {"topics": [{"name": "orders", "count": 9, "assignments": None}] * 2})
+    deleted = client.ask("DeleteTopics", 5, {"topicNames": ["orders", "orders"]})["responses"]
+    change = {"resourceType": 2, "resourceName": "orders", "configs": []}
+    altered = client.ask("IncrementalAlterConfigs", 1, {"resources": [change, change]})["responses"]
+    assert [one["errorCode"] for one in (*created, *grown["results"], *deleted, *altered)] == [42] * 5
+    assert store.topics() == ["orders"]
+
+
+def test_what_a_broker_refuses_of_new_topics(store: kstore.Store, client: WireClient) -> None:
+    def code(**fields: Any) -> int:
+        [answer] = client.ask("CreateTopics", 5, {"topics": [topic("new") | fields], "validateOnly": True})["topics"]
+        return int(answer["errorCode"])
+
+    node = client.ask("Metadata", 9, {"topics": []})["controllerId"]
+    assignments = [{"partitionIndex": 0, "brokerIds": [node]}]
+    assert code(assignments=assignments) == 42
+    assert code(assignments=assignments, numPartitions=-1, replicationFactor=-1) == 0
+    assert code(name="__consumer_offsets") == 17
+    store.create_topic("__consumer_offsets", 1)
+    assert code(name="__consumer_offsets") == 36
+    assert code(name="__cluster_metadata") == 42
+
+
+def test_a_new_topic_is_answered_with_its_settings(client: WireClient) -> None:
+    for validate in (True, False):
+        given = topic("new") | {"configs": [{"name": "segment.bytes", "value": "2097152"}]}
+        [made] = client.ask("CreateTopics", 5, {"topics": [given], "validateOnly": validate})["topics"]
+        found = {each["name"]: (each["value"], each["configSource"]) for each in made["configs"]}
+        assert (made["errorCode"], made["errorMessage"]) == (0, None)
+        assert (found["segment.bytes"], found["cleanup.policy"]) == (("2097152", 1), ("delete", 5))
+
+
+def test_more_partitions_need_as_many_assignments(client: WireClient) -> None:
+    node = client.ask("Metadata", 9, {"topics": []})["controllerId"]
+
+    def code(name: str, *nodes: int) -> int:
+        asked = {"name": name, "count": 9, "assignments": [{"brokerIds": [one]} for one in nodes] if nodes else None}
+        return int(
+            client.ask("CreatePartitions", 3, {"topics": [asked], "validateOnly": True})["results"][0]["errorCode"]
+        )
+
+    assert (code("orders", node), code("orders"), code("none"), code("a b")) == (39, 0, 3, 3)
+
+
+def test_records_of_a_log_that_is_only_compacted_are_not_deleted(store: kstore.Store, client: WireClient) -> None:
+    store.create_topic("kept", cleanup_policy="compact")
+    store.log("kept").append(b"value", key=b"key")
+    part = {"partitionIndex": 0, "offset": 1}
+    answer = client.ask("DeleteRecords", 2, {"topics": [{"name": "kept", "partitions": [part]}]})
+    assert answer["topics"][0]["partitions"][0]["errorCode"] == 44
+    assert store.log("kept").start_offset == 0
 
 
 def test_a_door_without_administration_closes_a_connection_that_asks_for_it(store: kstore.Store) -> None:
