@@ -11,11 +11,14 @@ visitors too. It takes bytes, not a segment, and does no I/O except to drop what
     visits        the scan itself, `Visitor`, and the visitors that several rooms need
 
 Rejected: one walk for all. Recovery and verification check every record; statistics believe headers, and search only
-where these contradict each other; a far copy is read through what keeps its bytes. The walk is the caller's, and what
-follows from it is here.
+where these contradict each other. The walk is the caller's, and what follows from it is here. The runs that statistics
+count in compiled code, up to the first batch that needs a decision, are not walked at all.
 
 Rejected: searches (`upkeep.search`) as visitors. A search is a read: it ends at the high watermark or the last stable
 offset, leaves aborted records out, and looks again when a segment is replaced. All that is in the log's readers.
+
+Rejected: a copy's bytes as a visitor's work (`upkeep.mirror.compare`). A mirror passes on each piece as it checks it,
+and compares up to the first difference: both are loops around a walk. Only the end of a copy is a scan.
 
 Rejected: the walks that end at the first batch they want (lookups, the largest timestamp, the end of a segment). They
 are questions to a segment; a visitor would have to stop the scan, and each would be longer than its loop.
