@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from kstore.archive.places import log_to_read
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import MAP_BYTES, LogConfig
-from kstore.engine.append._single import SingleAppends, single_first
+from kstore.engine.append._path import AppendPath, single_first
 from kstore.engine.append.appends import Headers
 from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.over.check import accept_loss, check_batches, check_invariants
@@ -123,7 +123,7 @@ class Log:
         fs, clock = settings.pop("fs", SYSTEM_FS), settings.pop("clock", SYSTEM_CLOCK)
         self._closed, self._is_of_store = True, config is not None  # closed until it is open
         self._guard = ForkGuard()
-        self._single: SingleAppends | None = None
+        self._single: AppendPath | None = None
         self._writer: LogWriter | None = None
         self.path: Path = Path(path)  # until it is known where that leads
         fs, self.path = log_to_read(path, fs) if read_only else (fs, local_path(path, "a log"))
@@ -150,7 +150,7 @@ class Log:
             raise
         self._closed = False
         if self._writer is not None:
-            self._single = self._writer.appends.single
+            self._single = self._writer.appends.path
 
     # --- state -------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,6 @@ from cpython.object cimport PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 
-__all__ = ["EndsMaker"]
-
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t size)
 
@@ -25,14 +23,6 @@ cdef class EndsMaker:
         if not issubclass(ends_type, tuple) or len(fields) != FIELD_COUNT or fields[HIGH_WATERMARK:] != last:
             raise TypeError(f"{ends_type!r}, expected the named tuple of a log's ends")
         self.ends_type = ends_type
-
-    def make(self, start_offset, recovery_point, durable_end, high_watermark, end_offset, base_offset, position):
-        """All fields, in their order."""
-        return self.filled((start_offset, recovery_point, durable_end), high_watermark, end_offset, base_offset, position)
-
-    def grown(self, before, end_offset, base_offset, position):
-        """``before``, after the log has grown to ``end_offset``, which is readable. What is on disk stays the same."""
-        return self.grown_from(before, end_offset, base_offset, position)
 
     cdef object grown_from(self, object before, object end_offset, object base_offset, object position):
         if type(before) is not self.ends_type or PyTuple_GET_SIZE(before) != FIELD_COUNT:

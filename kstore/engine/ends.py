@@ -121,6 +121,5 @@ def ends_of(
     )
 
 
-# Each append makes one: see ``EndsMaker``.
+# Each append makes one.
 ENDS_MAKER = EndsMaker(Ends)
-make_ends, grown_ends = ENDS_MAKER.make, ENDS_MAKER.grown

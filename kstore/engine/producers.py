@@ -217,7 +217,7 @@ class LogProducers:
         self._next_offset = end
 
     def take_in_run(self, producer: Producer, end: int) -> None:
-        """Adds the producer after batches that were appended up to ``end``: see ``_placed.continued``."""
+        """Adds the producer after batches that were appended up to ``end``: see ``_path.continued``."""
         assert self._state is not None, "the producer was known"
         self._changed = self.in_use = True
         self._state.producers[producer.producer_id] = producer

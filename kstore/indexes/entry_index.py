@@ -244,9 +244,14 @@ class EntryIndex(Generic[Entry]):
         return 0 if self._mapping is not None else self.size
 
     @property
+    def slots_left(self) -> int:
+        """How many entries more it may get before the segment must roll; below 0 if its maximum is less than that."""
+        return self.max_entry_count - self._count
+
+    @property
     def is_full(self) -> bool:
         """Whether the segment must roll before the next entry."""
-        return self._count >= self.max_entry_count
+        return self.slots_left <= 0
 
     @property
     def last_entry(self) -> Entry:

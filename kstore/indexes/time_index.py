@@ -63,9 +63,9 @@ class TimeIndex(EntryIndex[TimestampOffset]):
         self._last_timestamp, self._last_delta = ENTRY.unpack(last)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the segment must roll before the next entry: one slot is reserved for the roll itself."""
-        return self._count >= self.max_entry_count - 1
+    def slots_left(self) -> int:
+        """As of any index; one slot is reserved for the roll itself."""
+        return super().slots_left - 1
 
     def maybe_append(self, timestamp: int, offset: int, *, final: bool = False) -> bool:
         """Adds an entry if ``timestamp`` (ms) is greater than the last one's; returns whether it did.

@@ -18,17 +18,11 @@ cdef class TailNumbers:
     # The bytes since the last index entry, and how many may be between two.
     cdef public int64_t since_entry
     cdef public int64_t index_interval_bytes
-    # Whether the next index entry needs a new segment.
-    cdef public bint indexes_full
+    # How many entries more both indexes have room for: without any, the next batch needs a new segment.
+    cdef public int64_t entry_room
     # The limits of the segment: its bytes, and the ms from its first timestamp on, or without an append.
     cdef public int64_t segment_bytes
     cdef public int64_t segment_ms
     cdef readonly int64_t last_offset_max
 
-    # Whether one record in a batch of ``size`` bytes certainly belongs at the end, where there are blocks for it. The log
-    # was last appended to at ``last_append_ms``.
-    cdef bint takes_single(
-        self, Py_ssize_t size, int64_t offset, int64_t now_ms, int64_t last_append_ms
-    ) noexcept
-    cdef bint has_room(self, int64_t position, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept
     cdef bint count(self, int64_t position, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept

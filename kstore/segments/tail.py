@@ -469,12 +469,12 @@ class SegmentTail:
 
     def _indexes_changed(self) -> None:
         """Follows every change of the number of their entries."""
-        self.numbers.indexes_full = self.indexes_full
+        self.numbers.entry_room = self.entry_room
 
     @property
-    def indexes_full(self) -> bool:
-        """Whether the next index entry needs a new segment."""
-        return self.offset_index.is_full or self.time_index.is_full
+    def entry_room(self) -> int:
+        """How many entries more both indexes have room for: without any, the next batch needs a new segment."""
+        return min(self.offset_index.slots_left, self.time_index.slots_left)
 
     # --- others -----------------------------------------------------------------------------------------------------
 
@@ -569,4 +569,4 @@ class SegmentTail:
             assert file.size() == self.position, f"{file.path}: {file.size()} bytes, known {self.position}"
         for position, entry in ((e.position, e) for e in self.offset_index.entries()):
             assert position < self.position, f"{self.offset_index.path}: {entry} points past the log's end"
-        assert self.numbers.indexes_full == self.indexes_full, f"{self.offset_index.path}: full without a note of it"
+        assert self.numbers.entry_room == self.entry_room, f"{self.offset_index.path}: changed without a note of it"

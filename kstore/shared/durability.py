@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kstore.engine.change.durability import HasResult, raise_recovery_point
 from kstore.engine.change.flush import BackgroundFlusher, flushed
-from kstore.engine.ends import make_ends
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
@@ -132,17 +131,6 @@ class SyncAfterTurn:
         self._flush = flush
         # The last append that must be synced: the file, its end, and the ``cut_count`` at that time.
         self._written: tuple[File, int, int] | None = None
-
-    def publish(self, end_offset: int, tail: SegmentTail) -> None:
-        files = self._files
-        start_offset, recovery_point, durable_end, high_watermark, _, base_offset, _ = files.ends
-        if tail.base_offset != base_offset:
-            recovery_point = tail.base_offset  # a roll has synced what is below it
-        # Readers wait for the sync.
-        position = tail.position
-        files.publish(
-            make_ends(start_offset, recovery_point, durable_end, high_watermark, end_offset, tail.base_offset, position)
-        )
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         raise_recovery_point(self._files, base_offset)

@@ -214,15 +214,15 @@ MUTANTS = (
     Mutant(
         "batches that are written and not published are not cut back",
         "kstore/engine/append/appends.py",
-        "                    files.note_failure(error)\n                    self._rolls.undo(before)\n",
-        "                    files.note_failure(error)\n",
-        "tests/unit/engine/test_append_placed.py",
+        "        except BaseException as error:\n            path.take_back(plan, error)\n            raise\n",
+        "        except BaseException as error:\n            files.note_failure(error)\n            raise\n",
+        "tests/unit/engine/test_append_batches.py",
     ),
     Mutant(
         "an interrupt hides that the sync of an append has failed",
         "kstore/engine/append/appends.py",
-        "                    files.note_failure(error)\n",
-        "                    isinstance(error, KstoreError) and files.note_failure(error)\n",
+        "            path.take_back(plan, error)\n",
+        "            isinstance(error, KstoreError) and path.take_back(plan, error)\n",
         "tests/crash/test_failed_syncs.py",
     ),
     # --- the state, open and close ------------------------------------------------------------------------------------

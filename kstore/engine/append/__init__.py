@@ -6,29 +6,34 @@ cuts the files back, and one after it leaves the append in the log. Then followe
 
     appends      the general path, which decides: a roll, offsets that are kept, producers, several appends at once
     pending      one append in progress, and the buffers that are used again
-    (compiled)   _single: one plain record, not synced; _group, _synced: synced ones, of several threads at once;
-                 _placed: batches that certainly go into the active segment
+    (compiled)   _path: the steps of every append, and the ways that need no decision; _group: appends of several
+                 threads, as one
 
-The compiled paths do what the general one does where nothing needs a decision, and otherwise nothing at all.
+Every append is the same four steps of `AppendPath`: **plan** (offsets, places in the active segment, the next `Ends`),
+**write**, **publish**, and after a failure **take back**. What needs no decision runs through them without a byte code
+of Python; the general path puts its decisions between them.
 
 Why
 ===
 
-- **One plain record** (`append` without headers or codec, with CreateTime) is compiled from the arguments to the
-  result: the limits of the active segment, the batch with its CRC, the log's lock, the write, the next `Ends`; in one
-  call if it is not synced (`engine/append/_single.pyx`). A synced one waits in the group, whose leader makes a batch
-  of each record there, in one buffer, and writes them with one call (`engine/append/_synced.pyx`): a waiting thread
-  costs only a value, a key and a lock. All that may fail comes before the write. After it, Python is called only for
-  an index entry, a flush that is due, known producers, or the durable end for other processes; an error there undoes
-  the append unless it is published. Signals are not served within compiled code. It writes by itself only where the
-  `.log` is a file of this system (`files/_direct.pyx`); any other file system sees every write. Whatever is not plain
-  (a roll may be due, blocks must be allocated, compressed, large, another kind of append in the group) is left to the
-  general path. So is a write that the system refuses: the general path reports the error. A sync that fails after its
-  write is not repeated. The bytes are the same.
-- **Batches that certainly fit** take a short path too, compiled as well (`engine/append/_placed.pyx`), with the same
-  rules: all batches of an append get their offsets, and the append is left to the general path if the segment may
-  have to roll, was idle, or must be opened. A producer's append takes it if its batches certainly continue the
-  producer outside of transactions.
+- **A plain record** (`append` without headers or codec, with CreateTime) is compiled from the arguments to the result:
+  the limits of the active segment, the batch with its CRC, the log's lock, the write, the next `Ends`; in one call if
+  it is not synced. A synced one waits in the group, whose leader makes a batch of each record there, in one buffer,
+  and writes them with one call: a waiting thread costs only a value, a key and a lock. All that may fail comes before
+  the write. After it, Python is called only for an index entry, a flush that is due, known producers, or the durable
+  end for other processes; an error there undoes the append unless it is published. Signals are not served within
+  compiled code. It writes by itself only where the `.log` is a file of this system (`files/_direct.pyx`); any other
+  file system sees every write. Whatever is not plain (a roll may be due, blocks must be allocated, compressed, large,
+  another kind of append in the group) is left to the general path. So is a write that the system refuses: the general
+  path reports the error. A sync that fails after its write is not repeated. The bytes are the same.
+- **Batches that certainly fit** need no decision either. An append is left to the general path if the segment may have
+  to roll, was idle, or must be opened. A producer's append is not if its batches certainly continue the producer
+  outside of transactions.
+- **A plan knows the segment as it will be**: the time of its first batch and the entries of its indexes, after each
+  batch that it takes. So batches of one write roll where they would if each were written by itself. How many entries
+  an index gets is known only for certain once they are there: a plan that may have used up the room is written first.
+- **A result is given with the publication**, before anything that may fail: an append in the log is never reported as
+  lost, except to a caller that gets the error of a flush.
 - **The `.log` has blocks allocated 4 MiB ahead of its end** (`fallocate` with its size kept), because the search for
   space took a third of the time of a write; never beyond the size at which the segment rolls, and in a new file not
   before 64 KiB are written. Sealing and closing give them back. That takes 0.1 to 1 ms, so with `"os"` and

@@ -10,6 +10,14 @@ class Pending:
     result: Any
     error: Exception | None
 
+class PendingSingle(Pending):
+    timestamp: int
+    def __init__(self, value: bytes, key: bytes | None) -> None: ...
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+
 class PendingBatches(Pending):
     result: AppendInfo | None
     buffer: BatchBuffer

@@ -22,9 +22,9 @@ from cpython.pythread cimport (
     PyThread_type_lock,
 )
 
-from kstore.errors import ReentrantCallError, StorageError
+cimport cython
 
-__all__ = ["GroupCommit", "Pending", "PendingBatches"]
+from kstore.errors import ReentrantCallError, StorageError
 
 cdef extern from "Python.h" nogil:
     ctypedef enum PyLockStatus:
@@ -81,6 +81,20 @@ cdef class Pending:
         if self.result is None:
             raise StorageError("the append was abandoned: the thread that committed it was interrupted")
         return 0
+
+
+@cython.final
+cdef class PendingSingle(Pending):
+    """An append of one plain record; its ``result`` is its offset."""
+
+    def __init__(self, bytes value not None, bytes key):
+        self.value, self.key = value, key
+
+
+cdef PendingSingle single_of(bytes value, bytes key):
+    cdef PendingSingle single = PendingSingle.__new__(PendingSingle)
+    single.value, single.key = value, key
+    return single
 
 
 cdef class PendingBatches(Pending):

@@ -7,11 +7,9 @@ value, ``Ends``, which is replaced by one store when an append is complete.
 Until an append is published any exception, KeyboardInterrupt included, cuts it back. If that fails, or a sync has
 failed, the log is poisoned: it then serves what is known to be durable and accepts no writes.
 
-``_commit`` takes any number of appends. There are shorter paths of the same steps where there is nothing to decide,
-all compiled; whatever needs a decision is left to ``_commit``. ``PlacedAppends``: batches of one append that certainly
-go into the active segment. ``WrittenAppends``: one plain record that is not synced. ``SyncedAppends``: synced plain
-records, of several threads if they append at the same time. ``tests/unit/engine/test_append_placed.py``,
-``test_append_single.py`` and ``test_append_synced.py`` compare the paths.
+The steps of an append are compiled (``_path``), and this decides between them. Where there is nothing to decide they
+run without it; whatever needs a decision comes to ``_commit``, which takes any number of appends.
+``tests/property/test_append_model.py`` holds every way against one plain model.
 """
 
 from __future__ import annotations
@@ -21,16 +19,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
-from kstore.engine.append._group import GroupCommit
-from kstore.engine.append._placed import PlacedAppends
-from kstore.engine.append._single import SingleAppends, WrittenAppends, wake_followers
-from kstore.engine.append._synced import PendingSingle, SyncedAppends, settle
+from kstore.engine.append._group import GroupCommit, PendingSingle
+from kstore.engine.append._path import AppendPath, Plan, settle, wake_followers
 from kstore.engine.append.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
-from kstore.engine.change.durability import DurabilityStrategy, SyncInWrite, WriteBehind
+from kstore.engine.change.durability import DurabilityStrategy
 from kstore.engine.change.growth import Growth
 from kstore.engine.change.retention import Retention
 from kstore.engine.change.roll import Rolls
-from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.engine.producers import PendingProducers
 from kstore.engine.turn import Turn
@@ -41,12 +36,11 @@ from kstore.errors import (
     RequestError,
     SharedLogError,
 )
-from kstore.record._codec import BatchBuffer, EncodedBatch, patch_header
+from kstore.record._codec import BatchBuffer, EncodedBatch
 from kstore.record.builder import build_batches
 from kstore.record.heads import leader_epoch_of
 from kstore.record.parse import parse_batch
 from kstore.rules.arguments import are_timely, as_rows, as_sequence, check_keys, check_timestamps, timestamp_ms
-from kstore.segments.tail import SegmentTail
 from kstore.types import (
     CREATE_TIME,
     LOG_APPEND_TIME,
@@ -85,7 +79,6 @@ class Appends:
         self._turn = turn
         self._lock = turn.lock
         self._durability = durability
-        self._syncs_writes = durability.syncs_writes
         self._is_shared = files.others is not None
         self._rolls = rolls
         self._retention = retention
@@ -94,18 +87,8 @@ class Appends:
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
         self.stable_offset_max: int = OFFSET_MAX
-        # None if appends are synced after their turn, as the next two.
-        self._placed: PlacedAppends | None = None
-        if durability.is_sync is self._syncs_writes:
-            self._placed = PlacedAppends(self, files, turn.lock, durability, rolls, growth)
-        self.single: SingleAppends | None = None
-        self._synced: SyncedAppends | None = None
         self._group = GroupCommit(self._commit_group, self._clock, turn.lock) if durability.is_sync else None
-        if isinstance(durability, WriteBehind):
-            self.single = WrittenAppends(files, turn.lock, durability, rolls, growth)
-        elif isinstance(durability, SyncInWrite):
-            assert self._group is not None
-            self.single = self._synced = SyncedAppends(files, turn.lock, durability, rolls, growth, self._group)
+        self.path: AppendPath = AppendPath(self, files, turn.lock, durability, rolls, growth, self._group)
         self.use(files.context.config)
 
     def use(self, config: LogConfig) -> None:
@@ -121,9 +104,11 @@ class Appends:
         # Half the limit: what cannot be compressed becomes larger.
         size_max = min(self._size_max, config.segment_bytes)
         self.certain_bytes: int = -1 if config.is_compacted else size_max // 2 - RECORD_OVERHEAD
-        if self.single is not None:
-            is_plain = self._timestamp_type == CREATE_TIME and self._codec == "none"
-            self.single.use(min(self._size_max, config.segment_bytes) if is_plain else 0, self.is_compacted)
+        is_plain = self._timestamp_type == CREATE_TIME and self._codec == "none"
+        # With a sync after the turn there is a group, and no short way into it.
+        if self._durability.is_sync is not self._durability.syncs_writes:
+            is_plain = False
+        self.path.use(min(self._size_max, config.segment_bytes) if is_plain else 0, self.is_compacted)
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -241,11 +226,11 @@ class Appends:
     def append_single(self, value: object, key: object) -> tuple[int, int] | None:
         """Appends one plain record; returns its offset and timestamp. None, and nothing is done, if anything needs a
         decision: then use ``append_many``."""
-        return None if self.single is None else self.single.append(value, key)
+        return self.path.append(value, key)
 
     def _commit_built(self, append: PendingAppend) -> AppendInfo:
         try:
-            if self._group is not None or not self._commit_placed(append):
+            if self._group is not None or not self.path.commit(append):
                 self.commit(append)
             # Only now: after an exception a leader may still be writing from the buffer.
             keep_buffer(append.buffer)
@@ -288,9 +273,7 @@ class Appends:
 
     def _commit_group(self, group: list[PendingAppend | PendingSingle]) -> None:
         """Commits appends of several threads."""
-        if self._synced is not None and self._synced.commit(group):
-            return
-        if len(group) == 1 and isinstance(group[0], PendingAppend) and self._commit_placed(group[0]):
+        if self.path.commit_group(group):
             return
         appends = [self._general(append) for append in group]
         try:
@@ -313,12 +296,8 @@ class Appends:
 
         Raises an error that stopped all of them: then none is in the log.
         """
-        if len(appends) != 1 or not self._commit_placed(appends[0]):
+        if len(appends) != 1 or not self.path.commit(appends[0]):
             self._commit(appends)
-
-    def _commit_placed(self, append: PendingAppend) -> bool:
-        """``_commit`` of one append, also with a producer; False, and nothing is done, if it needs a decision."""
-        return self._placed is not None and self._placed.commit(append)
 
     def _commit(self, appends: Sequence[PendingAppend]) -> None:
         files = self._files
@@ -330,14 +309,8 @@ class Appends:
                 if files.tail is None:
                     with files.poisoned_by_syncs():
                         self._rolls.begin()  # not undone if the append fails
-                before = files.ends
-                try:
-                    self._write(appends, before)
-                    self._durability.note_written()
-                except BaseException as error:
-                    files.note_failure(error)
-                    self._rolls.undo(before)
-                    raise
+                self._write(appends)
+                self._durability.note_written()
             self._durability.make_durable()
         except BaseException:
             wake_followers(self._growth)  # the first step: what was published before an interrupt stays
@@ -349,91 +322,69 @@ class Appends:
         if self._rolls.retention_due:
             self._retention.after_roll()
 
-    def _write(self, appends: Sequence[PendingAppend], before: Ends) -> None:
-        files = self._files
-        tail = files.tail
+    def _write(self, appends: Sequence[PendingAppend]) -> None:
+        """Writes and publishes the appends, as ``AppendPath`` does one, with the decisions that they need."""
+        files, path, tail = self._files, self.path, self._files.tail
         assert tail is not None
-        offset = before.end_offset
         now_ms = self._clock.now_ms()
-        if now_ms - files.last_append_ms > tail.numbers.segment_ms and self._rolls.is_idle(tail, now_ms):
-            tail = self._rolls.roll(offset)
-        files.last_append_ms = now_ms
-        run: list[memoryview] = []
-        marks: list[tuple[int, int, int, int]] = []
-        written = _Written()
-        position = tail.position
-        for append in appends:
-            kept = append.spans
-            first_offset = offset if kept is None else kept[0][0]
-            append.error = append.misplaced_at(offset)
-            if append.error is not None:
-                continue
-            if append.with_producers:
-                if written.checks is None:
-                    written.checks = files.producers.pending(before.end_offset, before.position, now_ms)
-                if not self._take_producers(append, written.checks, offset):
-                    written.appends.append((append, NO_OFFSET, NO_OFFSET))
-                    written.skipped_count += 1
-                    if append.repeated:
-                        self._counters.append_duplicates += 1
-                    continue
-            if kept is not None:
-                self._note_epochs(append, kept)
-            buffer, buffers = append.buffer, append.buffers
-            leader_epoch = files.leader_epoch
-            for number, batch in enumerate(append.batches):
-                _, start, size, count, _, max_timestamp, _ = batch
-                base_offset, last_offset = (offset, offset + count - 1) if kept is None else kept[number]
-                if not tail.numbers.takes(position, size, last_offset, max_timestamp) and self._rolls.is_due(
-                    tail, position, size, last_offset, max_timestamp
-                ):
-                    self._write_run(tail, run, marks)
-                    tail = self._rolls.roll(base_offset)
-                    position = 0
-                if buffers is not None:
-                    buffer = buffers[number]
-                if kept is None:
-                    patch_header(buffer, start, base_offset, leader_epoch)
-                run.append(buffer.view(start, start + size))
-                marks.append((position, size, last_offset, max_timestamp))
-                position += size
-                offset = last_offset + 1
-                written.batch_count += 1
-                written.record_count += count
-                written.size += size
-            written.appends.append((append, first_offset, offset - 1))
-        self._write_run(tail, run, marks)
-        self._publish(written, tail, offset, before)
-
-    def _publish(self, written: _Written, tail: SegmentTail, end: int, before: Ends) -> None:
-        """Publishes what was written: the log then ends at ``end``, in ``tail``. Each append gets its result."""
-        files, checks = self._files, written.checks
-        stable_offset = before.end_offset
-        if checks is not None and checks.first_unstable_offset is not None:
-            stable_offset = checks.first_unstable_offset
+        plan = path.plan(now_ms)
         try:
-            if end != before.end_offset or tail.base_offset != before.base_offset:
-                self._durability.publish(end, tail)
-            for append, first_offset, last_offset in written.appends:
-                append.finish(first_offset, last_offset)
-            count = len(written.appends) - written.skipped_count
-            self._counters.count_appends(count, written.batch_count, written.record_count, written.size)
-            if checks is None or not checks.batches:
-                files.producers.passed(before.end_offset, end)
-            elif files.poisoned is None:
-                self._note_producers(checks, end, stable_offset)
+            checks = None
+            if any(append.with_producers for append in appends):
+                checks = files.producers.pending(files.ends.end_offset, files.ends.position, now_ms)
+            if now_ms - files.last_append_ms > tail.numbers.segment_ms and self._rolls.is_idle(tail, now_ms):
+                self._rolls.roll(plan.end)
+                path.go_on(plan)
+            files.last_append_ms = now_ms
+            results = [self._place(append, plan, checks) for append in appends]
+            path.write(plan)
+            if checks is not None and checks.first_unstable_offset is not None:
+                plan.stable_offset = checks.first_unstable_offset
+            path.publish(plan, list(appends), results, None if checks is None else checks.batches)
         except BaseException as error:
-            has_grown = files.ends.extent != before.extent
-            if has_grown and any(append.with_producers for append, _, _ in written.appends):
-                # An interrupt: the published batches are not in the transaction index.
-                self.stable_offset_max = stable_offset
-                files.poison(error)
-            if has_grown and not isinstance(error, KstoreError):
-                # They are in the log: a caller without an answer would write them again.
-                for append, first_offset, last_offset in written.appends:
-                    if append.result is None:
-                        append.finish(first_offset, last_offset)
+            path.take_back(plan, error)
             raise
+
+    def _place(self, append: PendingAppend, plan: Plan, checks: PendingProducers | None) -> AppendInfo | None:
+        """Adds an append to the plan; returns its result, None if it is refused and has its error."""
+        offset = plan.end
+        append.error = append.misplaced_at(offset)
+        if append.error is not None:
+            return None
+        if append.with_producers:
+            assert checks is not None
+            if not self._take_producers(append, checks, offset):
+                if not append.repeated:
+                    return None
+                self._counters.append_duplicates += 1
+                return append.info(NO_OFFSET, NO_OFFSET)
+            plan.with_producers = True
+        kept = append.spans
+        first_offset = offset if kept is None else kept[0][0]
+        if kept is not None:
+            self._note_epochs(append, kept)
+        leader_epoch = self._files.leader_epoch if kept is None else None
+        buffers = append.buffers
+        for number, batch in enumerate(append.batches):
+            first, last = (offset, offset + batch.record_count - 1) if kept is None else kept[number]
+            buffer = append.buffer if buffers is None else buffers[number]
+            if not plan.add(buffer, batch, first, last, leader_epoch):
+                self._make_room(plan, batch, first, last)
+                plan.add(buffer, batch, first, last, leader_epoch, is_certain=True)
+            offset = last + 1
+        plan.append_count += 1
+        return append.info(first_offset, offset - 1)
+
+    def _make_room(self, plan: Plan, batch: EncodedBatch, first_offset: int, last_offset: int) -> None:
+        """Rolls if a batch that the plan does not take for certain goes into a new segment."""
+        files, path = self._files, self.path
+        assert files.tail is not None
+        if plan.indexes_full:
+            path.write(plan)  # then it is known how many entries its batches have got
+        if self._rolls.is_due(files.tail, plan, batch.size, last_offset, batch.max_timestamp):
+            path.write(plan)
+            self._rolls.roll(first_offset)
+            path.go_on(plan)
 
     def _take_producers(self, append: PendingAppend, checks: PendingProducers, offset: int) -> bool:
         """Whether to write ``append``: no if it is refused, or if the log has it already."""
@@ -457,54 +408,6 @@ class Appends:
             epoch = leader_epoch_of(view)
             if epoch >= 0:
                 self._files.epochs.assign(epoch, first_offset)
-
-    def _note_producers(self, checks: PendingProducers, end: int, stable_offset: int) -> None:
-        """Applies the producers of batches that were published.
-
-        If that fails the append stays and the log is poisoned: only recovery can complete the transaction index, and
-        until then committed reads end where they ended before.
-        """
-        files = self._files
-        try:
-            files.producers.take_in(checks.batches, end)
-        except BaseException as error:
-            self.stable_offset_max = stable_offset
-            files.poison(error)
-            if not isinstance(error, Exception):
-                raise
-
-    def _write_run(self, tail: SegmentTail, run: list[memoryview], marks: list[tuple[int, int, int, int]]) -> None:
-        """Writes all batches of ``run``, which go into one segment, with one call; then their index entries."""
-        if not run:
-            return
-        self._write_batches(tail, run, marks[-1][0] + marks[-1][1] - tail.position)
-        for mark in marks:
-            tail.note(*mark)
-        run.clear()
-        marks.clear()
-
-    def _write_batches(self, tail: SegmentTail, batches: Sequence[memoryview | bytes], size: int) -> None:
-        if self._syncs_writes:
-            started = self._clock.monotonic()
-            tail.write(batches, size, sync=True)
-            self._counters.sync_seconds.observe(self._clock.monotonic() - started)
-        else:
-            tail.write(batches, size, sync=False)
-
-
-class _Written:
-    """What one write has put into the log: appends, with the first and last offset of each; how many of them were
-    skipped; ``checks`` of their producers, if any has one."""
-
-    __slots__ = ("appends", "batch_count", "checks", "record_count", "size", "skipped_count")
-
-    def __init__(self) -> None:
-        self.batch_count: int = 0
-        self.record_count: int = 0
-        self.size: int = 0
-        self.checks: PendingProducers | None = None
-        self.appends: list[tuple[PendingAppend, int, int]] = []
-        self.skipped_count: int = 0
 
 
 def _has_transactions(append: PendingAppend) -> bool:

@@ -69,10 +69,8 @@ class PendingAppend(PendingBatches):
             return None
         return run_of(self.stamp, [(batch.record_count, batch.max_timestamp) for batch in self.batches], offset)
 
-    def finish(self, first_offset: int, last_offset: int) -> None:
-        """Sets the result, after the append is published; for a repetition, that of the original."""
-        if self.error is not None:
-            return
+    def info(self, first_offset: int, last_offset: int) -> AppendInfo:
+        """The result once the append is published; for a repetition, that of the original."""
         if self.repeated:
             first_offset, last_offset = self.repeated[0].first_offset, self.repeated[-1].last_offset
         base_offset = first_offset
@@ -94,7 +92,7 @@ class PendingAppend(PendingBatches):
             offset_of_max = last_offset  # all have the same time; Kafka reports the last
             if self.repeated:
                 append_time_ms = max_timestamp = self.repeated[-1].timestamp
-        self.result = AppendInfo(
+        return AppendInfo(
             first_offset,
             last_offset,
             max_timestamp,

@@ -50,8 +50,8 @@ at that offset, because a log starts at its first segment at the latest.
 
 - **A fourth durability** would be a word in `types.Durability`, whose position is the number in `kstore.state`
   (FORMAT.md); a class in `engine/change/durability.py`; a branch where the writers are made (`engine/writer.py`,
-  `shared/opening.py`); if it is to have the compiled short paths, a line in `engine/append/appends.py`, which chooses
-  them by class, and in `engine/append/_placed.pyx`; and an answer to "what may a stop have lost?" where `"sync"`
+  `shared/opening.py`); what its append makes of the log's ends and is due after it, `make_ends` and `show` in
+  `engine/append/_path.pyx`; and an answer to "what may a stop have lost?" where `"sync"`
   differs today: `engine/open/recovery.py`, `engine/view.py`, `upkeep/verify/partition.py` and, for a queue's journal,
   `queue/of_store.py`.
 """

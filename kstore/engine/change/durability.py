@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from kstore.engine.change.flush import Flush
-from kstore.engine.ends import Ends, grown_ends, make_ends
+from kstore.engine.ends import Ends
 from kstore.engine.files import LogFiles
 from kstore.errors import StorageError, SyncFailedError, ThreadStartError
 from kstore.segments.tail import SegmentTail
@@ -47,10 +47,6 @@ class DurabilityStrategy(Protocol):
         """Whether each write is on disk when it returns."""
         ...
 
-    def publish(self, end_offset: int, tail: SegmentTail) -> None:
-        """Makes an append visible, by one store: the log then ends at ``end_offset`` in ``tail``."""
-        ...
-
     def note_written(self) -> None:
         """Called after appends were written, or found to be repetitions; ``make_durable`` follows, after the turn."""
         ...
@@ -76,17 +72,6 @@ class SyncInWrite:
     def __init__(self, files: LogFiles) -> None:
         self._files = files
 
-    def publish(self, end_offset: int, tail: SegmentTail) -> None:
-        files = self._files
-        start_offset, recovery_point, _, _, _, base_offset, _ = files.ends
-        if tail.base_offset != base_offset:
-            recovery_point = tail.base_offset  # a roll has synced what is below it
-        position = tail.numbers.position
-        files.publish(
-            make_ends(start_offset, recovery_point, end_offset, end_offset, end_offset, tail.base_offset, position)
-        )
-        files.state_file.publish_durable_end(end_offset)
-
     def note_written(self) -> None:
         """Does nothing: they are durable already."""
 
@@ -109,12 +94,6 @@ class WriteBehind:
         self._files = files
         self._flush = flush
         self.is_prompt: bool = is_prompt
-
-    def publish(self, end_offset: int, tail: SegmentTail) -> None:
-        files = self._files
-        ends = grown_ends(files.ends, end_offset, tail.base_offset, tail.numbers.position)
-        files.publish(ends)
-        self.flush_as_due(ends)
 
     def flush_as_due(self, ends: Ends) -> None:
         """Flushes, or has it done soon, if that is due after an append that is published: the log ends at ``ends``."""

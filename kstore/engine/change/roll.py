@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 from kstore.engine.change.durability import DurabilityStrategy
 from kstore.engine.change.flush import sync_indexes
@@ -16,6 +17,9 @@ from kstore.rules.roll import idle_reason, roll_reason
 from kstore.segment import LogSegment
 from kstore.segments.tail import SegmentTail
 from kstore.types import OFFSET_MAX, RECORD_OFFSET_MAX
+
+if TYPE_CHECKING:
+    from kstore.engine.append._path import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +36,20 @@ class Rolls:
 
     # --- when ---------------------------------------------------------------------------------------------------------
 
-    def is_due(self, tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> bool:
-        """Whether a batch that ``TailNumbers.takes`` refuses goes into a new segment."""
-        if position == 0:
-            return last_offset - tail.base_offset > 2**31 - 1
+    def is_due(self, tail: SegmentTail, plan: Plan, size: int, last_offset: int, max_timestamp: int) -> bool:
+        """Whether a batch that the plan of an append does not take for certain goes into a new segment."""
         reason = roll_reason(
             self._files.context.config,
-            position=position,
+            position=plan.segment_end,
             size=size,
             base_offset=tail.base_offset,
             last_offset=last_offset,
-            first_timestamp=tail.first_timestamp,
+            first_timestamp=plan.first_timestamp,
             max_timestamp=max_timestamp,
             created_ms=tail.created_ms,
             now_ms=self._clock.now_ms(),
             jitter_ms=tail.jitter_ms,
-            indexes_full=tail.indexes_full,
+            indexes_full=plan.indexes_full,
         )
         return reason is not None
 

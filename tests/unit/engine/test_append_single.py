@@ -18,7 +18,7 @@ import pytest
 from kstore import Log
 from kstore.config import LogConfig
 from kstore.engine.append import appends as append_module
-from kstore.engine.append._single import SINGLE_BYTES_MAX
+from kstore.engine.append._path import SINGLE_BYTES_MAX
 from kstore.engine.append.appends import Appends
 from kstore.engine.change.durability import WriteBehind
 from kstore.errors import (
@@ -110,7 +110,7 @@ def numbers_of(log: Log) -> TailNumbers:
     [
         (bytes(17), {"segment_bytes": 69 + 84}),  # one byte more than the segment has room for
         (bytes(17), {"allocated": 69 + 84}),
-        (b"", {"indexes_full": True}),
+        (b"", {"entry_room": 0}),
         (b"", {"segment_ms": 9}),  # the first record is 10 ms old
         (b"", {"first_timestamp": -1}),  # the first record has no time
     ],
@@ -195,7 +195,8 @@ def test_it_is_taken_where_the_record_is_plain(tmp_path: Path) -> None:
 def test_it_is_not_taken_where_a_sync_follows_the_turn_nor_in_a_closed_log(tmp_path: Path) -> None:
     with log_at(tmp_path / "shared", shared=True) as log:
         log.append(b"a")
-        assert writer_of(log).appends.single is None
+        assert single(log, b"b") is None
+        assert log.append(b"b") == 1
     log = log_at(tmp_path / "os", durability="os")
     log.append(b"a")
     append, short = log.append, writer_of(log).appends.append_single

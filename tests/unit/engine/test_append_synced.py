@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from kstore import Log
 from kstore.config import LogConfig
-from kstore.engine.append._synced import PendingSingle
+from kstore.engine.append._group import PendingSingle
 from kstore.engine.append.appends import Appends
 from kstore.engine.change.roll import Rolls
 from kstore.errors import ClosedError, ForkedError, KstoreError, PoisonedError, SyncFailedError
@@ -396,7 +396,8 @@ def test_an_error_after_the_publication_keeps_the_group(
         singles = [PendingSingle(b"%d" % number, None) for number in range(3)]
         with monkeypatch.context() as patch:
             patch.setattr(StateFile, "publish_durable_end", fails)
-            with pytest.raises(error):
+            # A lack of memory then is no error of the appends.
+            with pytest.raises(error) if error is KeyboardInterrupt else nullcontext():
                 writer_of(log).appends._commit_group(list(singles))
             assert [single.result for single in singles] == [1, 2, 3]
             if error is MemoryError:

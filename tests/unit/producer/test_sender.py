@@ -284,7 +284,7 @@ def batches_of(one: Unthreaded, partition: int = 0) -> list[tuple[int, int]]:
     return [(batch.base_sequence, batch.record_count) for batch in log.fetch(0, 1 << 20).batches()]
 
 
-@pytest.mark.parametrize("place", ["publish", "commit_many", "_succeed"])
+@pytest.mark.parametrize("place", ["note_written", "commit_many", "_succeed"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
@@ -295,7 +295,7 @@ def test_a_write_that_is_interrupted_when_it_is_done_is_not_written_again(
         writer, sender = writer_of(one.store.log("orders")), one.producer._outbox.sender
         deliveries = [one.producer.send("orders", b"%d" % number) for number in range(12)]
         owners: dict[str, Any] = {
-            "publish": writer.appends._durability,
+            "note_written": writer.appends._durability,  # the first step after the publication
             "commit_many": writer,
             "_succeed": one.producer._outbox.queue_writer,
         }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstore.engine.append._placed import continued
+from kstore.engine.append._path import continued
 from kstore.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,

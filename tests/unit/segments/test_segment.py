@@ -247,10 +247,10 @@ def test_a_small_interval_gives_every_batch_but_the_first_an_entry(tmp_path: Pat
 
 def test_full_indexes_say_so(tmp_path: Path) -> None:
     made = segment(tmp_path, segment_index_bytes=36)
-    assert not made.activate().indexes_full
+    assert made.activate().entry_room > 0
     for number in range(4):
         append(made, 40 + number, [b"x"], timestamp=TIME + number)
-    assert made.activate().indexes_full
+    assert made.activate().entry_room == 0
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

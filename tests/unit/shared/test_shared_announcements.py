@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
+from kstore.engine.append._path import AppendPath
 from kstore.errors import DiskFullError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -143,16 +144,29 @@ def forget_tail(log: Log) -> None:
         others.seen = others.seen._replace(flags=others.seen.flags & ~TAIL_KNOWN)
 
 
+class Unpublished:
+    """A log's AppendPath whose appends fail after they are written and indexed."""
+
+    def __init__(self, path: AppendPath) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._path, name)
+
+    def commit(self, append: object) -> bool:
+        return False
+
+    def publish(self, *_: object) -> None:
+        raise DiskFullError(28, "full")
+
+
 def is_undone(log: Log) -> None:
     """An append that fails after it is written and indexed."""
     appends = writer_of(log).appends
-    with (
-        mock.patch.object(appends, "_placed", None),
-        mock.patch.object(appends._durability, "publish", side_effect=DiskFullError(28, "full")),
-    ):
+    with mock.patch.object(appends, "path", Unpublished(appends.path)):
         for _ in range(4):
             with pytest.raises(DiskFullError):
-                log.append(b"u" * 90)
+                log.append_many([b"u" * 90])
 
 
 def retains(log: Log) -> None:

@@ -1,4 +1,4 @@
-"""An append with nothing to decide takes a short path, and must write the same."""
+"""An append of encoded batches that needs no decision is compiled: what a failure at each of its steps leaves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,108 +14,25 @@ from typing import Any
 import pytest
 
 from kstore import Log
-from kstore.engine.append.appends import Appends
+from kstore.engine.append._path import Plan
 from kstore.engine.append.pending import PendingAppend
 from kstore.engine.change.durability import WriteBehind
 from kstore.engine.producers import LogProducers
 from kstore.errors import DeliveryError, DiskFullError, KstoreError, PoisonedError, StorageError
+from kstore.files.fs import FileSystem
+from kstore.files.local import SYSTEM_FS
 from kstore.log import writer_of
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record
 from kstore.record.builder import build_batch, build_batches
-from kstore.segments._numbers import TailNumbers
 from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import StateFile
 from kstore.types import Durability
 from tests.support.fakes.fake_clock import ManualClock
-from tests.support.fakes.fake_fs import FailingFs, Fault
+from tests.support.fakes.fake_fs import FailingFs, Fault, RecordingFs
 from tests.support.lives.producer_helpers import unthreaded
 
 NOW_MS = 1_700_000_000_000
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
-SETTINGS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "several batches": {"max_message_bytes": 300, "index_interval_bytes": 500},
-    "an entry for each batch": {"max_message_bytes": 200, "index_interval_bytes": 1},
-    "small segments": {"max_message_bytes": 300, "segment_bytes": 2000},
-    "small indexes": {"max_message_bytes": 200, "index_interval_bytes": 1, "segment_index_bytes": 120},
-    "lz4": {"compression_type": "lz4", "max_message_bytes": 300},
-    "LogAppendTime": {"message_timestamp_type": "LogAppendTime"},
-}
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    suffixes = (".log", ".index", ".timeindex", ".snapshot")
-    return {file.name: file.read_bytes() for file in path.rglob("*") if file.suffix in suffixes}
-
-
-def either_way(work: Callable[[bool], object], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Does ``work(True)``, then ``work(False)`` without short paths; returns which of the first appends took one."""
-    taken: list[bool] = []
-    short_ways = {"_commit_placed": Appends._commit_placed}
-
-    def noted(way: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            result = way(*arguments)
-            taken.append(bool(result))
-            return result
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name, way in short_ways.items():
-            patch.setattr(Appends, name, noted(way))
-        work(True)
-        for name in short_ways:
-            patch.setattr(Appends, name, lambda *_: None)
-        work(False)
-    return taken
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_files_and_results_are_those_of_the_general_path(
-    tmp_path: Path, settings: dict[str, Any], durability: Durability, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: dict[bool, tuple[object, ...]] = {}
-
-    def work(is_short: bool) -> None:
-        path = tmp_path / str(is_short)
-        clock = ManualClock()
-        with Log(path, durability=durability, clock=clock, **settings) as log:
-            results = []
-            for number in range(30):
-                values = [b"%d %d" % (number, at) * (number % 7) for at in range(number % 11)]
-                times = [NOW_MS - at * number for at in range(len(values))] if number % 3 == 0 else None
-                results.append(log.append_many(values, timestamps=times))
-                clock.advance(number % 2)
-            log.check()
-            counts = {name: count for name, count in log.metrics().items() if name.startswith("append")}
-        found[is_short] = (results, counts, files_of(path))
-
-    taken = either_way(work, monkeypatch)
-    assert found[True] == found[False]
-    assert sum(taken) > (5 if settings else 20)
-
-
-@pytest.mark.parametrize("idempotent", [True, False])
-def test_files_of_a_producer_are_those_of_the_general_path(
-    tmp_path: Path, idempotent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: dict[bool, dict[str, bytes]] = {}
-
-    def work(is_short: bool) -> None:
-        path = tmp_path / str(is_short)
-        with unthreaded(path, enable_idempotence=idempotent, batch_size=200) as one:
-            for number in range(1, 20):
-                values = [b"%d %d" % (number, at) for at in range(3 * number)]
-                deliveries = one.producer.send_many("orders", values)
-                one.producer.flush()
-                assert deliveries.result() == list(range(deliveries[0].offset, deliveries[0].offset + 3 * number))
-        found[is_short] = files_of(path)
-
-    taken = either_way(work, monkeypatch)
-    assert found[True] == found[False]
-    assert sum(taken) > 10
 
 
 def test_a_failed_one_leaves_nothing_and_the_next_continues(tmp_path: Path) -> None:
@@ -131,20 +48,18 @@ def test_a_failed_one_leaves_nothing_and_the_next_continues(tmp_path: Path) -> N
         assert log.metrics()["append_errors"] == {"DiskFullError": 1}
 
 
-@pytest.mark.parametrize("is_short", [True, False], ids=["short", "general"])
+@pytest.mark.parametrize("fs", [SYSTEM_FS, RecordingFs()], ids=["compiled", "by the tail"])
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_an_interrupt_after_the_write_leaves_nothing(
-    tmp_path: Path, durability: Durability, is_short: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, durability: Durability, fs: FileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not is_short:
-        monkeypatch.setattr(Appends, "_commit_placed", lambda *_: False)
     note = SegmentTail.note
 
     def interrupted(tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         note(tail, position, size, last_offset, max_timestamp)
         raise KeyboardInterrupt
 
-    with Log(tmp_path / "log", durability=durability, max_message_bytes=200, index_interval_bytes=1) as log:
+    with Log(tmp_path / "log", durability=durability, fs=fs, max_message_bytes=200, index_interval_bytes=1) as log:
         log.append_many([b"a"])
         with monkeypatch.context() as patch:
             patch.setattr(SegmentTail, "note", interrupted)
@@ -306,81 +221,101 @@ def batch_of(values: list[bytes]) -> PendingAppend:
     return PendingAppend(buffer, build_batches(buffer, values, now_ms=NOW_MS, size_max=1 << 20), "none")
 
 
-# --- the compiled part ------------------------------------------------------------------------------------------------
+# --- what a plan takes ------------------------------------------------------------------------------------------------
 
 
-def numbers(**settings: Any) -> TailNumbers:
-    made = TailNumbers(0, 0)
-    made.first_timestamp, made.segment_bytes, made.segment_ms = NOW_MS, 1 << 30, 10_000
-    for name, value in settings.items():
-        setattr(made, name, value)
-    return made
+def planned(log: Log) -> Plan:
+    return writer_of(log).appends.path.plan(NOW_MS)
 
 
-def encoded(*, is_one_buffer: bool = True) -> tuple[BatchBuffer | list[BatchBuffer], list[EncodedBatch]]:
+def encoded(*, is_one_buffer: bool = True) -> tuple[list[BatchBuffer], list[EncodedBatch]]:
+    """Three batches, of 1, 2 and 3 records."""
     buffers: list[BatchBuffer] = []
     batches: list[EncodedBatch] = []
     for at in range(3):
         buffers.append(buffers[0] if at and is_one_buffer else BatchBuffer())
         batches += build_batches(buffers[-1], [b"v%d" % at] * (at + 1), now_ms=NOW_MS, size_max=1 << 20)
-    return (buffers[0] if is_one_buffer else buffers), batches
+    return buffers, batches
 
 
 @pytest.mark.parametrize("is_one_buffer", [True, False])
-def test_batches_get_consecutive_offsets(is_one_buffer: bool) -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2)], ids=["in a row", "with a gap"])
+def test_batches_are_written_in_their_order_with_offsets_and_epoch(
+    tmp_path: Path, is_one_buffer: bool, order: tuple[int, ...]
+) -> None:
     buffers, batches = encoded(is_one_buffer=is_one_buffer)
-    placed = numbers().place(buffers, batches, 7, 5, NOW_MS, NOW_MS)
-    assert placed is not None
-    views, size, record_count, max_timestamp, offset_of_max = placed
-    assert len(views) == (1 if is_one_buffer else 3)
-    assert (record_count, max_timestamp, offset_of_max) == (6, NOW_MS, 7)
-    data = b"".join(views)
-    assert len(data) == size == sum(batch.size for batch in batches)
-    heads = [data[at : at + 16] for at in (0, batches[0].size, batches[0].size + batches[1].size)]
-    assert [int.from_bytes(head[:8], "big") for head in heads] == [7, 8, 10]
-    assert {int.from_bytes(head[12:], "big") for head in heads} == {5}
+    with Log(tmp_path / "log", clock=ManualClock(NOW_MS)) as log:
+        log.append(b"first")
+        position = writer_of(log).ends.position
+        plan, offset = planned(log), 1
+        for at in order:
+            assert plan.add(buffers[at], batches[at], offset, offset + at, 5)
+            offset += at + 1
+        path = writer_of(log).appends.path
+        path.write(plan)
+        path.publish(plan, [], [], None)
+        data = (tmp_path / "log" / f"{0:020d}.log").read_bytes()[position:]
+        assert len(data) == sum(batches[at].size for at in order)
+        assert [record.value for record in log.read(1)] == [b"v%d" % at for at in order for _ in range(at + 1)]
+        start = 0
+        for at in order:
+            assert int.from_bytes(data[start + 12 : start + 16], "big") == 5
+            start += batches[at].size
 
 
 @pytest.mark.parametrize(
-    ("changes", "arguments"),
+    ("changes", "last_offset"),
     [
-        ({"segment_bytes": 236}, {}),  # the third does not fit
-        ({"indexes_full": True}, {}),
-        ({"first_timestamp": -1}, {}),  # the segment's first record has no time
-        ({"first_timestamp": NOW_MS - 10_001}, {}),
-        ({}, {"offset": 2**31 - 5}),  # too far from the segment's start
-        ({}, {"now_ms": NOW_MS + 10_001}),  # the segment was idle
-        ({}, {"batches": []}),
+        ({"segment_bytes": 69 + 20}, 1),  # one that does not fit
+        ({"entry_room": 0}, 1),
+        ({"first_timestamp": -1}, 1),  # the segment's first record has no time
+        ({"first_timestamp": NOW_MS - 10_001}, 1),
+        ({}, 2**31),  # too far from the segment's start
     ],
 )
-def test_what_may_need_a_new_segment_is_left_to_a_decision(changes: dict[str, Any], arguments: dict[str, Any]) -> None:
-    buffer, batches = encoded()
-    plain = {"buffers": buffer, "batches": batches, "offset": 2**31 - 6, "leader_epoch": 0, "now_ms": NOW_MS}
-    plain["last_append_ms"] = NOW_MS
-    assert sum(batch.size for batch in batches) == 237
-    before = bytes(buffer)  # type: ignore[arg-type]  # one buffer
-    assert numbers(**changes).place(**{**plain, **arguments}) is None
-    assert bytes(buffer) == before  # type: ignore[arg-type]
-    assert numbers().place(**plain) is not None  # type: ignore[arg-type]
+def test_what_may_need_a_new_segment_is_left_to_a_decision(
+    tmp_path: Path, changes: dict[str, Any], last_offset: int
+) -> None:
+    buffers, batches = encoded()
+    with Log(tmp_path / "log", clock=ManualClock(NOW_MS), segment_ms=10_000) as log:
+        log.append(b"first")
+        tail = writer_of(log).files.tail
+        assert tail is not None
+        usual = {name: getattr(tail.numbers, name) for name in changes}
+        for name, value in changes.items():
+            setattr(tail.numbers, name, value)
+        before = bytes(buffers[0])
+        plan = planned(log)
+        assert not plan.add(buffers[0], batches[0], last_offset, last_offset, 0)
+        assert plan.is_written
+        assert bytes(buffers[0]) == before
+        for name, value in usual.items():
+            setattr(tail.numbers, name, value)
+        assert planned(log).add(buffers[0], batches[0], 1, 1, 0)
 
 
-def test_batches_that_do_not_follow_one_another_are_left_to_a_decision() -> None:
-    buffer, batches = encoded()
-    assert numbers().place(buffer, batches[::2], 0, 0, NOW_MS, NOW_MS) is None
-
-
-def test_buffers_that_are_not_one_for_each_batch_are_refused() -> None:
+def test_buffers_that_are_not_one_for_each_batch_are_refused(tmp_path: Path) -> None:
     buffers, batches = encoded(is_one_buffer=False)
-    with pytest.raises(ValueError, match="2 buffers, expected one for each of the 3 batches"):
-        numbers().place(buffers[:2], batches, 0, 0, NOW_MS, NOW_MS)  # type: ignore[index]  # a list
-    for wrong in (None, 7):
-        with pytest.raises(TypeError):
-            numbers().place([wrong] * 3, batches, 0, 0, NOW_MS, NOW_MS)  # type: ignore[list-item]
+    with Log(tmp_path / "log") as log:
+        log.append(b"first")
+        append = PendingAppend(buffers[0], batches, "none", buffers=buffers[:2])
+        with pytest.raises(ValueError, match="2 buffers, expected one for each of the 3 batches"):
+            writer_of(log).commit_many([append])
+        for wrong in (None, 7):
+            append = PendingAppend(buffers[0], batches, "none", buffers=[wrong] * 3)  # type: ignore[list-item]
+            with pytest.raises(TypeError):
+                writer_of(log).commit_many([append])
+        assert log.append(b"next") == 1
 
 
-def test_a_batch_outside_its_buffer_is_refused() -> None:
-    buffer, batches = encoded()
-    with pytest.raises(ValueError, match="expected a batch in the"):
-        numbers().place(buffer, [batches[0]._replace(position=1 << 20)], 0, 0, NOW_MS, NOW_MS)
-    with pytest.raises(TypeError):
-        numbers().place(buffer, [(1, 2, 3)], 0, 0, NOW_MS, NOW_MS)  # type: ignore[list-item]
+def test_a_batch_outside_its_buffer_is_refused(tmp_path: Path) -> None:
+    buffers, batches = encoded()
+    with Log(tmp_path / "log") as log:
+        log.append(b"first")
+        append = PendingAppend(buffers[0], [batches[0]._replace(position=1 << 20)], "none")
+        with pytest.raises(ValueError, match="expected a batch in the"):
+            writer_of(log).commit_many([append])
+        append = PendingAppend(buffers[0], [(1, 2, 3)], "none")  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="expected an EncodedBatch"):
+            writer_of(log).commit_many([append])
+        assert log.append(b"next") == 1
