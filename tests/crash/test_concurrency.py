@@ -19,10 +19,10 @@ from kstore.files.paths import KSTORE_STATE
 from kstore.log import Log, writer_of
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
-from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import read_state
 from kstore.types import Durability
 from tests.crash.strict_reads import TIME, Lives, StrictReads
+from tests.support.fakes.general_path import GeneralPath
 from tests.support.fakes.without_flusher import log_without_flusher
 from tests.support.harness.evidence import Hung, Lost, Wrong
 from tests.support.harness.selection import tries
@@ -208,16 +208,11 @@ def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
     durability: Durability, rolls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: Tried
 ) -> None:
     written, commit = threading.Event(), threading.Event()
-    note = SegmentTail.note
 
-    def note_late(tail: SegmentTail, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        # Between the write and the publication.
-        if last_offset == 2:
-            written.set()
-            commit.wait(SECONDS_MAX)
-        note(tail, position, size, last_offset, max_timestamp)
+    def wait() -> None:
+        written.set()
+        commit.wait(SECONDS_MAX)
 
-    monkeypatch.setattr(SegmentTail, "note", note_late)
     with (
         Log(
             tmp_path / "log", durability=durability, segment_bytes=1024 if rolls else 4096, index_interval_bytes=1
@@ -225,6 +220,8 @@ def test_no_reader_sees_a_batch_in_the_file_before_it_is_committed(
         Log(tmp_path / "log", read_only=True) as view,
     ):
         log.append_many([b"a" * 400, b"b" * 400])
+        appends = writer_of(log).appends
+        monkeypatch.setattr(appends, "path", GeneralPath(appends.path, wait))
         appending = threading.Thread(target=log.append_many, args=([b"c" * 400],))
         appending.start()
         assert written.wait(SECONDS_MAX)

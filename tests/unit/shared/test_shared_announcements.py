@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 
 from kstore.clock import SYSTEM_CLOCK
-from kstore.engine.append._path import AppendPath
 from kstore.errors import DiskFullError
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -23,6 +22,7 @@ from kstore.record.builder import build_batch
 from kstore.state.shared_slot import CHANGING, POSITION, TAIL_KNOWN, SharedState
 from kstore.types import Durability
 from tests.support.fakes.fake_fs import CHANGES, SYNCS, WRITES, Operation, RecordingFs, WatchedFs
+from tests.support.fakes.general_path import GeneralPath
 from tests.support.lives.log_cases import killed
 from tests.support.lives.shared_parts import DURABILITIES, Result, fails, others_of, shared, turn_of, values
 
@@ -144,26 +144,14 @@ def forget_tail(log: Log) -> None:
         others.seen = others.seen._replace(flags=others.seen.flags & ~TAIL_KNOWN)
 
 
-class Unpublished:
-    """A log's AppendPath whose appends fail after they are written and indexed."""
-
-    def __init__(self, path: AppendPath) -> None:
-        self._path = path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._path, name)
-
-    def commit(self, append: object) -> bool:
-        return False
-
-    def publish(self, *_: object) -> None:
-        raise DiskFullError(28, "full")
-
-
 def is_undone(log: Log) -> None:
     """An append that fails after it is written and indexed."""
+
+    def fail() -> None:
+        raise DiskFullError(28, "full")
+
     appends = writer_of(log).appends
-    with mock.patch.object(appends, "path", Unpublished(appends.path)):
+    with mock.patch.object(appends, "path", GeneralPath(appends.path, fail)):
         for _ in range(4):
             with pytest.raises(DiskFullError):
                 log.append_many([b"u" * 90])
