@@ -1,4 +1,4 @@
-"""``append`` of one plain record, which takes a shorter path than ``append_many`` and must write the same."""
+"""``append`` of one plain record, which is compiled: what it takes, and what a failure at each of its steps leaves."""
 
 from __future__ import annotations
 
@@ -56,28 +56,6 @@ def log_at(path: Path, **settings: Any) -> Log:
 
 def files_of(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir() if file.suffix in (".log", ".index", ".timeindex")}
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"index_interval_bytes": 200, "segment_bytes": 3000},
-        {"index_interval_bytes": 1, "segment_index_bytes": 120},
-        {"message_timestamp_type": "LogAppendTime"},
-        {"compression_type": "lz4"},
-    ],
-    ids=["plain", "small segments", "small indexes", "LogAppendTime", "lz4"],
-)
-def test_the_files_are_those_of_append_many(tmp_path: Path, settings: dict[str, Any], durability: Durability) -> None:
-    records = [(b"x" * (7 * number % 300), None if number % 3 else b"key %d" % number) for number in range(100)]
-    with log_at(tmp_path / "one", durability=durability, **settings) as log:
-        assert [log.append(value, key=key) for value, key in records] == list(range(100))
-    with log_at(tmp_path / "many", durability=durability, **settings) as log:
-        for value, key in records:
-            log.append_many([value], keys=[key])
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "many")
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 4000, 4030, 4096, 8192, 16_000])
