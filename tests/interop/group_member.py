@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-POLL_MS, HEARTBEAT_MS = 200, 200
+POLL_MS, FIRST_POLL_MS, HEARTBEAT_MS = 200, 2000, 200
 
 
 class Read(NamedTuple):
@@ -58,12 +58,15 @@ class KafkaPython:
             heartbeat_interval_ms=HEARTBEAT_MS,
             **more,
         )
+        # kafka-python 3.0 forgets an assignment, and sends no heartbeats, if a poll ends while it joins again because
+        # the topic's partitions have become known: so they are known before, and its first poll is long.
+        self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe([topic])
 
     def poll(self) -> list[Read]:
         from kafka.errors import KafkaError
 
-        found = self._consumer.poll(POLL_MS)
+        found = self._consumer.poll(POLL_MS if self._consumer.assignment() else FIRST_POLL_MS)
         records = read_of(found)
         if records:
             try:
