@@ -29,6 +29,7 @@ from kstore.state.log_state import StateFile
 from kstore.types import Durability
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault, RecordingFs
+from tests.support.fakes.general_path import GeneralPath
 from tests.support.lives.producer_helpers import unthreaded
 
 NOW_MS = 1_700_000_000_000
@@ -65,6 +66,25 @@ def test_an_interrupt_after_the_write_leaves_nothing(
             patch.setattr(SegmentTail, "note", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 log.append_many([b"b" * 90] * 5)
+        log.check()
+        assert log.append_many([b"c"]).first_offset == 1
+        assert [record.value for record in log.read()] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_an_interrupt_before_the_publication_leaves_nothing_on_the_general_path(
+    tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with Log(tmp_path / "log", durability=durability, max_message_bytes=200, segment_bytes=1024) as log:
+        log.append_many([b"a"])
+        appends = writer_of(log).appends
+        with monkeypatch.context() as patch:
+            patch.setattr(appends, "path", GeneralPath(appends.path, interrupt))
+            with pytest.raises(KeyboardInterrupt):
+                log.append_many([b"b" * 90] * 12)  # in several segments
         log.check()
         assert log.append_many([b"c"]).first_offset == 1
         assert [record.value for record in log.read()] == [b"a", b"c"]
