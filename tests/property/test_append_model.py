@@ -7,8 +7,6 @@ the general path alone. Both must leave what the model says: bytes, index entrie
 from __future__ import annotations
 
 import random
-import resource
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +27,7 @@ from kstore.types import AppendInfo
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import RecordingFs
 from tests.support.harness.selection import tries
+from tests.support.harness.size_limit import size_limit
 from tests.support.oracles.append_model import (
     AppendModel,
     ModelAppend,
@@ -273,7 +272,8 @@ class Life:
             else:
                 failing = unnoted(patch, self.chance.randrange(1, 3))
                 expected = (KeyboardInterrupt, MemoryError, KstoreError)
-            with failing as has_failed:
+            has_failed = False
+            with failing:
                 try:
                     if self.chance.random() < 0.4:
                         record = records[0]._replace(timestamp=self.clock.now_ms())
@@ -287,7 +287,7 @@ class Life:
                             timestamps=[record.timestamp for record in records],
                         )
                 except expected:
-                    has_failed.append(True)
+                    has_failed = True
                 else:
                     self.model.append([ModelAppend(batches)])
         if has_failed:
@@ -393,20 +393,7 @@ def data_of(append: ModelAppend) -> bytes:
 
 
 @contextmanager
-def size_limit(size: int) -> Iterator[list[bool]]:
-    """Inside, no file of this process can grow beyond ``size`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        yield []
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-@contextmanager
-def unnoted(patch: pytest.MonkeyPatch, count: int) -> Iterator[list[bool]]:
+def unnoted(patch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
     """Inside, adding the ``count``th index entry raises."""
     add, left = SegmentTail._add_entry, [count]
 
@@ -417,7 +404,7 @@ def unnoted(patch: pytest.MonkeyPatch, count: int) -> Iterator[list[bool]]:
         add(tail, last_offset, position)
 
     patch.setattr(SegmentTail, "_add_entry", interrupted)
-    yield []
+    yield
 
 
 @pytest.mark.parametrize("way", ["compiled", "general"])

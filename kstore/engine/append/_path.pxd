@@ -33,7 +33,8 @@ cdef class Plan:
     cdef Py_ssize_t start, stop
     cdef int64_t now_ms
     # The log's end before the append, and after it.
-    cdef readonly int64_t first, end
+    cdef int64_t first
+    cdef readonly int64_t end
     # The end of the segment; ``size`` more bytes are to be written there.
     cdef int64_t position, size
     # Of the segment, as they are once that is written. At least ``entry_room`` index entries fit then.

@@ -100,7 +100,6 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 @cython.final
-@cython.no_gc
 cdef class Plan:
     """What one write puts into a log, and what the log then is. Used with the log's lock; see ``AppendPath.plan``.
 
@@ -115,7 +114,7 @@ cdef class Plan:
             PyMem_Free(self.parts)
 
     cdef int go_on(self, tail) except -1:
-        """Continues at the end of ``tail``, and what is to be written is none."""
+        """Continues at the end of ``tail``, with nothing to write yet."""
         cdef TailNumbers numbers = tail.numbers
         self.tail, self.numbers = tail, numbers
         self.views = None
@@ -231,11 +230,6 @@ cdef class Plan:
     def indexes_full(self):
         """Whether there may be no room for one more entry in the indexes; certain if nothing is to be written."""
         return self.entry_room <= 0
-
-    @property
-    def is_written(self):
-        """Whether nothing is to be written."""
-        return self.part_count == 0
 
 
 cdef inline tuple as_tuple(batch):

@@ -104,10 +104,9 @@ class Appends:
         # Half the limit: what cannot be compressed becomes larger.
         size_max = min(self._size_max, config.segment_bytes)
         self.certain_bytes: int = -1 if config.is_compacted else size_max // 2 - RECORD_OVERHEAD
-        is_plain = self._timestamp_type == CREATE_TIME and self._codec == "none"
         # With a sync after the turn there is a group, and no short way into it.
-        if self._durability.is_sync is not self._durability.syncs_writes:
-            is_plain = False
+        is_short = self._durability.is_sync is self._durability.syncs_writes
+        is_plain = is_short and self._timestamp_type == CREATE_TIME and self._codec == "none"
         self.path.use(min(self._size_max, config.segment_bytes) if is_plain else 0, self.is_compacted)
 
     # --- append -----------------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,27 @@ from kstore.engine.append._path import Plan
 from kstore.engine.append.pending import PendingAppend
 from kstore.engine.change.durability import WriteBehind
 from kstore.engine.producers import LogProducers
-from kstore.errors import DeliveryError, DiskFullError, KstoreError, PoisonedError, StorageError
+from kstore.errors import (
+    DeliveryError,
+    DiskFullError,
+    KstoreError,
+    OutOfOrderSequenceError,
+    PoisonedError,
+    StorageError,
+)
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.log import writer_of
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record
 from kstore.record.builder import build_batch, build_batches
+from kstore.rules.validate import split_batches, validate
 from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import StateFile
 from kstore.types import Durability
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault, RecordingFs
 from tests.support.fakes.general_path import GeneralPath
+from tests.support.harness.size_limit import size_limit
 from tests.support.lives.producer_helpers import unthreaded
 
 NOW_MS = 1_700_000_000_000
@@ -139,6 +147,25 @@ def test_an_append_that_was_interrupted_after_it_was_published_has_its_result(
         assert [record.value for record in log.read()] == [b"a", b"b", b"c"]
 
 
+def test_a_refused_append_is_freed_with_its_error(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        log.append_batches(
+            build_batch([Record(0, NOW_MS, value=b"a")], producer_id=7, producer_epoch=0, base_sequence=0)
+        )
+        refused, other = batch_of([b"b"]), batch_of([b"c"])
+        refused.with_producers, refused.stamp = True, (7, 0, 50, False)
+        data = build_batch([Record(0, NOW_MS, value=b"b")], producer_id=7, producer_epoch=0, base_sequence=50)
+        made = validate(split_batches(data), writer_of(log).context.config, now_ms=NOW_MS)
+        refused.buffer, refused.batches = made.buffer, made.batches
+        writer_of(log).appends.commit_many([refused, other])
+        assert isinstance(refused.error, OutOfOrderSequenceError)
+        # Its traceback leads to the plan of the write, and back to the append.
+        error = weakref.ref(refused.error)
+        del refused
+        gc.collect()
+        assert error() is None
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_producers_that_cannot_be_noted_after_a_publication_poison_the_log(
     tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -223,19 +250,6 @@ def test_a_sync_that_fails_poisons_the_log_and_is_not_repeated(tmp_path: Path, m
         assert [record.value for record in log.read()] == [b"a"]
 
 
-@contextmanager
-def size_limit(size: int) -> Iterator[None]:
-    """Inside, no file of this process can grow beyond ``size``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def batch_of(values: list[bytes]) -> PendingAppend:
     buffer = BatchBuffer()
     return PendingAppend(buffer, build_batches(buffer, values, now_ms=NOW_MS, size_max=1 << 20), "none")
@@ -307,7 +321,7 @@ def test_what_may_need_a_new_segment_is_left_to_a_decision(
         before = bytes(buffers[0])
         plan = planned(log)
         assert not plan.add(buffers[0], batches[0], last_offset, last_offset, 0)
-        assert plan.is_written
+        assert plan.segment_end == tail.position
         assert bytes(buffers[0]) == before
         for name, value in usual.items():
             setattr(tail.numbers, name, value)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +40,7 @@ from kstore.segments.tail import SegmentTail
 from kstore.types import Durability
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault, RecordingFs
+from tests.support.harness.size_limit import size_limit
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
@@ -395,19 +393,6 @@ def test_an_interrupt_while_it_waits_for_the_lock_leaves_nothing(tmp_path: Path,
         assert log.append(b"c") == 1
         log.check()
         assert [record.value for record in log.read()] == [b"a", b"c"]
-
-
-@contextmanager
-def size_limit(size: int) -> Iterator[None]:
-    """Inside, no file of this process can grow beyond ``size``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_short_write_is_written_again_whole(tmp_path: Path) -> None:

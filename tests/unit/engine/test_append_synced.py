@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from tests.support.fakes.crash_states import Disk, nothing
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording, in_memory
+from tests.support.harness.size_limit import size_limit
 
 NOW_MS = 1_700_000_000_000
 WAIT_SECONDS = 300
@@ -323,19 +323,6 @@ def test_a_failed_sync_is_cut_back_and_says_so(tmp_path: Path) -> None:
             tail.cut_unsynced(errno.EIO)
         assert path.stat().st_size == size
         log.check()
-
-
-@contextmanager
-def size_limit(size: int) -> Iterator[None]:
-    """Inside, no file of this process can grow beyond ``size``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_short_write_leaves_nothing_and_the_next_append_goes_on(tmp_path: Path) -> None:

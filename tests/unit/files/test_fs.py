@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import resource
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from kstore.files.fs import Advice, read_file, storage_error
 from kstore.files.local import SYSTEM_FS, OsFile
 from kstore.files.unmapped import UnmappedFile
 from tests.support.fakes.fake_fs import RecordingFs
+from tests.support.harness.size_limit import size_limit
 
 
 @pytest.fixture
@@ -38,17 +37,6 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def file(path: Path) -> OsFile:
     return SYSTEM_FS.open(path, write=True, create=True)
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Inside, the operating system lets no file grow beyond ``size`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def descriptor_is_open(fd: int) -> bool:
@@ -226,7 +214,7 @@ def test_a_write_that_makes_no_progress_ends(file: OsFile, writer: str, monkeypa
 
 @WRITERS
 def test_the_file_size_limit_is_a_full_disk(file: OsFile, writer: str) -> None:
-    with file_size_limit(1000), pytest.raises(DiskFullError) as caught:
+    with size_limit(1000), pytest.raises(DiskFullError) as caught:
         getattr(file, writer)([b"x" * 1500], 0)
     assert caught.value.errno == errno.EFBIG
     assert file.size() == 1000, "what fitted was written first"
@@ -235,7 +223,7 @@ def test_the_file_size_limit_is_a_full_disk(file: OsFile, writer: str) -> None:
 @WRITERS
 def test_a_failed_write_does_not_keep_the_callers_buffer(file: OsFile, writer: str) -> None:
     buffer = bytearray(b"x" * 1500)
-    with file_size_limit(1000), pytest.raises(DiskFullError) as caught:
+    with size_limit(1000), pytest.raises(DiskFullError) as caught:
         getattr(file, writer)([buffer], 0)
     buffer.extend(b"a buffer that was exported could not grow")
     assert caught.value.errno == errno.EFBIG
@@ -390,7 +378,7 @@ def test_the_blocks_of_a_mapping_are_there_before_it(file: OsFile) -> None:
 
 
 def test_a_mapping_without_space_is_a_full_disk(file: OsFile) -> None:
-    with file_size_limit(4096), pytest.raises(DiskFullError):
+    with size_limit(4096), pytest.raises(DiskFullError):
         file.map(8192)
 
 
