@@ -8,8 +8,7 @@ import logging
 import warnings
 from base64 import urlsafe_b64encode
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn
 
 from kstore.door.config import DoorConfig
 from kstore.door.faults import Faults
@@ -17,6 +16,7 @@ from kstore.door.guard import CAN_ASK
 from kstore.door.served import Served
 from kstore.door.server import Server, bound
 from kstore.errors import ConfigError, CorruptFileError, SharedLogError, not_picklable
+from kstore.files.lifetime import Closing
 from kstore.files.meta import read_meta_properties
 from kstore.files.paths import META_PROPERTIES
 from kstore.setting_rules import MIB
@@ -34,7 +34,7 @@ DEFAULT_PORT = 9092
 ID_BYTES = 16
 
 
-class Door:
+class Door(Closing):
     """A store's door for Kafka's clients: each connects to ``bootstrap_servers`` as to a broker. Thread-safe.
 
     It listens from the moment it is made until ``close``, or until its store is closed, which closes the door first.
@@ -166,14 +166,6 @@ class Door:
 
     def __repr__(self) -> str:
         return f"Door({self.bootstrap_servers!r}{', closed' if self.closed else ''})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         server = getattr(self, "_server", None)  # None if it could not listen

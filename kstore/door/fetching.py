@@ -104,7 +104,7 @@ class _Fetch:
         """Whether there is enough to answer, or nothing to wait for."""
         if not self.parts:
             return True
-        # A broker looks only at partitions that exist, unless there is none.
+        # A broker looks only at partitions that exist, and answers at once if none does.
         known = [part.found for part in self.parts if part.found.error != errors.UNKNOWN_TOPIC_OR_PARTITION]
         if not known or any(found.error or found.diverging for found in known):
             return True

@@ -139,7 +139,7 @@ def whole_batches(items: Iterable[Run | tuple[int, Batch] | Damage]) -> Iterator
 
 
 def first_timestamp(items: Iterable[tuple[int, Batch] | Damage]) -> int:
-    """The greatest timestamp of the first batch; NO_TIMESTAMP if there is none, or damage comes first."""
+    """The greatest timestamp of the first batch; NO_TIMESTAMP without a batch, or if damage comes first."""
     first = next(iter(items), None)
     return NO_TIMESTAMP if first is None or isinstance(first, Damage) else first[1].max_timestamp
 

@@ -25,7 +25,7 @@ from tests.support.lives.door_parts import WireClient
 
 pytestmark = pytest.mark.interop
 
-# By these fields the items of a list are told apart; their order has no meaning.
+# The fields that identify an item of a list; the order of the items has no meaning.
 KEYS = ("name", "topic", "groupId", "key", "partitionIndex", "partition", "index", "apiKey", "resourceName", "memberId")
 ABSENT = "absent"
 Answers = list[tuple[str, Any]]

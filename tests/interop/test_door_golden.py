@@ -127,7 +127,7 @@ READERS = [with_confluent_kafka, with_aiokafka]
 
 
 class Served(NamedTuple):
-    """A tree behind the door at ``server``."""
+    """A tree that the door at ``server`` serves."""
 
     tree: str
     server: str

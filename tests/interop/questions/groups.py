@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.interop.questions.side import Body, Side, question, versions
-from tests.support.lives.door_group_stage import METADATA, SESSION_MS, subscription
+from tests.interop.questions.side import Body, Side, joining, question, versions
+from tests.support.lives.door_group_stage import METADATA, subscription
 
 
 @question
@@ -56,14 +56,7 @@ def a_life_of_a_group_with_each_version(side: Side) -> None:
 @question
 def joins_that_are_refused(side: Side) -> None:
     group = side.group()
-    good = {
-        "groupId": group,
-        "sessionTimeoutMs": SESSION_MS,
-        "rebalanceTimeoutMs": 60_000,
-        "memberId": "",
-        "protocolType": "consumer",
-        "protocols": [{"name": "range", "metadata": METADATA}],
-    }
+    good = joining(group)
     for version in (0, 3, 6, 9):
         changes: tuple[Body, ...] = (
             {"groupId": ""},

@@ -176,7 +176,7 @@ def produce_in_a_transaction_that_is_not(side: Side) -> None:
     producer = side.producer_id()
     data = batch(b"a", producer_id=producer, producer_epoch=0, base_sequence=0, is_transactional=True)
     side.produce(topic, data)
-    side.produce(topic, batch(b"a"), transactionalId="nobody")
+    side.produce(topic, batch(b"a"), transactionalId="an-id")
 
 
 @question

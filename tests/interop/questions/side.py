@@ -35,6 +35,18 @@ NODES = {"nodeId", "leaderId", "replicaNodes", "isrNodes", "controllerId", "brok
 WORDS = {"errorMessage", "batchIndexErrorMessage", "documentation"}
 
 
+def joining(group: str) -> Body:
+    """A JoinGroup of a new member."""
+    return {
+        "groupId": group,
+        "sessionTimeoutMs": SESSION_MS,
+        "rebalanceTimeoutMs": 60_000,
+        "memberId": "",
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": METADATA}],
+    }
+
+
 def question(test: Question) -> Question:
     QUESTIONS[test.__name__] = test
     return test
@@ -92,7 +104,7 @@ class Side:
         return self._stack.enter_context(WireClient(port, host, client_id=name))
 
     def ask(self, api: str, version: int, **body: Any) -> Any:
-        """Asks, and notes the answer, or that there is none because the connection ends."""
+        """Asks, and notes the answer, or that the connection ends without one."""
         return self.ask_as(f"{api} v{version}", api, version, **body)
 
     def ask_as(self, what: str, api: str, version: int, **body: Any) -> Any:
@@ -213,14 +225,7 @@ class Side:
 
     def member(self, group: str, **given: Any) -> tuple[str, int]:
         """The only member of a stable group, without a note: its id and generation."""
-        joined = {
-            "groupId": group,
-            "sessionTimeoutMs": SESSION_MS,
-            "rebalanceTimeoutMs": 60_000,
-            "memberId": "",
-            "protocolType": "consumer",
-            "protocols": [{"name": "range", "metadata": METADATA}],
-        } | given
+        joined = joining(group) | given
         answer = self.quiet("JoinGroup", 3, **joined)
         assert answer["errorCode"] == 0, answer
         member, generation = answer["memberId"], answer["generationId"]

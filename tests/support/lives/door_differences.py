@@ -33,8 +33,8 @@ DIFFERENCES = (
     ),
     Difference(
         r"metadata_of_a_topic_that_it_makes: .*",
-        "Metadata that creates a topic has it in its answer, or the reason why not; a broker's first answer is that"
-        " there is none.",
+        "Metadata that creates a topic describes it in the same answer, or says why it was not created; a broker first"
+        " answers that the topic does not exist.",
     ),
     Difference(
         r".* three replicas: .*",

@@ -1,4 +1,4 @@
-"""What a door does otherwise than a broker is told to users, and is not much."""
+"""Each difference between a door and a broker is documented, and there are few."""
 
 from __future__ import annotations
 
