@@ -11,6 +11,7 @@ class LogFields:
     poisoned: Exception | None
     last_append_ms: int
     flush_messages: int
+    follower_count: int
 
     @property
     def ends(self) -> Ends: ...

@@ -12,6 +12,15 @@ __all__ = ["LogFields"]
 cdef class LogFields:
     """The fields of ``LogFiles``, which describes them, that each append needs."""
 
+    @property
+    def tail(self):
+        return self.open_tail
+
+    @tail.setter
+    def tail(self, tail):
+        self.numbers = None if tail is None else tail.numbers
+        self.open_tail = tail
+
     def publish(self, ends not None, *, bint cuts=False):
         """Shows ``ends`` to readers, by one store; with the turn.
 
@@ -43,7 +52,7 @@ cdef class LogFields:
 
         An interrupt, or a lack of memory, may have replaced the error of a sync; the file and the tail say so.
         """
-        tail = self.tail
+        tail = self.open_tail
         if (
             isinstance(error, (SyncFailedError, PoisonedError))
             or (tail is not None and (tail.is_doubtful or has_failed_sync(tail.open_file)))

@@ -96,7 +96,7 @@ class LogWriter:
         self.turn = turn
         self._lock = turn.lock
         self._clock = clock
-        self.growth: Growth = Growth()
+        self.growth: Growth = Growth(files)
         self._rolls = Rolls(files, durability)
         self._cuts = Cuts(files, self._rolls, flush)
         trusted_clock = TrustedClock(clock.now_ms(), clock.monotonic()) if ties is None else ties.clock
@@ -319,7 +319,7 @@ class LogWriter:
         return {
             "recovery_point": ends.recovery_point,
             "flush_lag_records": ends.end_offset - ends.durable_end,
-            "followers": self.growth.follower_count,
+            "followers": self.files.follower_count,
             "poisoned": int(self.files.poisoned is not None),
         }
 

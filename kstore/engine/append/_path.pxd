@@ -52,7 +52,7 @@ cdef class Plan:
     cdef public bint with_producers
     cdef bint is_published, is_whole
 
-    cdef int go_on(self, tail) except -1
+    cdef int go_on(self, object tail, TailNumbers numbers) except -1
     cdef void clear(self) noexcept
     cdef bint takes(self, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept
     cdef int put(self, int64_t size, int64_t record_count, int64_t last_offset, int64_t max_timestamp) except -1
@@ -93,4 +93,4 @@ cdef class AppendPath:
     cdef int note_producers(self, Plan plan) except -1
     cdef int undo(self, Plan plan, object error) except -1
     cdef int64_t now_ms(self) except? -1
-    cdef int wake(self) except -1
+    cpdef object wake(self)

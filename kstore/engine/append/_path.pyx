@@ -113,9 +113,8 @@ cdef class Plan:
         if self.parts != self.few:
             PyMem_Free(self.parts)
 
-    cdef int go_on(self, tail) except -1:
+    cdef int go_on(self, object tail, TailNumbers numbers) except -1:
         """Continues at the end of ``tail``, with nothing to write yet."""
-        cdef TailNumbers numbers = tail.numbers
         self.tail, self.numbers = tail, numbers
         self.views = None
         self.buffer = None
@@ -460,8 +459,8 @@ cdef class AppendPath:
         """The plan of an append for which the log is ready; None if that needs a decision."""
         cdef LogFields files = self.files
         cdef Plan plan
-        tail, before = files.tail, files.ends
-        if tail is None or files.closed is not None or files.poisoned is not None or type(before) is not Ends:
+        before = files.ends
+        if files.open_tail is None or files.closed is not None or files.poisoned is not None or type(before) is not Ends:
             return None
         plan, self.spare = self.spare, None
         if plan is None:
@@ -479,7 +478,7 @@ cdef class AppendPath:
         plan.before = self.files.ends
         plan.now_ms = now_ms
         plan.first = plan.end = plan.stable_offset = <object>PyTuple_GET_ITEM(plan.before, END_OFFSET)
-        return plan.go_on(self.files.tail)
+        return plan.go_on(self.files.open_tail, self.files.numbers)
 
     def plan(self, int64_t now_ms):
         """A plan without batches, at the log's end; the log has a tail."""
@@ -491,11 +490,11 @@ cdef class AppendPath:
         """Writes the batches of the plan, if any, with one call, and notes them. Raises: as ``SegmentTail.write``."""
         if plan.part_count:
             self.write_views(plan)
-            plan.go_on(plan.tail)
+            plan.go_on(plan.tail, plan.numbers)
 
     def go_on(self, Plan plan not None):
         """Continues, once everything is written, in the segment that a roll has begun."""
-        plan.go_on(self.files.tail)
+        plan.go_on(self.files.open_tail, self.files.numbers)
 
     def publish(self, Plan plan not None, list appends not None, list results not None, checked):
         """Shows what is written to readers. Each of ``appends`` then has its result, and its producers are known.
@@ -670,26 +669,17 @@ cdef class AppendPath:
             return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
         return self.clock.now_ms()
 
-    cdef int wake(self) except -1:
-        return wake_all(self.growth)
+    cpdef object wake(self):
+        """Wakes the followers of the log, after an append or what may have been one.
 
-
-def wake_followers(growth not None):
-    """Wakes the followers of a log, after an append or what may have been one.
-
-    It comes before any signal is served, because this is compiled; and an interrupt in it leaves no follower asleep.
-    """
-    wake_all(growth)
-
-
-cdef int wake_all(growth) except -1:
-    if growth.follower_count:
-        try:
-            growth.wake()
-        except BaseException:
-            growth.wake()  # what an interrupt has left to do
-            raise
-    return 0
+        It comes before any signal is served, because this is compiled; and an interrupt in it leaves no follower asleep.
+        """
+        if self.files.follower_count:
+            try:
+                self.growth.wake()
+            except BaseException:
+                self.growth.wake()  # what an interrupt has left to do
+                raise
 
 
 @cython.binding(True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from kstore.config import LogConfig
 from kstore.engine.append._group import GroupCommit, PendingSingle
-from kstore.engine.append._path import AppendPath, Plan, settle, wake_followers
+from kstore.engine.append._path import AppendPath, Plan, settle
 from kstore.engine.append.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
 from kstore.engine.change.durability import DurabilityStrategy
 from kstore.engine.change.growth import Growth
@@ -82,7 +82,6 @@ class Appends:
         self._is_shared = files.others is not None
         self._rolls = rolls
         self._retention = retention
-        self._growth = growth
         self._clock = files.context.clock
         self._counters = files.counters
         # Committed reads stop here: above it a transaction index lacks entries that could not be written.
@@ -312,10 +311,10 @@ class Appends:
                 self._durability.note_written()
             self._durability.make_durable()
         except BaseException:
-            wake_followers(self._growth)  # the first step: what was published before an interrupt stays
+            self.path.wake()  # the first step: what was published before an interrupt stays
             self._durability.withdraw(appends)
             raise
-        wake_followers(self._growth)
+        self.path.wake()
         if self._group is not None:
             self._counters.group_appends.observe(len(appends))
         if self._rolls.retention_due:

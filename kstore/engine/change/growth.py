@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from kstore.clock import Clock
+from kstore.engine._fields import LogFields
 from kstore.engine.source import LogSource
 from kstore.errors import StorageError
 from kstore.files._locks import Condition
@@ -24,15 +25,14 @@ COSTLY_POLL_SECONDS_MAX = 10.0
 
 
 class Growth:
-    """The followers of one log in this process. Thread-safe."""
+    """The followers of one log in this process, counted in ``follower_count`` of its fields. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: LogFields) -> None:
         # Reentrant: a finalizer may close a consumer, which watches, inside.
         self._lock = threading.RLock()
         self._grown = Condition(self._lock)
-        # Guarded by the lock; each append reads it without.
-        self.follower_count: int = 0
-        self._watchers: list[Callable[[], None]] = []  # guarded and read as above; each counts as a follower
+        self._fields = fields
+        self._watchers: list[Callable[[], None]] = []  # guarded by the lock; each counts as a follower
 
     def wake(self) -> None:
         """Wakes the followers: the log has grown, or is closed."""
@@ -46,24 +46,24 @@ class Growth:
         with self._lock:
             # The count first: a signal handler may run after this. A count that is too high costs time but loses no
             # wake-up.
-            self.follower_count += 1
+            self._fields.follower_count += 1
             self._watchers.append(grown)
 
     def unwatch(self, grown: Callable[[], None]) -> None:
         with self._lock:
             if grown in self._watchers:
                 self._watchers.remove(grown)
-                self.follower_count -= 1
+                self._fields.follower_count -= 1
 
     def wait_for(self, is_over: Callable[[], bool], timeout: float | None) -> None:
         """Waits until ``is_over()``, at most ``timeout`` seconds."""
         with self._lock:
-            self.follower_count += 1
+            self._fields.follower_count += 1
             try:
                 # An append before this thread was counted is already published, and is seen here.
                 self._grown.wait_for(is_over, timeout)
             finally:
-                self.follower_count -= 1
+                self._fields.follower_count -= 1
 
 
 def wait_beyond(log: LogSource, watch: DirectoryWatch, clock: Clock, offset: int, timeout: float | None) -> bool:

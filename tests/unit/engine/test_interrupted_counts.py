@@ -19,6 +19,7 @@ import kstore
 from kstore.backup import moment
 from kstore.consumer.consumer import Consumer
 from kstore.consumer.groups import MemoryGroup
+from kstore.engine._fields import LogFields
 from kstore.engine.append.appends import Headers
 from kstore.engine.change.growth import Growth
 from kstore.errors import TopicWaitTimeoutError
@@ -83,7 +84,7 @@ def test_a_log_never_counts_fewer_followers_than_watch_it(tmp_path: Path, tried:
             writer.unwatch_growth(told)
 
         def check() -> None:
-            assert writer.growth.follower_count >= len(writer.growth._watchers)
+            assert writer.files.follower_count >= len(writer.growth._watchers)
             if writer.growth._watchers:
                 writer.unwatch_growth(told)
 
@@ -278,10 +279,11 @@ def test_no_lock_is_tried_by_a_call() -> None:
 
 
 def test_an_interrupted_wait_for_growth_leaves_the_lock_to_other_threads(tried: Tried) -> None:
-    growth = Growth()
+    fields = LogFields()
+    growth = Growth(fields)
 
     def check() -> None:
-        assert growth.follower_count == 0
+        assert fields.follower_count == 0
         assert is_free(growth._lock)
 
     at_every_place(lambda: growth.wait_for(lambda: False, 1e-6), check, tried)
