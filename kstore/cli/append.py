@@ -7,19 +7,17 @@ from typing import Any, BinaryIO
 
 import click
 
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.options import DURABILITY
+from kstore.cli.options import DURABILITY, config_option, parse_settings
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
-from kstore.cli.settings import config_option, parse_settings
-from kstore.cli.status import OK
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.errors import ConfigError, RequestError
 from kstore.log import Log
 from kstore.types import Durability
+from kstore.upkeep.numbers import counted
 
 EXAMPLES = f"""
 \b

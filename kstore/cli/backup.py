@@ -8,14 +8,13 @@ import sys
 import click
 
 from kstore.backup.check import CheckedBackup, check_backups
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import BYTE_RATE_MIB
 from kstore.store import Store
+from kstore.upkeep.numbers import counted
 
 EXAMPLES = """
 \b

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import table
 from kstore.errors import CorruptFileError
 from kstore.files.checkpoint import read_offset_checkpoint

@@ -1,19 +1,36 @@
-"""A command that ends quietly when its reader goes away or its user interrupts it."""
+"""What every command shares: how it ends and with which exit status, the paths in its errors, and its help."""
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kstore.cli.given_paths import name_as_given
 from kstore.cli.names import topic_hint
 from kstore.cli.renamed import take_renamed
 from kstore.cli.table import room, wrapped
 from kstore.errors import TopicNotFoundError
+
+# Exit statuses.
+OK = 0
+# One status for damaged data and for errors of the system: scripts ask only whether all is well.
+DAMAGED = FAILED = 1
+USAGE = 2
+# A search ends with these, as grep does.
+NOTHING_FOUND = 1
+NOT_ALL_READ = 2
+# 128 + the number of the signal, as a shell reports it: SIGINT, SIGPIPE.
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+# The words of the system, and so of ls, cat and grep.
+NO_SUCH_FILE = os.strerror(errno.ENOENT)
 
 # A line of an epilog that click leaves as it is: two columns, of which the first is an example or a value.
 TWO_COLUMNS = re.compile(r"(?P<name> *\S.*?)(?P<gap> {2,})(?P<text>\S.*)")
@@ -115,3 +132,34 @@ def _example(line: str, columns: int) -> Iterator[str]:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
+
+
+def name_as_given(error: OSError, given: Iterable[object]) -> None:
+    """Changes ``error`` so that it names a file at or below one of ``given``, a command's arguments, as that one does.
+
+    If an argument leads to nothing, that is the message, whatever was expected there.
+    """
+    if not isinstance(error.filename, str) or "://" in error.filename:
+        return
+    name = Path(error.filename)
+    for text in sorted(set(_paths(given)), key=len, reverse=True):
+        path = Path(text)
+        if name in (path, path.absolute()):
+            error.filename = text
+            if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+                error.strerror = NO_SUCH_FILE
+            return
+        if name.is_relative_to(path.absolute()):
+            error.filename = str(path / name.relative_to(path.absolute()))
+            return
+
+
+def _paths(given: Iterable[object]) -> Iterator[str]:
+    for value in given:
+        if isinstance(value, tuple):
+            yield from _paths(value)
+        elif isinstance(value, str | os.PathLike):
+            path = os.fsdecode(value)
+            # What "~" stands for is shown in full.
+            if path and "://" not in path and not path.startswith("~"):
+                yield path

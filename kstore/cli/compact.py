@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import damage_fields, log_fields
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted
 from kstore.cli.unit_type import BYTE_RATE, BYTE_RATE_BARE, DURATION_MS, SIZE
 from kstore.compaction.cleaner import CompactionReport

@@ -9,14 +9,12 @@ from typing import BinaryIO, Literal, get_args
 import click
 
 from kstore.cli._json_lines import kcat_line
-from kstore.cli.command import KstoreCommand
-from kstore.cli.line_writer import LineWriter
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
-from kstore.cli.record_format import FormatError, RecordFormat
+from kstore.cli.record_format import FormatError, LineWriter, RecordFormat
 from kstore.cli.record_json import add_bytes, compact, header_fields, json_line, line_start
-from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition

@@ -8,13 +8,11 @@ from itertools import groupby
 
 import click
 
-from kstore.cli.bars import bar, has_blocks
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.names import complete_topics
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
-from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, room, table, wrapped
+from kstore.cli.table import bar, has_blocks, painted, room, table, wrapped
 from kstore.logs.topics import PartitionDescription
 from kstore.rules.topics import format_topic_id
 from kstore.store import Store, TopicDescription

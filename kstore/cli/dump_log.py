@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kstore import __version__
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, FAILED, OK, KstoreCommand
 from kstore.cli.decoders import Decoder
 from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
 from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
@@ -24,11 +24,9 @@ from kstore.cli.dump.index_file import (
 from kstore.cli.dump.job import MAX_BYTES, MAX_MESSAGE_SIZE, DumpJob, DumpOptions, FileProblem, joined
 from kstore.cli.dump.json_lines import JsonPrinter
 from kstore.cli.dump.log_file import dump_log, dump_metadata_snapshot
-from kstore.cli.dump.output import Output
-from kstore.cli.dump.printer import Printer, Shown
+from kstore.cli.dump.printer import Output, Printer, Shown
 from kstore.cli.dump.text import TextPrinter
 from kstore.cli.options import RAW, format_option
-from kstore.cli.status import DAMAGED, FAILED, OK
 from kstore.cli.terminal import shown_line
 from kstore.errors import CorruptDataError, StorageError
 from kstore.files.fs import FileSystem

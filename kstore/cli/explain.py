@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import log_fields
 from kstore.cli.options import format_option
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, wrapped
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.errors import OffsetOutOfRangeError

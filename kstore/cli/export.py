@@ -10,19 +10,17 @@ from typing import BinaryIO, get_args
 
 import click
 
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.export_run import OWNER_COLUMNS, Export, TableOptions
 from kstore.cli.extent import Extent, extent_options
 from kstore.cli.options import FORMS, ISOLATION_LEVEL, ON_CORRUPT, RAW, form_of, lost_line
-from kstore.cli.places import LogPlace, log_places
+from kstore.cli.places import LogPlace, Selection, log_places, selection_options
 from kstore.cli.progress import progress
-from kstore.cli.selection import Selection, selection_options
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_output
 from kstore.files.output import output_file
 from kstore.record.columns import COLUMNS
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+from kstore.upkeep.numbers import counted
 from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm
 
 STDOUT = "-"

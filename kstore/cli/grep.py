@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import NOT_ALL_READ, NOTHING_FOUND, OK, KstoreCommand
 from kstore.cli.extent import Extent, extent_options
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
 from kstore.cli.json_fields import log_fields
 from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, lost_line
-from kstore.cli.places import LogPlace, log_bytes, log_places
+from kstore.cli.places import LogPlace, Selection, log_bytes, log_places, selection_options
 from kstore.cli.progress import progress
-from kstore.cli.selection import Selection, selection_options
 from kstore.cli.spread import BYTES_MIN
-from kstore.cli.status import NOT_ALL_READ, NOTHING_FOUND, OK
 from kstore.cli.terminal import shown_bytes
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.group_admin import GroupOffset, Reset, describe_group, planned_reset, reset_offsets, target_offset
 from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_groups, nearest
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
-from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.engine.read.times import TimePoint

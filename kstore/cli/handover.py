@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import owner_fields
 from kstore.cli.options import format_option
-from kstore.cli.status import DAMAGED, OK
 from kstore.files.paths import KSTORE_STATE
 from kstore.rules.handover import parse_topic_id
 from kstore.upkeep.handover import HandoverReport, from_broker, to_broker

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import click
 
 from kstore.cli.append import command as append_command
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
-from kstore.cli.options import DURABILITY, FORMS, form_of
+from kstore.cli.command import OK, KstoreCommand
+from kstore.cli.options import DURABILITY, FORMS, config_option, form_of, parse_settings
 from kstore.cli.progress import progress
-from kstore.cli.settings import config_option, parse_settings
-from kstore.cli.status import OK
 from kstore.config import LogConfig
 from kstore.errors import ConfigError
 from kstore.log import Log
 from kstore.types import Durability
+from kstore.upkeep.numbers import counted
 from kstore.upkeep.tables import TableForm, read_table, table_rows
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ except ModuleNotFoundError:
     sys.exit("kstore's commands need click: pip install 'kstore[cli]'")
 
 from kstore import __version__
-from kstore.cli.command import KstoreGroup, ReaderGoneError, UserInterrupt
+from kstore.cli.command import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, KstoreGroup, ReaderGoneError, UserInterrupt
 from kstore.cli.names import nearest
-from kstore.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE
 from kstore.cli.terminal import guarded_output
 from kstore.errors import KstoreError
 from kstore.files.descriptors import raise_soft_limit

@@ -7,14 +7,13 @@ import sys
 
 import click
 
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import damage_fields, owner_fields
 from kstore.cli.options import STORAGE_OPTION, format_option, lost_line
 from kstore.cli.progress import progress
-from kstore.cli.status import DAMAGED, OK
 from kstore.files.fs import plain_text
 from kstore.upkeep.mirror import MirroredLog, mirror, size_of
+from kstore.upkeep.numbers import counted
 
 EXAMPLES = """
 \b

@@ -1,23 +1,29 @@
-"""What a path on the command line stands for: a segment file, a log, or a directory of logs; also in a backup, or in an
-object store."""
+"""The logs that a command works on: what a path stands for, and which of a directory's logs are selected.
+
+A path is a segment file, a log, or a directory of logs, also in a backup or in an object store.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import click
 
 from kstore.archive.view import BackupFs, place_to_read
-from kstore.cli.given_paths import NO_SUCH_FILE
+from kstore.cli.command import NO_SUCH_FILE
 from kstore.errors import FileMissingError, LogNotFoundError, PathLike, StorageError
 from kstore.files.fs import FileStat, FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX, MANIFEST
+from kstore.files.paths import LOG_SUFFIX, MANIFEST, topic_partition
 from kstore.files.remote import is_remote
 from kstore.files.stray import StrayFs
 from kstore.log import Log
+from kstore.rules.internal_topics import is_internal
 from kstore.upkeep.verify import find_logs
 
 
@@ -93,3 +99,47 @@ def log_bytes(place: LogPlace) -> int:
                 with suppress(FileNotFoundError):
                     size += place.fs.stat(place.path / name).size
     return size
+
+
+class Selection(NamedTuple):
+    """The logs of ``topics`` and ``partitions``; all if there are none, but not those of internal topics."""
+
+    topics: tuple[str, ...]
+    partitions: tuple[int, ...]
+    internal: bool
+
+    def takes(self, log: LogPlace, path: str) -> bool:
+        """Whether it takes ``log``, found at ``path``, which names it if nothing else is there."""
+        owner = topic_partition(log.path.name)
+        if owner is None:
+            return not (self.topics or self.partitions)
+        if self.partitions and owner.partition not in self.partitions:
+            return False
+        if self.topics:
+            return owner.topic in self.topics
+        return self.internal or not is_internal(owner.topic) or log.text.rstrip("/") == path.rstrip("/")
+
+
+def selection_options(function: Callable[..., int]) -> Callable[..., int]:
+    """``--topic``, ``--partition`` and ``--internal``, as one argument ``selection``."""
+
+    @wraps(function)
+    def bundled(*, topics: tuple[str, ...], partitions: tuple[int, ...], internal: bool, **others: Any) -> int:
+        return function(selection=Selection(topics, partitions, internal), **others)
+
+    found: Callable[..., int] = bundled
+    for option in (
+        click.option("--internal", is_flag=True, help="Also topics that Kafka and kstore use internally."),
+        click.option(
+            "--partition",
+            "-p",
+            "partitions",
+            type=click.IntRange(0),
+            multiple=True,
+            metavar="N",
+            help="Only this partition. Repeatable.",
+        ),
+        click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic. Repeatable."),
+    ):
+        found = option(found)
+    return found

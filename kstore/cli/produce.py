@@ -9,20 +9,18 @@ from typing import BinaryIO
 
 import click
 
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import FAILED, INTERRUPTED, OK, KstoreCommand
 from kstore.cli.interrupts import Interrupts, held_interrupts
 from kstore.cli.line_sending import LineSender
-from kstore.cli.number_type import RATE
-from kstore.cli.pace import Pace
-from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
+from kstore.cli.options import config_option
+from kstore.cli.producing import Pace, opened_producer, parse_producer_settings, store_options
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
-from kstore.cli.settings import config_option
-from kstore.cli.status import FAILED, INTERRUPTED, OK
+from kstore.cli.unit_type import RATE
 from kstore.errors import DeliveryError, KstoreError
 from kstore.producer.producer import Producer
 from kstore.types import Durability
+from kstore.upkeep.numbers import counted
 
 # How many failed lines are reported one by one.
 REPORTED_MAX = 10

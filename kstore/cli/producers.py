@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.json_fields import log_fields, old_names
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
-from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.cli.time_type import timestamp_text
 from kstore.types import ProducerInfo

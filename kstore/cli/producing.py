@@ -1,14 +1,16 @@
-"""What commands that send share: their options, and a producer of a store with its topic."""
+"""What commands that send share: their options, a producer of a store with its topic, and a limit of their speed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
-from kstore.cli.settings import parse_settings
+from kstore.cli.options import parse_settings
+from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError, TopicNotFoundError
 from kstore.files.paths import validate_topic
 from kstore.producer.config import ProducerConfig
@@ -22,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 NAMES = ("client_id", "transactional_id")
 # A command sends bytes, and a command line cannot name an object.
 OBJECTS = {"key_serializer", "value_serializer", "interceptors"}
+# A delayed run may catch up on at most this much of what it missed.
+CATCH_UP_SECONDS: Final = 0.1
 
 
 def store_options(function: F) -> F:
@@ -86,3 +90,30 @@ def opened_producer(
             store.create_topic(topic, partitions or 1)
         with store.producer(**settings) as producer:
             yield producer, store.partitions(topic)[-1] + 1
+
+
+class Pace:
+    """Limits a run to a number of records a second; None: no limit. Not thread-safe."""
+
+    def __init__(
+        self,
+        per_second: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Raises: ConfigError."""
+        if per_second is not None and not per_second > 0:
+            raise ConfigError(f"{per_second} records a second, expected more than 0")
+        self.per_second = per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._due = clock.monotonic()
+
+    def wait_for(self, count: int) -> None:
+        """Waits until ``count`` more records may be sent. If it is interrupted, they are not sent."""
+        if self.per_second is None:
+            return
+        due = max(self._due, self._clock.monotonic() - CATCH_UP_SECONDS)
+        while (seconds := due - self._clock.monotonic()) > 0:
+            self._sleep(seconds)
+        self._due = due + count / self.per_second

@@ -9,14 +9,12 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand, KstoreGroup
-from kstore.cli.counted import counted
+from kstore.cli.command import OK, KstoreCommand, KstoreGroup
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.names import complete_topics
 from kstore.cli.options import RAW, SHARED_OPTION, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
-from kstore.cli.status import OK
 from kstore.cli.terminal import shown_bytes
 from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import UnitType
@@ -30,6 +28,7 @@ from kstore.queue.view import QueueView
 from kstore.rules.internal_topics import journal_of
 from kstore.setting_rules import TIME_UNITS_MS
 from kstore.store import Store
+from kstore.upkeep.numbers import counted
 
 CHUNK = 500
 # Earlier releases took seconds.

@@ -9,13 +9,12 @@ from typing import BinaryIO
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.extent import Extent, extent_options
-from kstore.cli.line_writer import LineWriter
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
 from kstore.cli.places import log_places, open_place
+from kstore.cli.record_format import LineWriter
 from kstore.cli.record_json import compact, line_start, record_fields, record_line
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.terminal import shown_bytes, shown_line
 from kstore.log import Log
 from kstore.record._codec import Record

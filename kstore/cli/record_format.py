@@ -1,4 +1,6 @@
-r"""How a record is printed with a format like kcat's ``-f``: placeholders and their bytes.
+r"""Records on standard output: in a format like kcat's ``-f``, and in large pieces.
+
+The placeholders of a format and their bytes:
 
 %s  value     %S  its size, -1 for null    %R  the same in four bytes, big-endian
 %k  key       %K  its size                 %h  headers: name=value, with commas between
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import BinaryIO
 
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
@@ -18,6 +21,8 @@ Part = Callable[[TopicPartition, Record], bytes]
 
 TOKEN = re.compile(rb"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
+
+WRITE_BYTES = 1 << 18
 
 
 class FormatError(ValueError):
@@ -72,3 +77,30 @@ def _size(data: bytes | None) -> int:
 
 def _headers(record: Record, null: bytes) -> bytes:
     return b",".join(name + b"=" + (null if value is None else value) for name, value in record.header_bytes)
+
+
+class LineWriter:
+    """Collects lines for ``out``, and writes them when there are many, or on ``flush``."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def add(self, line: bytes) -> None:
+        """Takes a line with its line break."""
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= WRITE_BYTES:
+            self._write()
+
+    def flush(self) -> None:
+        """Writes what is left, also out of the stream's own buffer."""
+        self._write()
+        self._out.flush()
+
+    def _write(self) -> None:
+        data = b"".join(self._lines)
+        self._lines.clear()
+        self._size = 0
+        self._out.write(data)

@@ -11,14 +11,13 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import damage_fields, log_fields
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.recovery_text import as_plan, recovery_lines
-from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
 from kstore.scan.visits import Advance
 from kstore.types import RecoveryReport

@@ -8,10 +8,9 @@ import threading
 import click
 
 from kstore.backup.replicate import Replicator
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
-from kstore.cli.status import OK
 from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import BYTE_RATE_MIB, DURATION_MS
 from kstore.store import Store

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.options import JOBS
 from kstore.cli.places import LogPlace, log_bytes
 from kstore.cli.progress import progress
 from kstore.cli.spread import each_log
-from kstore.cli.status import DAMAGED, OK
 from kstore.files.local import SYSTEM_FS
 from kstore.reports.gathering import GatheredLog, examined, gathered_from, largest, logs_of
 from kstore.reports.report import report_on

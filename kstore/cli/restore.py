@@ -8,14 +8,13 @@ import re
 import click
 
 from kstore.backup.restore import restore
-from kstore.cli.command import KstoreCommand
-from kstore.cli.counted import counted
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.options import STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.renamed import renamed_option
-from kstore.cli.status import OK
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
+from kstore.upkeep.numbers import counted
 
 # At most as many digits as the greatest offset has: int() refuses thousands.
 OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)

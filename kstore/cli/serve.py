@@ -11,11 +11,9 @@ from typing import Any
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.interrupts import Interrupts, held_interrupts
-from kstore.cli.options import DURABILITY
-from kstore.cli.settings import config_option, parse_settings
-from kstore.cli.status import OK
+from kstore.cli.options import DURABILITY, config_option, parse_settings
 from kstore.door.config import DOOR_RULES, DoorConfig
 from kstore.door.door import DEFAULT_PORT, Door
 from kstore.errors import ConfigError

@@ -6,8 +6,7 @@ from importlib import import_module
 
 import click
 
-from kstore.cli.command import KstoreCommand, KstoreGroup
-from kstore.cli.status import OK
+from kstore.cli.command import OK, KstoreCommand, KstoreGroup
 from kstore.errors import ConfigError
 from kstore.spark.jobs import JOBS
 from kstore.spark.session import missing_extra

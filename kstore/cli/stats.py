@@ -8,9 +8,7 @@ from functools import partial
 
 import click
 
-from kstore.cli.bars import bar as drawn
-from kstore.cli.bars import has_blocks, sparkline
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.finding_text import findings_lines
 from kstore.cli.json_fields import log_fields, old_names
 from kstore.cli.options import JOBS, format_option
@@ -18,8 +16,8 @@ from kstore.cli.places import LogPlace, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.spread import each_log
-from kstore.cli.status import DAMAGED, OK
-from kstore.cli.table import painted, room, table, wrapped
+from kstore.cli.table import bar as drawn
+from kstore.cli.table import has_blocks, painted, room, sparkline, table, wrapped
 from kstore.scan.visits import Advance
 from kstore.types import NO_OFFSET
 from kstore.upkeep.numbers import duration_text

@@ -1,7 +1,8 @@
-"""Tables of text that fit the terminal, and colours on it."""
+"""Tables of text that fit the terminal, bars and sparklines in them, and colours."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -20,6 +21,9 @@ WORD = re.compile(r"[^ ]* |[^ ]+")
 NUMBER = re.compile(r"-?[0-9][0-9,.]*|-|")
 # A text is folded after these, and a time between its date and the rest.
 PART = re.compile(r"(?<=[0-9]T)[0-9:.]+Z|[0-9]{4}-[0-9]{2}-[0-9]{2}T|[^-/_,= ]*[-/_,= ]|[^-/_,= ]+")
+# Eighths of a character, from the left and from below.
+LEFT_EIGHTHS = " ▏▎▍▌▋▊▉█"
+LOWER_EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: Collection[int] = (0,)) -> Iterator[str]:
@@ -161,3 +165,34 @@ def _text(value: object) -> str:
 def painted(text: str, colour: Colour, stream: TextIO | None = None) -> str:
     """``text`` in ``colour`` if ``stream`` (default: standard output) is a terminal and ``NO_COLOR`` is not set."""
     return coloured(text, colour, stream or sys.stdout)
+
+
+# --- bars: block characters without colour, or ``#`` where the output cannot show them -------------------------------
+
+
+def has_blocks() -> bool:
+    """Whether standard output is a terminal that shows block characters."""
+    stream = sys.stdout
+    if not isinstance(stream, TerminalText) or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        (LEFT_EIGHTHS + LOWER_EIGHTHS).encode(stream.encoding)
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def bar(value: int, most: int, width: int) -> str:
+    """A bar for ``value``, ``width`` characters long if it is ``most``; not empty unless ``value`` is 0."""
+    if value <= 0 or most <= 0:
+        return ""
+    if not has_blocks():
+        return "#" * -(-value * width // most)
+    eighths = -(-value * width * 8 // most)
+    return (LEFT_EIGHTHS[8] * (eighths // 8) + LEFT_EIGHTHS[eighths % 8]).rstrip()
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """A character for each of ``values``, as high as its share of the greatest; a space only for 0."""
+    most = max(values, default=0) or 1
+    return "".join([LOWER_EIGHTHS[-(-max(value, 0) * 8 // most)] for value in values])

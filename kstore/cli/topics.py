@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_settings, complete_topics
-from kstore.cli.options import format_option
+from kstore.cli.options import config_option, format_option, parse_settings
 from kstore.cli.record_json import compact
-from kstore.cli.settings import config_option, parse_settings
-from kstore.cli.status import OK
 from kstore.cli.table import table
 from kstore.rules.topics import format_topic_id, kept_settings
 from kstore.store import Store

@@ -1,9 +1,11 @@
-"""Amounts on the command line with their unit: a size, a duration, bytes a second."""
+"""Amounts on the command line: with a unit, as a size, a duration or bytes a second, or a plain number."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -12,6 +14,8 @@ from kstore.setting_rules import QUANTITY, SIZE_UNITS, TIME_UNITS_MS
 from kstore.types import INT64_MAX
 
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+# How much a second. Less is a slip: a wait of hours for the first.
+RATE_MIN = 0.001
 
 
 class UnitType(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
@@ -72,3 +76,18 @@ DURATION_MS = UnitType("duration", TIME_UNITS_MS, "15m or 500ms", bare="ms")
 BYTE_RATE = UnitType("rate", SIZE_UNITS, "20MiB (a second)", minimum=1)
 BYTE_RATE_MIB = UnitType("rate", SIZE_UNITS, "20MiB (a second)", bare="MiB", minimum=1)
 BYTE_RATE_BARE = UnitType("rate", SIZE_UNITS, "20MiB (a second)", bare="", minimum=1)
+
+
+class NumberType(click.FloatRange):
+    """A finite number from ``min`` to ``max``: no infinity, and not nan, which click takes for any range."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value}, expected a number.", param, ctx)
+        return number
+
+
+RATE = NumberType(RATE_MIN)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kstore.archive.view import place_to_read
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.finding_text import damage_lines, headline, note_line, painted_lines
 from kstore.cli.json_fields import old_names, owner_fields
 from kstore.cli.options import JOBS, format_option
@@ -17,7 +17,6 @@ from kstore.cli.places import LogPlace, is_file, log_bytes, log_places
 from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.spread import each_log
-from kstore.cli.status import DAMAGED, OK
 from kstore.cli.table import painted, table, wrapped
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import LOG_SUFFIX

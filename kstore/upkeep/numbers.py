@@ -40,3 +40,8 @@ def duration_text(ms: int) -> str:
         if ms >= 2 * size or ms == size:
             return f"{ms // size:,} {name}"
     return f"{ms} ms"
+
+
+def counted(count: int, noun: str) -> str:
+    """``count`` and ``noun``, with an "s" unless the count is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

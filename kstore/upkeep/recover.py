@@ -7,7 +7,7 @@ another.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -40,10 +40,10 @@ from kstore.files.paths import (
 from kstore.metrics import LogCounters
 from kstore.rules.losses import LossRanges, OffsetSpan, joined
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
+from kstore.scan.visits import Advance
 from kstore.segment import SegmentContext
 from kstore.types import OFFSET_MAX, RecoveryReport
 
-Advance = Callable[[int], None]
 Accept = Sequence[OffsetSpan] | Literal["all"]
 
 

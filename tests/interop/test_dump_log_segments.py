@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kstore.cli.command import DAMAGED, OK
 from kstore.cli.main import main
-from kstore.cli.status import DAMAGED, OK
 from tests.interop.conftest import Kafka, Library
 from tests.interop.scenarios import SCENARIOS
 from tools.interop.dump import GAPS_HEADING, Printed, Run, kafka_dumps, runs_over, unexpected_reports

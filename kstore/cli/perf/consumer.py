@@ -6,12 +6,11 @@ from datetime import datetime
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import FAILED, OK, KstoreCommand
 from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.perf.consumer_run import KINDS, ConsumerPerfReport, measure
 from kstore.cli.record_json import compact
-from kstore.cli.status import FAILED, OK
 from kstore.setting_rules import KIB, MIB
 from kstore.store import Store
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from kstore.cli.command import KstoreCommand
+from kstore.cli.command import FAILED, INTERRUPTED, OK, KstoreCommand
 from kstore.cli.json_fields import old_names
-from kstore.cli.number_type import RATE_MIN, NumberType
-from kstore.cli.options import format_option
+from kstore.cli.options import config_option, format_option
 from kstore.cli.perf.consumer import command as consumer
 from kstore.cli.perf.producer_run import (
     PERCENTILES,
@@ -22,8 +21,7 @@ from kstore.cli.perf.producer_run import (
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.progress import LiveLine
 from kstore.cli.record_json import compact
-from kstore.cli.settings import config_option
-from kstore.cli.status import FAILED, INTERRUPTED, OK
+from kstore.cli.unit_type import RATE_MIN, NumberType
 from kstore.errors import ConfigError
 from kstore.types import Durability
 

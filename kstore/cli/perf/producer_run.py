@@ -18,7 +18,7 @@ from itertools import cycle, islice
 from operator import le
 from typing import Final, Protocol
 
-from kstore.cli.pace import Pace
+from kstore.cli.producing import Pace
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError, DeliveryError
 from kstore.producer._accumulate import Delivery

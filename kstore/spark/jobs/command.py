@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # What a job does with a session; returns the exit status.
 Work = Callable[["SparkSession"], int]
 
-# The same as for every command (kstore.cli.status, a layer above).
+# The same as for every command (kstore.cli.command, a layer above).
 OK = 0
 DAMAGED = FAILED = 1
 USAGE = 2

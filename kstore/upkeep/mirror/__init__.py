@@ -1,6 +1,5 @@
 """Offset-exact, byte-exact copies of logs, to and from local disks, HDFS and object stores."""
 
-from kstore.upkeep.mirror.job import mirror, size_of
-from kstore.upkeep.mirror.report import MirroredLog
+from kstore.upkeep.mirror.job import MirroredLog, mirror, size_of
 
 __all__ = ["MirroredLog", "mirror", "size_of"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kstore.engine.directory import is_log
@@ -28,17 +29,43 @@ from kstore.files.paths import LOG_SUFFIX, SNAPSHOT_SUFFIX, classify, segment_na
 from kstore.files.remote import Location, open_remote
 from kstore.record.walk import Damage
 from kstore.rules.mirror import Matching, SegmentFile, Verdict, losses_of_target, match_segments, start_of_target
+from kstore.scan.visits import Advance, no_advance
 from kstore.state.log_state import ACCEPTED_MAX, LOST_MAX, UNCONFIRMED_MAX, losses_of
 from kstore.types import OFFSET_MAX, CorruptRange
 from kstore.upkeep.mirror.compare import checked_chunks, end_offset, ends_equal, fit, plain_chunks
-from kstore.upkeep.mirror.report import MirroredLog
 from kstore.upkeep.mirror.source import INDEXES, NamedFile, SourceLog
 from kstore.upkeep.mirror.target import LocalTarget, RemoteTarget, Target, files_of, leftovers, snapshots_from
 
-Advance = Callable[[int], None]
-
 # Retention may remove a file during its copy, or a writer truncate the log: then it is examined again.
 TRIES = 5
+
+
+@dataclass(slots=True)
+class MirroredLog:
+    """One log: how much was copied, or would be with ``dry_run``. ``bytes_copied`` counts every file.
+
+    ``segments_extended`` grew in place. ``damage`` was found in what was copied, and was copied unchanged. ``error``
+    ended the log; what was copied before stays, and the next run continues from there.
+    """
+
+    name: str
+    source: str
+    target: str
+    start_offset: int = 0
+    end_offset: int = 0
+    segments_copied: int = 0
+    segments_extended: int = 0
+    segments_skipped: int = 0
+    segments_deleted: int = 0
+    bytes_copied: int = 0
+    dry_run: bool = False
+    active_left_out: bool = False
+    damage: list[CorruptRange] = field(default_factory=list)
+    error: KstoreError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.damage
 
 
 class Options(NamedTuple):
@@ -67,7 +94,7 @@ def mirror(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     fs: FileSystem = SYSTEM_FS,
-    advance: Advance = lambda size: None,
+    advance: Advance = no_advance,
 ) -> Iterator[MirroredLog]:
     """Copies the log in ``source``, or every log of a directory, to ``target``; yields a result for each.
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.cli.bars import LOWER_EIGHTHS, bar, has_blocks, sparkline
 from kstore.cli.main import main
+from kstore.cli.table import LOWER_EIGHTHS, bar, has_blocks, sparkline
 from kstore.cli.terminal import TerminalText
 from tests.support.harness.terminal import in_terminal, screen
 

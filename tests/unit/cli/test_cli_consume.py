@@ -12,11 +12,11 @@ import pytest
 
 import kstore
 from kstore import TopicPartition
+from kstore.cli.command import FAILED, OK, USAGE
 from kstore.cli.group_admin import reset_offsets
 from kstore.cli.main import main
 from kstore.cli.offset_type import OffsetType, Place
 from kstore.cli.record_format import FormatError, RecordFormat
-from kstore.cli.status import FAILED, OK, USAGE
 from kstore.record._codec import Record
 from kstore.store import coordinator_of
 

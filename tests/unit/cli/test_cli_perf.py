@@ -12,7 +12,6 @@ import pytest
 
 import kstore
 from kstore.cli.main import main
-from kstore.cli.pace import Pace
 from kstore.cli.perf.producer_run import (
     Latencies,
     PerfWindow,
@@ -22,6 +21,7 @@ from kstore.cli.perf.producer_run import (
     random_payloads,
     sampled_every,
 )
+from kstore.cli.producing import Pace
 from kstore.cli.progress import LiveLine
 from kstore.errors import ConfigError, DeliveryError, KstoreError
 from kstore.producer._accumulate import Delivery

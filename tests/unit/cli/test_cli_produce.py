@@ -19,8 +19,8 @@ import kstore
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.line_sending import LineSender
 from kstore.cli.main import main
-from kstore.cli.pace import Pace
 from kstore.cli.produce import _Run
+from kstore.cli.producing import Pace
 from kstore.cli.record_json import JsonRecord
 from kstore.cli.record_lines import line_parser
 from kstore.errors import ConfigError, KstoreError

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kstore
+from kstore.cli.command import BROKEN_PIPE, INTERRUPTED
 from kstore.cli.main import main
 from kstore.cli.queue import command
-from kstore.cli.status import BROKEN_PIPE, INTERRUPTED
 from kstore.cli.time_type import timestamp_text
 
 

@@ -21,7 +21,8 @@ import pytest
 from click.testing import CliRunner
 
 import kstore
-from kstore.cli import status
+from kstore.cli import command as shared
+from kstore.cli.command import FAILED, USAGE
 from kstore.cli.main import cli
 from kstore.errors import ConfigError, DataLossError, InvalidRecordError, LockedError, OffsetOutOfRangeError
 from kstore.files.lock import DirectoryLock
@@ -68,7 +69,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exit_statuses_are_those_of_every_command() -> None:
     for name in ("OK", "DAMAGED", "FAILED", "USAGE", "INTERRUPTED"):
-        assert getattr(command, name) == getattr(status, name)
+        assert getattr(command, name) == getattr(shared, name)
 
 
 @pytest.mark.parametrize("name", sorted(JOBS))
@@ -86,7 +87,7 @@ def test_the_command_lists_the_jobs_and_hands_their_options_on(capfd: pytest.Cap
     assert all(name in listed.output for name in [*JOBS, "pack"])
     helped = CliRunner().invoke(cli, ["spark", "export", "--help"])
     assert "--by {none,date,hour}" in helped.output
-    assert CliRunner().invoke(cli, ["spark", "nothing"]).exit_code == status.USAGE
+    assert CliRunner().invoke(cli, ["spark", "nothing"]).exit_code == USAGE
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_bad_usage_is_reported_before_there_is_a_session(
     monkeypatch.setattr(command, "session", lambda **_: pytest.fail("a session was started"))
     name, *rest = [text.replace("{store}", str(tmp_path / "store")) for text in arguments]
     filled(tmp_path / "store", 4)
-    assert import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(rest) == status.USAGE
+    assert import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(rest) == USAGE
     assert message in capsys.readouterr().err
 
 
@@ -131,7 +132,7 @@ def test_a_path_without_logs_fails_before_there_is_a_session(
 ) -> None:
     monkeypatch.setattr(command, "session", lambda **_: pytest.fail("a session was started"))
     for name in ("verify", "stats", "rebuild_indexes"):
-        assert import_module(f"kstore.spark.jobs.{name}").main([str(tmp_path)]) == status.FAILED
+        assert import_module(f"kstore.spark.jobs.{name}").main([str(tmp_path)]) == FAILED
         assert "neither a log nor" in capsys.readouterr().err
 
 
@@ -160,7 +161,7 @@ def test_a_deprecated_job_names_its_recipe(
     monkeypatch.setattr(command, "session", refuse)
     store, out = filled(tmp_path / "store", 4), tmp_path / "out"
     name, *rest = [text.format(store=store, out=out) for text in arguments]
-    assert import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(rest) == status.FAILED
+    assert import_module(f"kstore.spark.jobs.{name.replace('-', '_')}").main(rest) == FAILED
     *warned, _ = capsys.readouterr().err.splitlines()
     if said is None:
         assert warned == []
