@@ -284,14 +284,14 @@ def _seen(fs: FileSystem, directory: Path) -> dict[int, _Seen]:
 
     Raises: StorageError if the directory cannot be listed.
     """
-    bases = settled_bases(fs, directory, is_live=False)
+    bases = settled_bases(fs, directory, waits=False)
     found = {}
     for base, following in pairwise([*bases, OFFSET_MAX]):
         try:
             path = directory / segment_name(base, LOG_SUFFIX)
             size = fs.stat(path).size
             # Also of the last one every size and time: it is sealed when the next one begins.
-            sight = look(fs, directory, base, following, is_last=False)
+            sight = look(fs, directory, base, following, may_grow=False)
             found[base] = _Seen(sight, size, _end(fs, path, size) if following == OFFSET_MAX else b"")
         except FileMissingError:
             continue

@@ -340,9 +340,9 @@ class Pages:
         fs, base_offset = self.survey.fs, _number(base, "segment")
         for number in range(TRIES_MAX):
             try:
-                bases = settled_bases(fs, place.path, is_live=False)
+                bases = settled_bases(fs, place.path, waits=False)
                 following = next((each for each in bases if each > base_offset), OFFSET_MAX)
-                before = look(fs, place.path, base_offset, following, is_last=following == OFFSET_MAX)
+                before = look(fs, place.path, base_offset, following)
                 segment = segment_of(fs, verify_head(place.path, fs=fs), place.path, base_offset)
                 if segment is None:
                     break
@@ -351,7 +351,7 @@ class Pages:
                 found = Look(segment, window, entries, times)
                 if number == TRIES_MAX - 1 or not found.has_problem:
                     return found
-                if not has_changed(fs, place.path, before, base_offset, settled_bases(fs, place.path, is_live=False)):
+                if not has_changed(fs, place.path, before, base_offset, settled_bases(fs, place.path, waits=False)):
                     return found
             except FileMissingError:
                 continue  # it was deleted, or a cleaner is replacing it
@@ -422,7 +422,7 @@ class Pages:
         if position:
             before = segment.before(position, entries)
             return None if before is None else f"{place.url}/{segment.base_offset}/{before}"
-        bases = settled_bases(self.survey.fs, place.path, is_live=False)
+        bases = settled_bases(self.survey.fs, place.path, waits=False)
         number = bisect_left(bases, segment.base_offset)
         if not number:
             return None

@@ -22,7 +22,8 @@ from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.record.parse import entry_size, parse_batch
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
-from kstore.upkeep.verify.partition import LogHead, is_live
+from kstore.upkeep.verify.changing import is_live
+from kstore.upkeep.verify.partition import LogHead
 
 # A page ends after this many batches, or after a batch that reaches this many bytes.
 BATCHES_MAX = 100

@@ -32,9 +32,8 @@ from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.observed.observations import Observations
 from kstore.upkeep.record_stats import CodecStats, RecordStats
 from kstore.upkeep.verify import Finding, find_logs
-from kstore.upkeep.verify.changing import has_changed, look, settled_bases, with_swaps_ended
+from kstore.upkeep.verify.changing import has_changed, is_live, look, settled_bases, with_swaps_ended
 from kstore.upkeep.verify.findings import split_loss
-from kstore.upkeep.verify.partition import is_live
 
 __all__ = [
     "CodecStats",
@@ -270,7 +269,7 @@ def log_stats(
     for base_offset, following in zip(bases, [*bases[1:], OFFSET_MAX], strict=False):
         is_live_end = following == OFFSET_MAX and is_live(fs, directory)
         path = f"{directory}/{segment_name(base_offset, LOG_SUFFIX)}"
-        before = look(fs, directory, base_offset, following, is_last=following == OFFSET_MAX)
+        before = look(fs, directory, base_offset, following)
         if observations is not None:
             observations.begin_segment(is_last=following == OFFSET_MAX)
         segment = segment_stats(
@@ -287,7 +286,7 @@ def log_stats(
         if segment is None:
             continue
         if segment.damage_count:
-            bases_now = settled_bases(fs, directory, is_live=is_live(fs, directory))
+            bases_now = settled_bases(fs, directory)
             if has_changed(fs, directory, before, base_offset, bases_now):
                 # What was cut or replaced while it was read looks damaged; what is damaged still is.
                 stop = next((base for base in bases_now if base > base_offset), OFFSET_MAX)

@@ -11,7 +11,7 @@ from kstore.files.remote import Location, is_remote, open_remote
 from kstore.spark.places import LogPlace, find_places, open_place
 from kstore.types import OFFSET_MAX, IsolationLevel
 from kstore.upkeep.verify import find_logs
-from kstore.upkeep.verify.partition import is_live
+from kstore.upkeep.verify.changing import is_live
 
 
 class LogAt(NamedTuple):

@@ -14,12 +14,14 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
+from kstore.archive.view import BackupFs
 from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.engine.open.swap import finish_swaps
-from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
+from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileSystem
 from kstore.files.handles import HandleCache
+from kstore.files.log_lock import probe_log
 from kstore.files.overlay import OverlayFs
 from kstore.files.paths import (
     INDEX_SUFFIX,
@@ -28,9 +30,11 @@ from kstore.files.paths import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    DirectoryNames,
     classify,
     segment_name,
 )
+from kstore.files.remote import RemoteFiles
 from kstore.metrics import LogCounters
 from kstore.segment import SegmentContext
 from kstore.state.log_state import read_state
@@ -61,8 +65,23 @@ class Sight(NamedTuple):
         return self._replace(generation=-1) == other._replace(generation=-1)
 
 
-def look(fs: FileSystem, directory: Path, base_offset: int, following: int, *, is_last: bool) -> Sight:
-    """``is_last``: a writer may be writing to it, so its files may grow. Raises: StorageError."""
+def is_live(fs: FileSystem, directory: Path) -> bool:
+    """Whether kstore or a broker has a partition's directory open for writing, as far as can be known."""
+    if isinstance(fs, RemoteFiles | BackupFs):
+        return False  # nothing is locked there, and the same path on this machine is another file
+    try:
+        probe_log(directory)
+    except LockedError:
+        return True
+    except StorageError:
+        pass  # the locks are out of reach
+    return False
+
+
+def look(fs: FileSystem, directory: Path, base_offset: int, following: int, *, may_grow: bool = True) -> Sight:
+    """The segment before the one at ``following``. A writer may be writing to the last one: unless ``may_grow`` is
+    False, only which files it has counts, and not their sizes and times. Raises: StorageError."""
+    is_last = may_grow and following == OFFSET_MAX
     found: list[tuple[int, ...] | None] = []
     for suffix in SUFFIXES:
         try:
@@ -83,31 +102,39 @@ def generation_of(fs: FileSystem, directory: Path) -> int:
     return -1 if state is None else state.generation
 
 
-def has_changed(fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int]) -> bool:
-    """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
+def look_again(fs: FileSystem, directory: Path, base_offset: int, bases: Sequence[int]) -> Sight | None:
+    """The segment as it is now; None if it is not among the present ones, ``bases``. Raises: StorageError."""
     at = bisect_right(bases, base_offset)
     if not at or bases[at - 1] != base_offset:
-        return True
-    following = bases[at] if at < len(bases) else OFFSET_MAX
-    return look(fs, directory, base_offset, following, is_last=before.following == OFFSET_MAX) != before
+        return None
+    return look(fs, directory, base_offset, bases[at] if at < len(bases) else OFFSET_MAX)
 
 
-def settled_bases(fs: FileSystem, directory: Path, *, is_live: bool) -> list[int]:
-    """The base offsets of the segments; waits until a swap is over if a writer ``is_live``. Raises: StorageError."""
+def has_changed(fs: FileSystem, directory: Path, before: Sight, base_offset: int, bases: Sequence[int]) -> bool:
+    """Whether a segment, of which ``bases`` are the present ones, is no longer the one that was seen ``before``."""
+    return look_again(fs, directory, base_offset, bases) != before
+
+
+def settled_bases(fs: FileSystem, directory: Path, *, waits: bool = True) -> list[int]:
+    """The base offsets of the segments; ``waits`` until a swap is over if a writer is at work. Raises: StorageError."""
     names = classify(fs.list(directory))
-    if is_live:
+    if waits and _has_swap(names) and is_live(fs, directory):
         deadline = monotonic() + SWAP_SECONDS_MAX
-        while any(name.state == SWAP_SUFFIX for name in names.unfinished) and monotonic() < deadline:
+        while _has_swap(names) and monotonic() < deadline:
             sleep(PAUSE_SECONDS)
             names = classify(fs.list(directory))
     return names.bases[LOG_SUFFIX]
+
+
+def _has_swap(names: DirectoryNames) -> bool:
+    return any(name.state == SWAP_SUFFIX for name in names.unfinished)
 
 
 def with_swaps_ended(fs: FileSystem, directory: Path) -> FileSystem:
     """``fs`` as the next open of the log will leave it: compactions that a crash has interrupted after their commit are
     in place, others are undone. Nothing is changed. ``fs`` itself if nothing was interrupted. Raises: StorageError."""
     names = classify(fs.list(directory))
-    if not any(name.state == SWAP_SUFFIX for name in names.unfinished):
+    if not _has_swap(names):
         return fs
     overlay = OverlayFs(fs)
     config = LogConfig()

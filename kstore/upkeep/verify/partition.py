@@ -13,12 +13,11 @@ from typing import NamedTuple
 from kstore.archive.view import BackupFs
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
-from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError, UnsupportedFormatError
+from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
-from kstore.files.log_lock import probe_log
 from kstore.files.paths import (
     KSTORE_STATE,
     LEADER_EPOCHS,
@@ -29,7 +28,6 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
-from kstore.files.remote import RemoteFiles
 from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
@@ -42,6 +40,7 @@ from kstore.upkeep.verify.changing import (
     Sight,
     generation_of,
     has_changed,
+    is_live,
     look,
     settled_bases,
     with_swaps_ended,
@@ -106,26 +105,16 @@ def _verified(
     number = tries = 0
     while number < len(reading.bases):
         base_offset, following = reading.span(number)
-        is_last = following == OFFSET_MAX
-        before, kept = look(fs, directory, base_offset, following, is_last=is_last), reading.copy()
-        files = SegmentFiles(
-            fs,
-            directory,
-            base_offset,
-            following,
-            is_last,
-            is_last and is_live(fs, directory),
-            limit,
-            head.losses,
-            head.known_end,
-        )
+        before, kept = look(fs, directory, base_offset, following), reading.copy()
+        live_end = following == OFFSET_MAX and is_live(fs, directory)
+        files = SegmentFiles(fs, directory, base_offset, following, live_end, limit, head.losses, head.known_end)
         is_missing = False
         try:
             reading.read(files, advance)
         except FileMissingError:
             is_missing = True
         if is_missing or reading.damage_count > kept.damage_count:
-            bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
+            bases = settled_bases(fs, directory)
             tries += 1
             if tries < TRIES_MAX and has_changed(fs, directory, before, base_offset, bases):
                 reading, number = kept, kept.go_on(bases)
@@ -266,7 +255,7 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     log = LogVerification(str(directory))
     # Before the listing of the segments: what is appended after it must not seem to be missing.
     state = _state(fs, directory, classify(fs.list(directory)), log)
-    bases = settled_bases(fs, directory, is_live=is_live(fs, directory))
+    bases = settled_bases(fs, directory)
     names = classify(fs.list(directory))
     marks = read_kafka_marks(fs, directory)
     log.findings.extend(_names(directory, names))
@@ -276,19 +265,6 @@ def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
     if start is not None:
         log.findings.append(Finding("note", "checkpoint", log.path, elsewhere(start, bases[0])))
     return LogHead(log, bases, names.bases[SNAPSHOT_SUFFIX], state, marks.recovery_point)
-
-
-def is_live(fs: FileSystem, directory: Path) -> bool:
-    """Whether kstore or a broker has a partition's directory open for writing, as far as can be known."""
-    if isinstance(fs, RemoteFiles | BackupFs):
-        return False  # nothing is locked there, and the same path on this machine is another file
-    try:
-        probe_log(directory)
-    except LockedError:
-        return True
-    except StorageError:
-        pass  # the locks are out of reach
-    return False
 
 
 def _state(fs: FileSystem, directory: Path, names: DirectoryNames, log: LogVerification) -> LogState | None:

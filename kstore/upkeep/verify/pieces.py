@@ -6,7 +6,6 @@ snapshot, producers are not checked in that piece; ``verify_log`` always checks 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,9 @@ from kstore.record.batch import Batch
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.scan.visits import Visitor, no_advance
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction
-from kstore.upkeep.verify.changing import Sight, generation_of, look, settled_bases
+from kstore.upkeep.verify.changing import Sight, generation_of, is_live, look, look_again, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
-from kstore.upkeep.verify.partition import EpochOrder, LogHead, is_live, lost_batches, verify_head
+from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, verify_head
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
@@ -109,9 +108,10 @@ def verify_piece(
 
 def _verified(piece: SegmentToVerify, fs: FileSystem, config: LogConfig | None) -> PieceVerification:
     directory = Path(piece.directory)
-    before = look(fs, directory, piece.base_offset, piece.offset_stop, is_last=piece.is_last)
+    before = look(fs, directory, piece.base_offset, piece.offset_stop)
     log = LogVerification(piece.directory, start_offset=piece.base_offset, end_offset=piece.base_offset)
     limit = (config or LogConfig()).max_batch_bytes_uncompressed
+    path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
     first, epochs = _FirstEpoch(), EpochOrder(piece.directory)
     knows_producers = piece.base_offset == 0 or piece.base_offset in piece.snapshots
     unstable: int | None = None
@@ -120,17 +120,8 @@ def _verified(piece: SegmentToVerify, fs: FileSystem, config: LogConfig | None) 
     try:
         live = is_live(fs, directory)
         producers = ProducerCheck(fs, directory, piece.snapshots, piece.base_offset, piece.start_offset, is_live=live)
-        files = SegmentFiles(
-            fs,
-            directory,
-            piece.base_offset,
-            piece.offset_stop,
-            piece.is_last,
-            piece.is_live,
-            limit,
-            piece.losses,
-            piece.known_end,
-        )
+        span = (piece.base_offset, piece.offset_stop)
+        files = SegmentFiles(fs, directory, *span, piece.is_live, limit, piece.losses, piece.known_end)
         log.end_offset = verify_segment(files, log, no_advance, first, producers, epochs)
         if lost_batches(log):
             producers.lose_track()
@@ -142,11 +133,9 @@ def _verified(piece: SegmentToVerify, fs: FileSystem, config: LogConfig | None) 
         # The snapshot at its start is the end of the previous piece, which has reported it.
         log.findings += [each for each in producers.findings if piece.is_first or each.path != own]
     except KstoreError as error:
-        path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
         log.findings.append(Finding("damage", "batch", path, f"cannot be read: {error}", first=piece.base_offset))
     log.findings += epochs.findings
     if log.damages and _was_replaced(piece, before, fs):
-        path = f"{piece.directory}/{segment_name(piece.base_offset, LOG_SUFFIX)}"
         reason = "another program replaced the segment while it was read: not checked"
         log.findings = [Finding("note", "name", path, reason, first=piece.base_offset)]
         knows_producers, unstable, open_records, unlisted = False, None, {}, []
@@ -170,14 +159,11 @@ class _FirstEpoch(Visitor):
 
 def _was_replaced(piece: SegmentToVerify, before: Sight, fs: FileSystem) -> bool:
     """Whether another program has replaced the segment of ``piece`` since the log was listed."""
-    directory, live = Path(piece.directory), is_live(fs, Path(piece.directory))
-    bases = settled_bases(fs, directory, is_live=live)
-    at = bisect_right(bases, piece.base_offset)
-    if at and bases[at - 1] == piece.base_offset:
-        following = bases[at] if at < len(bases) else OFFSET_MAX
-        now = look(fs, directory, piece.base_offset, following, is_last=piece.is_last)
-        return not before.has_same_files(now)
-    return live or before.files[0] is not None
+    directory = Path(piece.directory)
+    now = look_again(fs, directory, piece.base_offset, settled_bases(fs, directory))
+    if now is None:
+        return before.files[0] is not None or is_live(fs, directory)
+    return not before.has_same_files(now)
 
 
 def _have_changed(head: LogHead, pieces: Sequence[PieceVerification], fs: FileSystem) -> bool:
@@ -185,9 +171,7 @@ def _have_changed(head: LogHead, pieces: Sequence[PieceVerification], fs: FileSy
     moments, and say nothing about what the indexes of others lack."""
     directory = Path(head.log.path)
     return any(
-        not piece.sight.has_same_files(
-            look(fs, directory, base_offset, piece.sight.following, is_last=piece.sight.following == OFFSET_MAX)
-        )
+        not piece.sight.has_same_files(look(fs, directory, base_offset, piece.sight.following))
         for base_offset, piece in zip(head.bases, pieces, strict=True)
     )
 

@@ -41,19 +41,22 @@ CONTRADICTIONS = {
 class SegmentFiles:
     """A segment's files; offsets at or above ``offset_stop`` belong to the next one.
 
-    ``is_last``: of its log; ``is_live``: and a writer may be writing to it. ``known_end``: everything below it was
-    durable, as ``kstore.state`` says.
+    ``is_live``: it is the last one, and a writer may be writing to it. ``known_end``: everything below it was durable,
+    as ``kstore.state`` says.
     """
 
     fs: FileSystem
     directory: Path
     base_offset: int
     offset_stop: int
-    is_last: bool
     is_live: bool
     max_batch_bytes_uncompressed: int
     losses: LossRanges = NO_LOSSES
     known_end: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.offset_stop == OFFSET_MAX
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{segment_name(self.base_offset, suffix)}"

@@ -20,7 +20,7 @@ from kstore.log import Log, writer_of
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.upkeep.stats import log_stats
 from kstore.upkeep.verify import Finding, find_logs, verify, verify_log
-from kstore.upkeep.verify.partition import is_live
+from kstore.upkeep.verify.changing import is_live
 from tests.support.fakes.fake_fs import Operation, WatchedFs
 from tests.support.lives.log_cases import data, marker, transaction
 
