@@ -13,7 +13,7 @@ from typing import Any
 from kstore.files.paths import TopicPartition, topic_partition
 from kstore.reports.gathering import Found, Gathered, GatheredLog
 from kstore.reports.hexview import HexView
-from kstore.reports.names import Names
+from kstore.reports.names import Names, topic_of
 from kstore.reports.readers import QueueState, Readers
 from kstore.types import NO_OFFSET, RecoveryReport
 from kstore.upkeep.observed.keys import KeySummary
@@ -44,7 +44,7 @@ def document_of(gathered: Gathered, *, version: str, created_ms: int, hash_names
     every["transactions"] = _transactions(logs, names)
     if savings := _savings(logs):
         every["savings"] = savings
-    every["topics"] = len({_topic(log.path) for log in logs})
+    every["topics"] = len({topic_of(log.path) for log in logs})
     every["partitions"] = len(logs)
     return {
         "format": FORMAT,
@@ -99,15 +99,10 @@ def _savings(logs: list[GatheredLog]) -> Document:
     return {"partitions": len(sampled), "bytes": sum(log.stats.size for log, _ in sampled), "codecs": codecs}
 
 
-def _topic(log: Path) -> str:
-    owner = topic_partition(log.name)
-    return log.name if owner is None else owner.topic
-
-
 def _topics(logs: list[GatheredLog], names: Names, with_payload: bool) -> list[Document]:
     by_topic: dict[str, list[GatheredLog]] = defaultdict(list)
     for log in logs:
-        by_topic[_topic(log.path)].append(log)
+        by_topic[topic_of(log.path)].append(log)
     return [_topic_fields(members, names, with_payload) for _, members in sorted(by_topic.items())]
 
 

@@ -1,6 +1,6 @@
 """The pictures of a report, as SVG. Pure: from numbers of the document to text; colours come from the page's style.
 
-Every text goes through ``_text``: a topic may be called anything.
+Every text goes through ``safe``: a topic may be called anything.
 """
 
 from __future__ import annotations
@@ -68,19 +68,21 @@ def _block(group: Sequence[dict[str, Any]], is_active: bool) -> Block:
     )
 
 
-def _svg(width: float, height: float, label: str, body: str, css: str = "", *, role: str = "img") -> str:
+def svg(width: float, height: float, label: str, body: str, css: str = "", *, role: str = "img") -> str:
     """``role``: "group" for a picture with links, which readers of an "img" would not reach."""
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" class="{css}" role="{role}" aria-label="{_text(label)}"'
+        f'<svg viewBox="0 0 {width:g} {height:g}" class="{css}" role="{role}" aria-label="{safe(label)}"'
         f' xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
 
-def _text(text: str) -> str:
+def safe(text: str) -> str:
+    """``text`` for the inside of an element or an attribute."""
     return escape(visible(text), quote=True)
 
 
-def _n(value: float) -> str:
+def n(value: float) -> str:
+    """A coordinate or a length, without digits that no eye sees."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
@@ -109,19 +111,19 @@ def segment_map(log: dict[str, Any], damages: Sequence[dict[str, Any]], blocks_m
         following = blocks[number + 1].base if number + 1 < len(blocks) else last
         low, high = ((value - first) / span * WIDTH for value in (block.base, max(following, ends[number])))
         kind = "active" if block.is_active else "sealed"
-        title = f"<title>{_text(_block_title(block))}</title>"
-        joint = f"M{_n(left)} {_n(BYTES_Y + BAND_HEIGHT)}H{_n(right)}L{_n(high)} {_n(OFFSETS_Y)}H{_n(low)}Z"
+        title = f"<title>{safe(_block_title(block))}</title>"
+        joint = f"M{n(left)} {n(BYTES_Y + BAND_HEIGHT)}H{n(right)}L{n(high)} {n(OFFSETS_Y)}H{n(low)}Z"
         body.append(f'<g class="{kind}">{title}<path class="joint" d="{joint}"/>{_rect(left, right, BYTES_Y)}')
         body.append(_rect(low, high, OFFSETS_Y, opacity=0.25 + 0.75 * block.density))
         body.append("</g>")
     body += _damage_marks(log, damages, first, span)
-    body.append(f'<text x="0" y="11">bytes: {_text(size_text(log["bytes"]))}</text>')
-    body.append(f'<text x="0" y="{_n(MAP_HEIGHT - 4)}">offset {first}</text>')
-    body.append(f'<text x="{_n(WIDTH)}" y="{_n(MAP_HEIGHT - 4)}" text-anchor="end">{last}</text>')
+    body.append(f'<text x="0" y="11">bytes: {safe(size_text(log["bytes"]))}</text>')
+    body.append(f'<text x="0" y="{n(MAP_HEIGHT - 4)}">offset {first}</text>')
+    body.append(f'<text x="{n(WIDTH)}" y="{n(MAP_HEIGHT - 4)}" text-anchor="end">{last}</text>')
     count = len(log["segment_list"])
     if len(blocks) < count:
-        body.append(f'<text x="{_n(WIDTH)}" y="11" text-anchor="end">{count} segments, neighbours joined</text>')
-    return _svg(WIDTH, MAP_HEIGHT, f"segments of {log['name']}", "".join(body), "segments")
+        body.append(f'<text x="{n(WIDTH)}" y="11" text-anchor="end">{count} segments, neighbours joined</text>')
+    return svg(WIDTH, MAP_HEIGHT, f"segments of {log['name']}", "".join(body), "segments")
 
 
 def _spans(sizes: Sequence[int]) -> list[tuple[float, float]]:
@@ -138,7 +140,7 @@ def _spans(sizes: Sequence[int]) -> list[tuple[float, float]]:
 def _rect(left: float, right: float, y: float, *, opacity: float = 1.0) -> str:
     width = max(right - left - 1, 1.0)
     faded = f' fill-opacity="{opacity:.2f}"' if opacity < 1 else ""
-    return f'<rect x="{_n(left)}" y="{_n(y)}" width="{_n(width)}" height="{_n(BAND_HEIGHT)}"{faded}/>'
+    return f'<rect x="{n(left)}" y="{n(y)}" width="{n(width)}" height="{n(BAND_HEIGHT)}"{faded}/>'
 
 
 def _block_title(block: Block) -> str:
@@ -164,16 +166,16 @@ def _damage_marks(log: dict[str, Any], damages: Sequence[dict[str, Any]], first:
         if not base.isdigit() or int(base) not in starts:
             continue
         x = (starts[int(base)] + damage["position"]) / total * WIDTH
-        title = f"<title>{_text(damage['reason'])}</title>"
-        yield f'<path class="damage" d="M{_n(x)} {_n(BYTES_Y - 3)}l-5 -8h10z">{title}</path>'
-        yield f'<path class="damage" d="M{_n(x)} {_n(BYTES_Y)}v{_n(BAND_HEIGHT)}">{title}</path>'
+        title = f"<title>{safe(damage['reason'])}</title>"
+        yield f'<path class="damage" d="M{n(x)} {n(BYTES_Y - 3)}l-5 -8h10z">{title}</path>'
+        yield f'<path class="damage" d="M{n(x)} {n(BYTES_Y)}v{n(BAND_HEIGHT)}">{title}</path>'
         if "first" in damage:
             offset_x = min((damage["first"] - first) / span, 1.0) * WIDTH
             count = damage.get("last", damage["first"]) - damage["first"] + 1
             wide = min(count / span * WIDTH, WIDTH - offset_x)
             yield (
-                f'<rect class="damage" x="{_n(offset_x)}" y="{_n(OFFSETS_Y)}" width="{_n(max(wide, 1.5))}"'
-                f' height="{_n(BAND_HEIGHT)}">{title}</rect>'
+                f'<rect class="damage" x="{n(offset_x)}" y="{n(OFFSETS_Y)}" width="{n(max(wide, 1.5))}"'
+                f' height="{n(BAND_HEIGHT)}">{title}</rect>'
             )
 
 
@@ -188,10 +190,10 @@ def strip(log: dict[str, Any], size_max: int) -> str:
         width = length * block.size / total
         kind = "damage" if block.damage_count else "active" if block.is_active else "sealed"
         drawn = max(width - 0.6, 0.4)
-        paths[kind] += f"M{_n(at)} 0h{_n(drawn)}v12h-{_n(drawn)}z"
+        paths[kind] += f"M{n(at)} 0h{n(drawn)}v12h-{n(drawn)}z"
         at += width
     body = "".join(f'<path class="{kind}" d="{path}"/>' for kind, path in paths.items() if path)
-    return _svg(160, 12, f"{len(log['segment_list'])} segments", body, "strip")
+    return svg(160, 12, f"{len(log['segment_list'])} segments", body, "strip")
 
 
 # --- where the bytes are ----------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ def treemap(logs: Sequence[dict[str, Any]], links: dict[int, str]) -> str:
 
     ``links``: where a log's box leads, by place in ``logs``.
     """
-    sized = sorted((number for number, log in enumerate(logs) if log["bytes"]), key=lambda n: -logs[n]["bytes"])
+    sized = sorted((number for number, log in enumerate(logs) if log["bytes"]), key=lambda at: -logs[at]["bytes"])
     shown, rest = sized[:TREEMAP_BOXES_MAX], sized[TREEMAP_BOXES_MAX:]
     sizes = [float(logs[number]["bytes"]) for number in shown]
     rest_size = sum(logs[number]["bytes"] for number in rest)
@@ -221,12 +223,12 @@ def treemap(logs: Sequence[dict[str, Any]], links: dict[int, str]) -> str:
     if rest:
         body.append(_box(boxes[-1], f"{len(rest)} others", rest_size, "rest"))
     role = "group" if links else "img"
-    picture = _svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap", role=role)
+    picture = svg(WIDTH, TREEMAP_HEIGHT, "where the bytes are", "".join(body), "treemap", role=role)
     return picture + _sizes(logs, sized, links)
 
 
 def _linked(drawn: str, number: int, links: dict[int, str]) -> str:
-    return f'<a href="{_text(links[number])}">{drawn}</a>' if number in links else drawn
+    return f'<a href="{safe(links[number])}">{drawn}</a>' if number in links else drawn
 
 
 def _sizes(logs: Sequence[dict[str, Any]], by_size: Sequence[int], links: dict[int, str]) -> str:
@@ -235,28 +237,28 @@ def _sizes(logs: Sequence[dict[str, Any]], by_size: Sequence[int], links: dict[i
     for number in by_size[:LISTED_MAX]:
         log = logs[number]
         damage = ' <b class="number-damage">damaged</b>' if log["damage"] else ""
-        name = _linked(_text(log["name"]), number, links)
-        entries.append(f"<li><span>{name}{damage}</span> <span>{_text(size_text(log['bytes']))}</span></li>")
+        name = _linked(safe(log["name"]), number, links)
+        entries.append(f"<li><span>{name}{damage}</span> <span>{safe(size_text(log['bytes']))}</span></li>")
     if others := by_size[LISTED_MAX:]:
         size = sum(logs[number]["bytes"] for number in others)
-        entries.append(f"<li><span>{count_text(len(others))} others</span> <span>{_text(size_text(size))}</span></li>")
+        entries.append(f"<li><span>{count_text(len(others))} others</span> <span>{safe(size_text(size))}</span></li>")
     return f'<ul class="sizes">{"".join(entries)}</ul>' if entries else ""
 
 
 def _box(box: Box, name: str, size: int, css: str) -> str:
     x, y, width, height = box
     drawn = (
-        f'<rect class="{css}" x="{_n(x + 0.5)}" y="{_n(y + 0.5)}" width="{_n(max(width - 1, 0.3))}"'
-        f' height="{_n(max(height - 1, 0.3))}" rx="2"><title>{_text(name)}: {_text(size_text(size))}</title></rect>'
+        f'<rect class="{css}" x="{n(x + 0.5)}" y="{n(y + 0.5)}" width="{n(max(width - 1, 0.3))}"'
+        f' height="{n(max(height - 1, 0.3))}" rx="2"><title>{safe(name)}: {safe(size_text(size))}</title></rect>'
     )
     if width < LABEL_WIDTH_MIN or height < LABEL_HEIGHT_MIN:
         return drawn
     shown = visible(name)
     letters = int((width - 12) / LETTER_WIDTH)
     label = shown if len(shown) <= letters else f"{shown[: max(letters - 1, 1)]}…"
-    drawn += f'<text x="{_n(x + 7)}" y="{_n(y + 17)}">{escape(label)}</text>'
+    drawn += f'<text x="{n(x + 7)}" y="{n(y + 17)}">{escape(label)}</text>'
     if height > 2 * LABEL_HEIGHT_MIN and width > 80:
-        drawn += f'<text class="size" x="{_n(x + 7)}" y="{_n(y + 33)}">{_text(size_text(size))}</text>'
+        drawn += f'<text class="size" x="{n(x + 7)}" y="{n(y + 33)}">{safe(size_text(size))}</text>'
     return drawn
 
 
@@ -277,17 +279,17 @@ def histogram(bars: Sequence[Sequence[int]], label: str, *, in_bytes: bool) -> s
             height = max(height, 1.0)  # the rarest must be seen
         range_text = shown(low) if low == high else f"{shown(low)} to {shown(high)}"
         body.append(
-            f'<rect x="{_n(x + 1)}" y="{_n(HISTOGRAM_HEIGHT - height)}" width="{_n(step - 2)}" height="{_n(height)}"'
-            f' rx="1.5"><title>{_text(range_text)}: {count_text(count)}</title></rect>'
+            f'<rect x="{n(x + 1)}" y="{n(HISTOGRAM_HEIGHT - height)}" width="{n(step - 2)}" height="{n(height)}"'
+            f' rx="1.5"><title>{safe(range_text)}: {count_text(count)}</title></rect>'
         )
         if count and step >= 26:
             above = HISTOGRAM_HEIGHT - height - 3
-            body.append(f'<text class="count" x="{_n(x + step / 2)}" y="{_n(above)}">{_short(count)}</text>')
+            body.append(f'<text class="count" x="{n(x + step / 2)}" y="{n(above)}">{_short(count)}</text>')
         if number % max(-(-58 // step), 1) == 0:
             y = HISTOGRAM_HEIGHT + AXIS_HEIGHT - 4
-            body.append(f'<text class="axis" x="{_n(x + 1)}" y="{_n(y)}">{_text(_short_size(low, in_bytes))}</text>')
-    body.append(f'<path class="line" d="M0 {_n(HISTOGRAM_HEIGHT)}H{_n(HISTOGRAM_WIDTH)}"/>')
-    return _svg(HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT + AXIS_HEIGHT, label, "".join(body), "histogram")
+            body.append(f'<text class="axis" x="{n(x + 1)}" y="{n(y)}">{safe(_short_size(low, in_bytes))}</text>')
+    body.append(f'<path class="line" d="M0 {n(HISTOGRAM_HEIGHT)}H{n(HISTOGRAM_WIDTH)}"/>')
+    return svg(HISTOGRAM_WIDTH, HISTOGRAM_HEIGHT + AXIS_HEIGHT, label, "".join(body), "histogram")
 
 
 def _short(count: int) -> str:
@@ -331,7 +333,7 @@ def timeline(fields: dict[str, Any], *, titled: bool) -> str:
         body += _axis(stretch)
         body += _bars(stretch, width_ms, most, titled)
     body += _offsets(stretches, width_ms)
-    return _svg(WIDTH, TIME_HEIGHT + AXIS_HEIGHT, "bytes by time", "".join(body), "timeline")
+    return svg(WIDTH, TIME_HEIGHT + AXIS_HEIGHT, "bytes by time", "".join(body), "timeline")
 
 
 class _Stretch(NamedTuple):
@@ -378,10 +380,10 @@ def transactions(fields: dict[str, Any]) -> str:
         x, y = stretch.x(each["began"]), low + lane * LANE_HEIGHT
         title = f"open: producer {each['producer_id']}, from offset {each['first']}, {time_text(each['began'])}"
         body.append(
-            f'<rect class="open" x="{_n(x)}" y="{_n(y)}" width="{_n(max(WIDTH - x, 2))}"'
-            f' height="{_n(LANE_HEIGHT - 2)}"><title>{_text(title)}</title></rect>'
+            f'<rect class="open" x="{n(x)}" y="{n(y)}" width="{n(max(WIDTH - x, 2))}"'
+            f' height="{n(LANE_HEIGHT - 2)}"><title>{safe(title)}</title></rect>'
         )
-    return _svg(WIDTH, low + len(opened) * LANE_HEIGHT, "transactions by time", "".join(body), "timeline")
+    return svg(WIDTH, low + len(opened) * LANE_HEIGHT, "transactions by time", "".join(body), "timeline")
 
 
 def _ends(stretch: _Stretch, width_ms: int, most: int) -> Iterator[str]:
@@ -393,11 +395,11 @@ def _ends(stretch: _Stretch, width_ms: int, most: int) -> Iterator[str]:
         for kind, count in (("commit", commits), ("abort", aborts)):
             if count:
                 height = max(count / most * (TIME_HEIGHT - 6), 1.0)
-                paths[kind] += f"M{_n(stretch.x(start) + width / 2)} {_n(y)}v-{_n(height)}"
+                paths[kind] += f"M{n(stretch.x(start) + width / 2)} {n(y)}v-{n(height)}"
                 y -= height
     for kind, path in paths.items():
         if path:
-            yield f'<path class="bars {kind}" stroke-width="{_n(width)}" d="{path}"/>'
+            yield f'<path class="bars {kind}" stroke-width="{n(width)}" d="{path}"/>'
 
 
 def _bars(stretch: _Stretch, width_ms: int, most: int, titled: bool) -> Iterator[str]:
@@ -407,18 +409,18 @@ def _bars(stretch: _Stretch, width_ms: int, most: int, titled: bool) -> Iterator
     for start, size, record_count, batch_count, _ in stretch.buckets:
         x, height = stretch.x(start), max(size / most * (TIME_HEIGHT - 6), 1.0)
         if not titled:
-            path += f"M{_n(x + width / 2)} {_n(TIME_HEIGHT)}v-{_n(height)}"
+            path += f"M{n(x + width / 2)} {n(TIME_HEIGHT)}v-{n(height)}"
             continue
         title = (
             f"from {time_text(start)}, for {duration_text(width_ms)}: {size_text(size)},"
             f" {count_text(record_count)} records, {count_text(batch_count)} batches"
         )
         yield (
-            f'<rect class="bar" x="{_n(x)}" y="{_n(TIME_HEIGHT - height)}" width="{_n(width)}" height="{_n(height)}">'
-            f"<title>{_text(title)}</title></rect>"
+            f'<rect class="bar" x="{n(x)}" y="{n(TIME_HEIGHT - height)}" width="{n(width)}" height="{n(height)}">'
+            f"<title>{safe(title)}</title></rect>"
         )
     if path:
-        yield f'<path class="bars" stroke-width="{_n(width)}" d="{path}"/>'
+        yield f'<path class="bars" stroke-width="{n(width)}" d="{path}"/>'
 
 
 def _offsets(stretches: Sequence[_Stretch], width_ms: int) -> Iterator[str]:
@@ -435,7 +437,7 @@ def _offsets(stretches: Sequence[_Stretch], width_ms: int) -> Iterator[str]:
             if bucket.last_offset >= 0
         ]
         if len(places) > 1:
-            yield f'<path class="offsets" d="M{"L".join(f"{_n(x)} {_n(y)}" for x, y in places)}"/>'
+            yield f'<path class="offsets" d="M{"L".join(f"{n(x)} {n(y)}" for x, y in places)}"/>'
 
 
 def _axis(stretch: _Stretch) -> Iterator[str]:
@@ -443,8 +445,8 @@ def _axis(stretch: _Stretch) -> Iterator[str]:
     cluster, duration, left, width = stretch
     if left:
         x, y = left - BREAK_WIDTH / 2, TIME_HEIGHT + 4
-        yield f'<text class="axis" x="{_n(x)}" y="{_n(y)}" text-anchor="middle">//</text>'
-    yield f'<path class="line" d="M{_n(left)} {_n(TIME_HEIGHT)}h{_n(width)}"/>'
+        yield f'<text class="axis" x="{n(x)}" y="{n(y)}" text-anchor="middle">//</text>'
+    yield f'<path class="line" d="M{n(left)} {n(TIME_HEIGHT)}h{n(width)}"/>'
     marks = [("start", 0.0)]
     if width > 2 * LABEL_WIDTH and len(cluster) > 1:
         marks.append(("end", 1.0))
@@ -453,4 +455,4 @@ def _axis(stretch: _Stretch) -> Iterator[str]:
     y = TIME_HEIGHT + AXIS_HEIGHT - 4
     for anchor, share in marks:
         text = time_text(int(cluster[0].start + share * duration))
-        yield f'<text class="axis" x="{_n(left + share * width)}" y="{_n(y)}" text-anchor="{anchor}">{text}</text>'
+        yield f'<text class="axis" x="{n(left + share * width)}" y="{n(y)}" text-anchor="{anchor}">{text}</text>'

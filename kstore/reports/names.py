@@ -17,6 +17,12 @@ __all__ = ["Names", "visible"]
 HASH_DIGITS = 10
 
 
+def topic_of(log: Path) -> str:
+    """The topic of the log in ``log``, or the directory's name if it is not a partition's."""
+    owner = topic_partition(log.name)
+    return log.name if owner is None else owner.topic
+
+
 class Names:
     """What a report calls paths and topics. Without ``hashed``: what they are called.
 
@@ -33,8 +39,8 @@ class Names:
         return self._hash("directory", str(path.absolute())) if self._hashed else str(path)
 
     def topic(self, log: Path) -> str:
-        """The topic of the log in ``log``, or the directory's name if it is not a partition's."""
-        name = self._owner(log)
+        """``topic_of`` the log in ``log``."""
+        name = topic_of(log)
         if not self._hashed:
             return name
         if name.startswith(QUEUE_JOURNAL):
@@ -64,7 +70,7 @@ class Names:
             str(path.absolute()): self.path(path),
             str(path): self.path(path),
             path.name: self.log(path),
-            self._owner(path): self.topic(path),
+            topic_of(path): self.topic(path),
             str(path.absolute().parent): self.root(path.parent),
             str(path.parent): self.root(path.parent),
         }
@@ -81,10 +87,6 @@ class Names:
         if finding.kind in ("name", "checkpoint", "epochs", "state"):
             reason = reason.partition(":")[0]
         return finding._replace(path=self.text(finding.path, path), reason=self.text(reason, path))
-
-    def _owner(self, log: Path) -> str:
-        partition = topic_partition(log.name)
-        return log.name if partition is None else partition.topic
 
     def _hash(self, kind: str, name: str) -> str:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), key=self._key, person=kind.encode())

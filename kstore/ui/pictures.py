@@ -6,48 +6,30 @@ Colours come from the style sheet; there are no style attributes, which the Cont
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
-from kstore.reports.names import visible
+from kstore.reports.drawing import WIDTH, n, safe, svg
 from kstore.upkeep.numbers import count_text, size_text
 
-WIDTH = 1000.0
 BAND_Y, BAND_HEIGHT = 20.0, 26.0
 STRIP_HEIGHT = 64.0
 WIDTH_MIN = 1.5
 
 
-def _text(text: str) -> str:
-    return escape(visible(text), quote=True)
-
-
-def _n(value: float) -> str:
-    return f"{value:.1f}".rstrip("0").rstrip(".")
-
-
-def _svg(height: float, label: str, css: str, body: Sequence[str], *, role: str = "group") -> str:
-    """``role``: a picture with links is a "group", because readers of an "img" would not reach them."""
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" class="{css}" role="{role}" aria-label="{_text(label)}"'
-        f' xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>'
-    )
-
-
 def _linked(url: str, title: str, drawn: str, *, is_listed: bool = False) -> str:
     """``is_listed``: a list on the page has the link too, so the keyboard need not stop here."""
     stop = ' tabindex="-1"' if is_listed else ""
-    return f'<a href="{_text(url)}"{stop}><title>{_text(title)}</title>{drawn}</a>'
+    return f'<a href="{safe(url)}"{stop}><title>{safe(title)}</title>{drawn}</a>'
 
 
 def _box(css: str, left: float, width: float, *, y: float = BAND_Y, height: float = BAND_HEIGHT) -> str:
-    return f'<rect class="{css}" x="{_n(left)}" y="{_n(y)}" width="{_n(max(width, WIDTH_MIN))}" height="{_n(height)}"/>'
+    return f'<rect class="{css}" x="{n(left)}" y="{n(y)}" width="{n(max(width, WIDTH_MIN))}" height="{n(height)}"/>'
 
 
 def _needle(css: str, x: float, title: str) -> str:
     """A mark below the band."""
     top = BAND_Y + BAND_HEIGHT
-    return f'<path class="{css}" d="M{_n(x)} {_n(top + 1)}l-4 8h8z"><title>{_text(title)}</title></path>'
+    return f'<path class="{css}" d="M{n(x)} {n(top + 1)}l-4 8h8z"><title>{safe(title)}</title></path>'
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -70,9 +52,9 @@ def segment_strip(page: dict[str, Any]) -> str:
         x = min(found["position"], size) / size * WIDTH
         body.append(_box(found["severity"], x, 0, y=BAND_Y - 2, height=BAND_HEIGHT + 4))
         body.append(_needle(found["severity"], x, f"position {found['position']}: {found['reason']}"))
-    body.append(f'<text x="0" y="10">{_text(size_text(page["bytes"]))}</text>')
-    body.append(f'<text x="{_n(WIDTH)}" y="10" text-anchor="end">{count_text(page["bytes"])}</text>')
-    return _svg(STRIP_HEIGHT, "all bytes of the segment", "bytes", body)
+    body.append(f'<text x="0" y="10">{safe(size_text(page["bytes"]))}</text>')
+    body.append(f'<text x="{n(WIDTH)}" y="10" text-anchor="end">{count_text(page["bytes"])}</text>')
+    return svg(WIDTH, STRIP_HEIGHT, "all bytes of the segment", "".join(body), "bytes", role="group")
 
 
 def window_strip(page: dict[str, Any]) -> str:
@@ -108,8 +90,8 @@ def window_strip(page: dict[str, Any]) -> str:
         css = "damage" if entry["wrong"] else "indexed"
         body.append(_needle(css, (entry["position"] - start) / span * WIDTH, title))
     body.append(f'<text x="0" y="10">position {count_text(start)}</text>')
-    body.append(f'<text x="{_n(WIDTH)}" y="10" text-anchor="end">{count_text(page["stop"])}</text>')
-    return _svg(STRIP_HEIGHT, "the bytes of these batches", "bytes", body)
+    body.append(f'<text x="{n(WIDTH)}" y="10" text-anchor="end">{count_text(page["stop"])}</text>')
+    return svg(WIDTH, STRIP_HEIGHT, "the bytes of these batches", "".join(body), "bytes", role="group")
 
 
 # --- lookups ----------------------------------------------------------------------------------------------------------
@@ -128,27 +110,25 @@ def path_of_lookup(steps: Sequence[dict[str, Any]]) -> str:
         row, column = divmod(number, COLUMNS)
         x, y = column * (STEP_WIDTH + GAP_X), row * (STEP_HEIGHT + GAP_Y)
         kind = {"damage": "damage", "record": "found"}.get(step["step"], "step")
-        body.append(f'<g class="{kind}"><title>{_text(step["text"])}</title>')
-        body.append(
-            f'<rect x="{_n(x + 1)}" y="{_n(y + 1)}" width="{_n(STEP_WIDTH)}" height="{_n(STEP_HEIGHT)}" rx="6"/>'
-        )
-        body.append(f'<text class="name" x="{_n(x + 12)}" y="{_n(y + 19)}">{_text(step["step"])}</text>')
+        body.append(f'<g class="{kind}"><title>{safe(step["text"])}</title>')
+        body.append(f'<rect x="{n(x + 1)}" y="{n(y + 1)}" width="{n(STEP_WIDTH)}" height="{n(STEP_HEIGHT)}" rx="6"/>')
+        body.append(f'<text class="name" x="{n(x + 12)}" y="{n(y + 19)}">{safe(step["step"])}</text>')
         for line, fact in enumerate(_facts(step["step"], step["values"])):
-            body.append(f'<text x="{_n(x + 12)}" y="{_n(y + 37 + 17 * line)}">{_text(fact)}</text>')
+            body.append(f'<text x="{n(x + 12)}" y="{n(y + 37 + 17 * line)}">{safe(fact)}</text>')
         body.append("</g>")
         if number + 1 < min(len(steps), STEPS_MAX):
             body.append(_arrow(x, y, is_last=column + 1 == COLUMNS))
     rows = -(-min(len(steps), STEPS_MAX) // COLUMNS)
-    return _svg(rows * (STEP_HEIGHT + GAP_Y), "the path of the lookup", "lookup", body, role="img")
+    return svg(WIDTH, rows * (STEP_HEIGHT + GAP_Y), "the path of the lookup", "".join(body), "lookup")
 
 
 def _arrow(x: float, y: float, *, is_last: bool) -> str:
     """From the box at ``x``, ``y`` to the next one, which begins a row after the last one of a row."""
     middle = y + STEP_HEIGHT / 2
     if not is_last:
-        return f'<path class="arrow" d="M{_n(x + STEP_WIDTH + 5)} {_n(middle)}h{_n(GAP_X - 12)}m-6 -5l6 5l-6 5"/>'
+        return f'<path class="arrow" d="M{n(x + STEP_WIDTH + 5)} {n(middle)}h{n(GAP_X - 12)}m-6 -5l6 5l-6 5"/>'
     below, left = y + STEP_HEIGHT + GAP_Y / 2, STEP_WIDTH / 2
-    path = f"M{_n(x + left)} {_n(y + STEP_HEIGHT + 3)}V{_n(below)}H{_n(left)}v{_n(GAP_Y / 2 - 2)}m-5 -6l5 6l5 -6"
+    path = f"M{n(x + left)} {n(y + STEP_HEIGHT + 3)}V{n(below)}H{n(left)}v{n(GAP_Y / 2 - 2)}m-5 -6l5 6l5 -6"
     return f'<path class="arrow" d="{path}"/>'
 
 
