@@ -560,7 +560,7 @@ class LogSegment:
                 continue
             position, batch = item
             if batch.last_offset >= offset:
-                return BatchPosition(batch.base_offset, position, batch.size)
+                return BatchPosition(batch.base_offset, position, batch.size, batch.last_offset)
         return None
 
     # --- change -----------------------------------------------------------------------------------------------------

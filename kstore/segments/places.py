@@ -22,11 +22,12 @@ START = Located(0, 0, 0)
 
 
 class BatchPosition(NamedTuple):
-    """A whole batch: its base offset, its position in the ``.log``, and its size in bytes."""
+    """A whole batch: its base offset, its position in the ``.log``, its size in bytes, and its last offset."""
 
     base_offset: int
     position: int
     size: int
+    last_offset: int
 
 
 class TimeEntry(NamedTuple):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kstore.segments.places import BatchPosition
+
 # Consumers at this many distant places of one segment keep what was checked for each.
 SPANS_MAX = 16
 
@@ -36,6 +38,14 @@ class CheckedSpans(NamedTuple):
             if span.start <= position < span.stop:
                 return span
         return None
+
+    def with_batch(self, batch: BatchPosition) -> CheckedSpan:
+        """A span that ends with ``batch``, which no span holds: that of the batches before it, or a new one."""
+        start, first_offset = batch.position, batch.base_offset
+        for span in self.spans:
+            if span.stop == batch.position and span.next_offset <= batch.base_offset:
+                start, first_offset = span.start, span.first_offset
+        return CheckedSpan(start, batch.position + batch.size, first_offset, batch.last_offset + 1)
 
     def beginning(self, position: int) -> CheckedSpan | None:
         """The span that begins at ``position``."""

@@ -19,27 +19,27 @@ from kstore.segments.spans import CheckedSpan, CheckedSpans
 ENOUGH_OF = 8
 
 
-def checked_size(segment: LogSegment, first: BatchPosition, size: int, limit: int, batch_stop: int) -> int:
+def checked_size(
+    segment: LogSegment, contents: object, first: BatchPosition, size: int, limit: int, batch_stop: int
+) -> int:
     """How many of ``size`` bytes, which begin with batch ``first``, hold no damage; at least that batch.
 
-    Up to position ``limit`` of ``segment``, no batch ends at or above offset ``batch_stop``.
+    The caller has just checked that batch itself, and ``contents`` are those that the segment had before. Up to
+    position ``limit`` of ``segment``, no batch ends at or above offset ``batch_stop``.
 
     Raises: CorruptBatchError if ``first`` is not there any more; StorageError.
     """
     known = segment.checked
-    contents = segment.contents  # before any byte is read: a cut that comes between makes what was checked worthless
     if known.contents is not contents:
         known = CheckedSpans(contents)
     wanted, first_stop = first.position + size, first.position + first.size
-    span = known.holding(first.position)
-    if span is None:
-        span = CheckedSpan(first.position, first.position, first.base_offset, first.base_offset)
+    before = known.holding(first.position)
+    span = known.with_batch(first) if before is None else before
     if span.stop < wanted:
         enough = max(wanted - size // ENOUGH_OF, first_stop)
-        grown = _grown(segment, known, span, wanted, enough, limit, batch_stop)
-        if grown.stop > span.stop:
-            segment.checked = known.joined(grown)
-        span = grown
+        span = _grown(segment, known, span, wanted, enough, limit, batch_stop)
+    if before is None or span.stop > before.stop:
+        segment.checked = known.joined(span)
     if span.stop < first_stop:
         raise CorruptBatchError(
             f"{span.stop - first.position} bytes, expected the {first.size} of the batch that was found there",

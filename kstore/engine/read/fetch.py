@@ -197,6 +197,7 @@ def _slice(
         stop = min(end, bound.high_watermark)
         batch_stop = min(end, bound.end_offset)
         losses = source.losses
+        contents = segment.contents  # before any byte is read: a cut that comes between makes what is checked worthless
         batch = _batch_of(segment, wanted, limit, stop, batch_stop, losses)
         for part in losses.missing(wanted, stop if batch is None else min(batch.base_offset, stop)):
             # Reads must not skip lost offsets.
@@ -211,7 +212,7 @@ def _slice(
             if losses.missing(batch.base_offset, stop):
                 size = _size_before_loss(segment, batch, size, losses)
             if checked:
-                size = checked_size(segment, batch, size, limit, batch_stop)
+                size = checked_size(segment, contents, batch, size, limit, batch_stop)
             aborted = None
             if committed:
                 aborted = log.aborted_transactions(offset, stop)
@@ -265,7 +266,7 @@ def _batch_of(
             if not isinstance(item, Damage):
                 position, batch = item
                 if batch.last_offset >= offset:
-                    return BatchPosition(batch.base_offset, position, batch.size)
+                    return BatchPosition(batch.base_offset, position, batch.size, batch.last_offset)
                 continue
             if start is not START:
                 break  # a damaged index, or a damaged header after its entry, may have led here

@@ -112,6 +112,24 @@ def test_ranges_that_meet_become_one(log: Log) -> None:
     assert span == (0, BATCH_COUNT * size, 0, 3 * BATCH_COUNT)
 
 
+@pytest.mark.parametrize("batches", [1, 2, 2.5])
+def test_a_consumer_that_reads_on_leaves_one_range(log: Log, batches: float) -> None:
+    """However little it reads at a time; else a long log had more ranges than are kept, and was checked each time."""
+    [segment] = log._source.segments
+    whole = served(log, max_bytes=int(batches * file_of(log).stat().st_size / BATCH_COUNT))
+    assert segment.checked.spans == ((0, len(whole), 0, 3 * BATCH_COUNT),)
+    flip(file_of(log), len(whole) - 1)
+    assert log.fetch(0, checked=True).size == len(whole), "what was checked is not read again"
+
+
+def test_the_batch_that_was_looked_up_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    [segment] = log._source.segments
+    size = file_of(log).stat().st_size // BATCH_COUNT
+    monkeypatch.setattr(type(segment), "runs_from", None)
+    assert log.fetch(3, size, checked=True).size == size
+    assert segment.checked.spans == ((size, 2 * size, 3, 6),)
+
+
 def test_a_truncation_forgets_what_was_checked(log: Log) -> None:
     whole = served(log)
     size = len(whole) // BATCH_COUNT
