@@ -21,7 +21,13 @@ from tests.promises import PROMISES, commit, commit_times, marked, page, rows_of
 from tests.support.harness import again, selection
 from tests.support.harness.catalogue import ROOT, Listed, all_tests, listed
 from tests.support.harness.evidence import KINDS, Evidence, Tried, verdict_of
-from tests.support.harness.scheduling import compile_share, scheduling, shares_session, worker_count
+from tests.support.harness.scheduling import (
+    compile_share,
+    report_what_matters,
+    scheduling,
+    shares_session,
+    worker_count,
+)
 
 # No test is timed: a busy machine is not a failure.
 settings.register_profile("kstore", deadline=None, print_blob=True)
@@ -145,12 +151,20 @@ def abandons_logs() -> Iterator[None]:
         gc.collect()
 
 
-@pytest.fixture(autouse=True)
-def _promises(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
-    for marker in request.node.iter_markers("promise"):
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("promise"):
         for name in marker.args:
             assert name in PROMISES, f"{name!r} is no promise"
-            record_property("promise", name)
+            item.user_properties.append(("promise", name))
+
+
+@pytest.hookimpl
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if hasattr(item.config, "workerinput") and item.config.option.durations is None:
+        report_what_matters(item, nextitem)
+        return True
+    return None
 
 
 class _Collector:
