@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
-from kstore.clock import Clock
+from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.config import LogConfig
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.handles import HandleCache
@@ -77,6 +77,23 @@ class SegmentContext(NamedTuple):
     repairs: Repairs | None = None
     # What lookups have checked; None for what looks nothing up.
     checked: CheckedBatches | None = None
+
+    @classmethod
+    def alone(
+        cls,
+        fs: FileSystem,
+        directory: Path,
+        config: LogConfig | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        open_files_max: int | None = None,
+    ) -> SegmentContext:
+        """The context of a log that is looked at, or changed, by itself: with handles and counters of its own.
+
+        ``open_files_max``: in place of the ``config``'s.
+        """
+        config = config or LogConfig()
+        return cls(fs, directory, config, clock, HandleCache(open_files_max or config.open_files_max), LogCounters())
 
 
 class LogSegment:

@@ -16,7 +16,7 @@ from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
 from kstore.cli.table import painted
 from kstore.cli.unit_type import BYTE_RATE, BYTE_RATE_BARE, DURATION_MS, SIZE
-from kstore.compaction.cleaner import CompactionReport
+from kstore.compaction.blocks import CompactionReport
 from kstore.compaction.plan import plan_compaction
 from kstore.config import LogConfig
 from kstore.log import Log

@@ -17,14 +17,15 @@ from kstore.cli.progress import progress
 from kstore.cli.record_json import compact
 from kstore.cli.spread import each_log
 from kstore.cli.table import bar as drawn
-from kstore.cli.table import has_blocks, painted, room, sparkline, table, wrapped
+from kstore.cli.table import has_blocks, painted, print_table, room, sparkline, table, wrapped
 from kstore.scan.visits import Advance
 from kstore.types import NO_OFFSET
+from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.numbers import duration_text
 from kstore.upkeep.observed.observations import Observations
 from kstore.upkeep.observed.timeline import Timeline, clusters_of
 from kstore.upkeep.stat_fields import index_size, stat_fields
-from kstore.upkeep.stats import Distribution, Stats, is_deleted, log_stats
+from kstore.upkeep.stats import Stats, is_deleted, log_stats
 
 EXAMPLES = """
 \b
@@ -152,8 +153,7 @@ class _TablePrinter:
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    for line in table(columns, rows):
-        print(line)
+    print_table(columns, rows)
 
 
 def _log_row(log: Stats, name: str = "") -> tuple[object, ...]:

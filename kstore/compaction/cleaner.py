@@ -57,8 +57,6 @@ from kstore.types import CorruptRange
 if TYPE_CHECKING:
     from kstore.record._compact import BlockBatch
 
-__all__ = ["CompactionReport", "compact", "dirt_gauges", "dirt_of"]
-
 logger = logging.getLogger(__name__)
 
 # How much is read, decided and written at a time, uncompressed: each is one call without the interpreter's lock.

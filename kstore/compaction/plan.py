@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kstore.clock import SYSTEM_CLOCK
 from kstore.compaction.blocks import CompactionReport
 from kstore.compaction.cleaner import compact
 from kstore.config import MAP_BYTES, LogConfig
 from kstore.engine.open.opening import load
 from kstore.engine.writer import lone_writer
 from kstore.files.fs import FileSystem
-from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.log_lock import probe_log
 from kstore.files.overlay import OverlayFs
-from kstore.metrics import LogCounters
 from kstore.segment import SegmentContext
 
 
@@ -48,10 +45,7 @@ def plan_compaction(
     """
     directory = directory.absolute()
     probe_log(directory)
-    context = SegmentContext(
-        OverlayFs(fs), directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters()
-    )
-    writer = lone_writer(load(context, "os"), _NoLock())
+    writer = lone_writer(load(SegmentContext.alone(OverlayFs(fs), directory, config), "os"), _NoLock())
     try:
         if roll:
             writer.roll()

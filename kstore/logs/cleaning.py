@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from kstore.compaction.cleaner import CompactionReport, compact, dirt_of
+from kstore.compaction.blocks import CompactionReport
+from kstore.compaction.cleaner import compact, dirt_of
 from kstore.config import StoreConfig
 from kstore.errors import ClosedError, KstoreError, TopicNotFoundError
 from kstore.files.paths import CLEANER_OFFSETS, TopicPartition

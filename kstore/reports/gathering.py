@@ -12,11 +12,12 @@ from kstore.errors import CorruptDataError, KstoreError, StorageError
 from kstore.files.checkpoint import read_small_file
 from kstore.files.fs import FileSystem, size_of_files
 from kstore.files.local import SYSTEM_FS
-from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name, topic_partition
+from kstore.files.paths import LOG_SUFFIX, classify, parse_segment_name
 from kstore.log import Log
 from kstore.record.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from kstore.record.headers import READ_BATCH_BYTES_MAX
 from kstore.reports.hexview import ENTRY_SIZES, VIEW_BYTES, HexView, batch_view, entry_view
+from kstore.reports.names import topic_of
 from kstore.reports.readers import Readers, readers_of
 from kstore.reports.savings import Savings, savings_of
 from kstore.rules.compact import Dirt, SegmentFacts, measure_dirt, start_of_dirt
@@ -30,8 +31,8 @@ from kstore.upkeep.observed.observations import Observations
 from kstore.upkeep.observed.timeline import Timeline
 from kstore.upkeep.observed.transactions import Transactions
 from kstore.upkeep.recover import plan_recovery
-from kstore.upkeep.stats import Stats, find_logs, log_stats
-from kstore.upkeep.verify import Finding, LogVerification, verify_log, verify_store_files
+from kstore.upkeep.stats import Stats, log_stats
+from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION
 from kstore.upkeep.verify.partition import LogHead, verify_head
 
@@ -152,14 +153,9 @@ def gathered_from(
     _mark_compacted(gathered.logs, fs)
     for path in dict.fromkeys(paths):
         # A path to one partition does not include its neighbours.
-        if any(log.path.parent == path and is_internal(_topic(log.path)) for log in gathered.logs):
+        if any(log.path.parent == path and is_internal(topic_of(log.path)) for log in gathered.logs):
             gathered.readers.append(readers_of(path, with_queues=deep))
     return gathered
-
-
-def _topic(log: Path) -> str:
-    owner = topic_partition(log.name)
-    return log.name if owner is None else owner.topic
 
 
 def _head(log: Path, fs: FileSystem) -> LogHead | StorageError:
@@ -246,7 +242,7 @@ def _mark_compacted(logs: Sequence[GatheredLog], fs: FileSystem) -> None:
         with suppress(CorruptDataError, StorageError):  # missing: a broker's; damaged: the findings say so
             topics = decode_topics(read_small_file(fs, path, TOPICS_SIZE_MAX), path)
             for log in logs:
-                entry = topics.get(_topic(log.path))
+                entry = topics.get(topic_of(log.path))
                 if log.path.parent == root and entry is not None:
                     log.is_compacted |= "compact" in entry.settings.get("cleanup_policy", "")
 

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from kstore.files.paths import topic_partition
 from kstore.rules.internal_topics import QUEUE_JOURNAL, is_internal
-from kstore.rules.visible import visible
 from kstore.upkeep.verify.findings import Finding
-
-__all__ = ["Names", "visible"]
 
 HASH_DIGITS = 10
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kstore.reports import drawing
-from kstore.reports.names import visible
 from kstore.reports.rendering import parts, templates
+from kstore.rules.visible import visible
 from kstore.ui import pictures
 from kstore.ui.pages import Model
 

@@ -5,6 +5,7 @@ It uses the same indexes as a read; nothing is written and no lock is taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -55,12 +56,7 @@ def _explained_offset(log: Log, offset: int) -> Explanation:
     bound = _add_log(explanation, log)
     if not bound.start_offset <= offset <= bound.high_watermark:
         raise OffsetOutOfRangeError(offset, start_offset=bound.start_offset, end_offset=bound.high_watermark)
-    while offset < bound.high_watermark:
-        found = reads_of(log).segment_for(offset)
-        if found is None:
-            break
-        segment, end = found
-        limit = bound.limit_of(segment)
+    for segment, end, limit in _segments(log, bound, offset):
         _add_segment(explanation, segment, limit, f"the last with a base offset <= {offset}", end)
         if _explain_in_segment(explanation, segment, offset, limit, bound.high_watermark):
             return explanation
@@ -81,14 +77,7 @@ def explain_time(log: Log, timestamp: int) -> Explanation:
 def _explained_time(log: Log, timestamp: int) -> Explanation:
     explanation = Explanation()
     bound = _add_log(explanation, log)
-    passed = 0
-    offset = log.start_offset
-    while offset < bound.high_watermark:
-        found = reads_of(log).segment_for(offset)
-        if found is None:
-            break
-        segment, end = found
-        limit = bound.limit_of(segment)
+    for passed, (segment, end, limit) in enumerate(_segments(log, bound, log.start_offset)):
         largest = segment.largest_timestamp(limit)
         if largest.timestamp >= timestamp:
             why = f"the first with a timestamp >= {timestamp}: {largest.timestamp} at offset {largest.offset}"
@@ -100,10 +89,15 @@ def _explained_time(log: Log, timestamp: int) -> Explanation:
             if result is not None:
                 _explain_in_segment(explanation, segment, result.offset, limit, bound.high_watermark)
                 return explanation
-        passed += 1
-        offset = end
     explanation.add("end", f"no record has a timestamp >= {timestamp}", timestamp=timestamp)
     return explanation
+
+
+def _segments(log: Log, bound: Ends, offset: int) -> Iterator[tuple[LogSegment, int, int]]:
+    """The segments from that of ``offset`` on, each with the offset at which it ends, and its readable bytes."""
+    while offset < bound.high_watermark and (found := reads_of(log).segment_for(offset)) is not None:
+        segment, offset = found
+        yield segment, offset, bound.limit_of(segment)
 
 
 def _add_log(explanation: Explanation, log: Log) -> Ends:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from kstore.clock import SYSTEM_CLOCK
 from kstore.config import LogConfig
 from kstore.engine.directory import is_log
 from kstore.engine.ends import Ends
@@ -25,7 +24,6 @@ from kstore.engine.segments import LogSegments
 from kstore.engine.writer import lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LogNotFoundError, NotALogError
 from kstore.files.fs import FileSystem, read_file
-from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.log_lock import lock_log, probe_log
 from kstore.files.overlay import OverlayFs
@@ -37,7 +35,6 @@ from kstore.files.paths import (
     segment_name,
     topic_partition,
 )
-from kstore.metrics import LogCounters
 from kstore.rules.losses import LossRanges, OffsetSpan, joined
 from kstore.rules.topics import KSTORE_TOPICS, TOPICS_SIZE_MAX, decode_topics
 from kstore.scan.visits import Advance
@@ -198,5 +195,4 @@ def _context(directory: Path, fs: FileSystem, rebuild: Rebuild | None) -> Segmen
     if not is_log(classify(fs.list(directory))):
         raise NotALogError(errno.ENOTDIR, "not a log", str(directory))
     interval = (rebuild.index_interval_bytes if rebuild is not None else None) or topic_index_interval(directory, fs=fs)
-    config = LogConfig(index_interval_bytes=interval)
-    return SegmentContext(fs, directory, config, SYSTEM_CLOCK, HandleCache(config.open_files_max), LogCounters())
+    return SegmentContext.alone(fs, directory, LogConfig(index_interval_bytes=interval))

@@ -7,15 +7,17 @@ Memory and time are bounded by the files' sizes, whatever their contents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from kstore.errors import CorruptDataError, CorruptRecordError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import File, FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, SEGMENT_SUFFIXES, DirectoryNames, classify, segment_name
-from kstore.record._codec import RecordCursor
+from kstore.record._codec import Record, RecordCursor
 from kstore.record._runs import Run, RunCounts, walk_run
 from kstore.record.batch import BATCH_HEADER_BYTES, MAGIC_V2, Batch, RecordBatch
 from kstore.record.control import ControlRecordType, parse_control_type
@@ -30,29 +32,89 @@ from kstore.state.log_state import losses_of, read_state
 from kstore.types import LOG_APPEND_TIME, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, TIMESTAMP_TYPES
 from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.observed.observations import Observations
-from kstore.upkeep.record_stats import CodecStats, RecordStats
-from kstore.upkeep.verify import Finding, find_logs
+from kstore.upkeep.verify import Finding
 from kstore.upkeep.verify.changing import has_changed, is_live, look, settled_bases, with_swaps_ended
 from kstore.upkeep.verify.findings import split_loss
-
-__all__ = [
-    "CodecStats",
-    "Distribution",
-    "RecordStats",
-    "Stats",
-    "find_logs",
-    "is_deleted",
-    "log_stats",
-    "segment_stats",
-    "stats",
-    "total",
-]
 
 # A completely damaged log must not fill the memory with findings.
 FINDINGS_MAX = 100
 # One read, and one run, where batches need no decision.
 CHUNK_BYTES = 4 << 20
 RUN_BYTES = 1 << 20
+RECORDS_AT_A_TIME = 4096
+
+# The fields of a distribution (``RunCounts.spreads``).
+Spread = tuple[int, int, int, int, dict[int, int]]
+
+
+@dataclass(slots=True)
+class CodecStats:
+    """The batches of one codec. The sizes of their records are 0 if unknown (without ``deep``; formats 0, 1).
+
+    ``size``: bytes of whole batches; ``records_size``: of their records as stored; ``uncompressed_size``: before
+    compression.
+    """
+
+    batch_count: int = 0
+    size: int = 0
+    records_size: int = 0
+    uncompressed_size: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller compression made the records; None if unknown."""
+        return self.uncompressed_size / self.records_size if self.records_size else None
+
+    def merge(self, other: CodecStats) -> None:
+        self.batch_count += other.batch_count
+        self.size += other.size
+        self.records_size += other.records_size
+        self.uncompressed_size += other.uncompressed_size
+
+
+@dataclass(slots=True)
+class RecordStats:
+    """Records counted one by one, except those of control batches. A tombstone has a key, and no value."""
+
+    record_count: int = 0
+    keyed_count: int = 0
+    tombstone_count: int = 0
+    header_count: int = 0
+    key_sizes: Distribution = field(default_factory=Distribution)
+    value_sizes: Distribution = field(default_factory=Distribution)
+
+    def note(self, records: Iterable[Record]) -> None:
+        """Counts records, some thousands at a time: a batch may have millions."""
+        rest = iter(records)
+        while some := list(islice(rest, RECORDS_AT_A_TIME)):
+            keys = [record.key for record in some]
+            values = [record.value for record in some]
+            self.record_count += len(some)
+            self.keyed_count += len(some) - keys.count(None)
+            self.tombstone_count += [
+                (key is None, value is None) for key, value in zip(keys, values, strict=True)
+            ].count((False, True))
+            self.header_count += sum([len(record.headers) for record in some])
+            for sizes, parts in ((self.key_sizes, keys), (self.value_sizes, values)):
+                for size, count in Counter([len(part) for part in parts if part is not None]).items():
+                    sizes.add(size, count)
+
+    def take(self, counts: RunCounts, key_sizes: Spread, value_sizes: Spread) -> None:
+        """Adds what was counted, with its distributions."""
+        self.record_count += counts.counted_count
+        self.keyed_count += counts.keyed_count
+        self.tombstone_count += counts.tombstone_count
+        self.header_count += counts.header_count
+        self.key_sizes.merge_counts(*key_sizes)
+        self.value_sizes.merge_counts(*value_sizes)
+
+    def merge(self, other: RecordStats) -> None:
+        self.record_count += other.record_count
+        self.keyed_count += other.keyed_count
+        self.tombstone_count += other.tombstone_count
+        self.header_count += other.header_count
+        self.key_sizes.merge(other.key_sizes)
+        self.value_sizes.merge(other.value_sizes)
 
 
 @dataclass(slots=True)
@@ -204,14 +266,8 @@ SUMS = (
     "log_count",
     "segment_count",
     "size",
-    "batch_count",
-    "empty_batch_count",
-    "record_count",
-    "producer_batch_count",
-    "transactional_batch_count",
+    *COUNTED,
     "control_batch_count",
-    "commit_count",
-    "abort_count",
     "fenced_count",
     "lost_count",
     "accepted_count",
@@ -387,26 +443,17 @@ def segment_stats(
     return segment
 
 
+@dataclass(slots=True)
 class _Counting(Visitor):
     """Counts the batches of one segment, from their headers; what is damaged or lost is a loss of the segment."""
 
-    def __init__(
-        self,
-        segment: Stats,
-        file: File,
-        offset_stop: int,
-        is_live_end: bool,
-        losses: LossRanges,
-        part_of: Callable[[Batch], Stats] | None,
-        observations: Observations | None,
-    ) -> None:
-        self._segment = segment
-        self._file = file
-        self._offset_stop = offset_stop
-        self._is_live_end = is_live_end
-        self._losses = losses
-        self._part_of = part_of
-        self._observations = observations
+    segment: Stats
+    file: File
+    offset_stop: int
+    is_live_end: bool
+    losses: LossRanges
+    part_of: Callable[[Batch], Stats] | None
+    observations: Observations | None
 
     def count_runs(self, next_offset: int, advance: Advance) -> tuple[int, int]:
         """Counts batches and records in compiled code up to the first that needs a decision.
@@ -415,7 +462,7 @@ class _Counting(Visitor):
 
         Returns the position of that batch, and the offset expected there. Raises: KstoreError.
         """
-        segment, file = self._segment, self._file
+        segment, file = self.segment, self.file
         counts = RunCounts()
         chunk_bytes = HEADER_CHUNK_BYTES if segment.records is None else CHUNK_BYTES
         position = start = 0
@@ -424,14 +471,14 @@ class _Counting(Visitor):
             while position + start < segment.size:
                 size_left = segment.size - position - start
                 run = walk_run(
-                    data, start, size_left, position, next_offset, RUN_BYTES, self._offset_stop, 0, OFFSET_MAX
+                    data, start, size_left, position, next_offset, RUN_BYTES, self.offset_stop, 0, OFFSET_MAX
                 )
                 if run.batch_count:
                     if segment.start_offset == NO_OFFSET:
                         segment.start_offset = run.base_offset
                     others = counts.add(run)
-                    if self._observations is not None:
-                        _show(run, others, self._observations)
+                    if self.observations is not None:
+                        _show(run, others, self.observations)
                     for at in others:
                         self.note(position + at, parse_batch(run.data, at))
                     start, next_offset = run.stop, run.next_offset
@@ -454,20 +501,20 @@ class _Counting(Visitor):
 
     def note(self, position: int, batch: Batch) -> None:
         try:
-            counted = self._counted(self._segment if self._part_of is None else self._part_of(batch), position, batch)
+            counted = self._counted(self.segment if self.part_of is None else self.part_of(batch), position, batch)
         except CorruptDataError as error:
             self._lose("batch", error.reason, position, _first_offset(batch), batch.last_offset)
             return
-        if self._observations is not None:
-            self._observations.note(position, counted)
+        if self.observations is not None:
+            self.observations.note(position, counted)
 
     def note_damage(self, damage: Damage) -> None:
-        is_last = damage.next_offset is None and self._offset_stop == OFFSET_MAX
-        if damage.next_offset is None and (self._is_live_end or (damage.is_space and is_last)):
+        is_last = damage.next_offset is None and self.offset_stop == OFFSET_MAX
+        if damage.next_offset is None and (self.is_live_end or (damage.is_space and is_last)):
             return
         first, kind, last = damage.first_offset, "tail", NO_OFFSET
         if not is_last:
-            stop = self._offset_stop if damage.next_offset is None else damage.next_offset
+            stop = self.offset_stop if damage.next_offset is None else damage.next_offset
             kind, last = "batch", max(stop - 1, first)
         self._lose(kind, damage.reason, damage.position, first, last)
 
@@ -475,8 +522,8 @@ class _Counting(Visitor):
         self._lose("lost", LOST, lost.position, lost.first, lost.last)
 
     def _lose(self, kind: str, reason: str, position: int, first: int, last: int) -> None:
-        segment = self._segment
-        segment.add_loss(Finding("damage", kind, segment.path, reason, position, first, last), self._losses)
+        segment = self.segment
+        segment.add_loss(Finding("damage", kind, segment.path, reason, position, first, last), self.losses)
 
     def _counted(self, part: Stats, position: int, header: Batch) -> Batch:
         """Counts a batch of which only the header was read; returns as much of it as was needed.
@@ -486,7 +533,7 @@ class _Counting(Visitor):
         batch, records = header, part.records
         if records is not None or header.magic != MAGIC_V2 or header.is_control:
             # The number of messages in a compressed set, and the type of a marker, are in their records.
-            batch = _whole(self._file, position, header)
+            batch = _whole(self.file, position, header)
         codec = batch.codec
         first_timestamp = batch.max_timestamp
         if not isinstance(batch, RecordBatch):
@@ -503,7 +550,7 @@ class _Counting(Visitor):
             part.commit_count += kinds.count(ControlRecordType.COMMIT)
             part.abort_count += kinds.count(ControlRecordType.ABORT)
         elif records is not None:
-            records_size, uncompressed_size = _note_records(records, batch, self._observations)
+            records_size, uncompressed_size = _note_records(records, batch, self.observations)
             part.note(batch, batch.record_count, codec, first_timestamp)
             part.codecs[codec].records_size += records_size
             part.codecs[codec].uncompressed_size += uncompressed_size
@@ -565,20 +612,6 @@ def _note_records(records: RecordStats, batch: RecordBatch, observations: Observ
         )
     )
     return len(stored), len(payload)
-
-
-def stats(
-    path: Path, *, deep: bool = False, with_segments: bool = False, fs: FileSystem = SYSTEM_FS
-) -> Iterator[Stats]:
-    """Statistics of the log in ``path``, or of all logs in it, one after the other (``log_stats``). A log that is
-    deleted meanwhile is left out.
-
-    Raises: NotALogError, StorageError.
-    """
-    for log in find_logs(path, fs=fs):
-        found = log_stats(log, deep=deep, with_segments=with_segments, fs=fs)
-        if not is_deleted(found, fs):
-            yield found
 
 
 def is_deleted(log: Stats, fs: FileSystem = SYSTEM_FS) -> bool:

@@ -17,7 +17,8 @@ from kstore.record.batch import Batch
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify import LogVerification, segment_files, verify_log
-from kstore.upkeep.verify.pieces import PieceVerification, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import PieceVerification, pieces_of, verify_piece
 from tests.support.harness.golden_data import golden_partitions, golden_root
 from tests.support.harness.selection import tries
 from tests.support.lives.foreign_batches import tampered

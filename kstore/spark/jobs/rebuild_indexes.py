@@ -23,7 +23,6 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import ConfigError, FileMissingError, KstoreError, StorageError
 from kstore.files.fs import read_file
-from kstore.files.handles import HandleCache
 from kstore.files.local import SYSTEM_FS
 from kstore.files.log_lock import lock_log
 from kstore.files.paths import (
@@ -38,7 +37,6 @@ from kstore.files.paths import (
     topic_partition,
 )
 from kstore.files.remote import is_remote
-from kstore.metrics import LogCounters
 from kstore.rules.deprecated import deprecated
 from kstore.scan.visits import visit
 from kstore.segment import LogSegment, SegmentContext
@@ -48,7 +46,8 @@ from kstore.spark.jobs.logs import find_all_logs, local_or_url, segments_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.upkeep.handover.partition import Partition
 from kstore.upkeep.recover import topic_index_interval
-from kstore.upkeep.verify.pieces import SegmentToVerify, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import SegmentToVerify, pieces_of, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +57,8 @@ __all__ = ["Rebuilt", "main", "rebuild_indexes"]
 # Their names in a verification.
 SUFFIXES = {"index": INDEX_SUFFIX, "timeindex": TIME_INDEX_SUFFIX, "txnindex": TXN_INDEX_SUFFIX}
 SCHEMA = "log string, segment bigint, file string, before bigint, after bigint, changed boolean, problem string"
+
+OPEN_FILES_MAX = 8
 
 # In docs/spark.md.
 RECIPE = "Indexes"
@@ -196,7 +197,7 @@ def _rebuild(wanted: _Wanted) -> list[Rebuilt]:
     """Rebuilds the indexes of one segment."""
     directory = Path(wanted.directory)
     config = LogConfig(file_mode=wanted.mode, index_interval_bytes=wanted.index_interval_bytes)
-    context = SegmentContext(SYSTEM_FS, directory, config, SYSTEM_CLOCK, HandleCache(8), LogCounters())
+    context = SegmentContext.alone(SYSTEM_FS, directory, config, open_files_max=OPEN_FILES_MAX)
     work: list[tuple[tuple[str, ...], Callable[[], object]]] = [
         ((INDEX_SUFFIX, TIME_INDEX_SUFFIX), partial(_rebuild_searched, context, wanted.base_offset)),
         ((TXN_INDEX_SUFFIX,), partial(_rebuild_transactions, context, wanted.base_offset)),

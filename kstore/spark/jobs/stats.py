@@ -24,7 +24,8 @@ from kstore.spark.jobs.logs import LogAt, Segment, find_all_logs, places_of, seg
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.spark.option_values import to_duration_ms
 from kstore.types import NO_TIMESTAMP
-from kstore.upkeep.stats import Distribution, RecordStats, Stats, segment_stats
+from kstore.upkeep.distribution import Distribution
+from kstore.upkeep.stats import RecordStats, Stats, segment_stats
 from kstore.upkeep.verify import Finding
 
 if TYPE_CHECKING:

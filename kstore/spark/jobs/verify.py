@@ -22,7 +22,8 @@ from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread_objects
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification, verify_store_files
 from kstore.upkeep.verify.findings import NO_POSITION
-from kstore.upkeep.verify.pieces import PieceVerification, SegmentToVerify, join, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import PieceVerification, SegmentToVerify, join, pieces_of, verify_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -209,13 +210,7 @@ def _print_findings(log: LogVerification, form: str) -> None:
 
 def finding_line(finding: Finding) -> str:
     """One line: what, where, which offsets, why."""
-    where = f" at position {finding.position}" if finding.position != NO_POSITION else ""
-    offsets = ""
-    if finding.first != NO_OFFSET:
-        offsets = f", offset {finding.first}"
-        if finding.last not in (NO_OFFSET, finding.first):
-            offsets = f", offsets {finding.first} to {finding.last}"
-    return f"{finding.severity}: {finding.path}{where}{offsets}: {finding.reason}"
+    return f"{finding.severity}: {finding.path}{finding.at_position}{finding.at_offsets}: {finding.reason}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

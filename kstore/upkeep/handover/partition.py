@@ -19,7 +19,6 @@ from kstore.engine.view import LogView
 from kstore.engine.writer import LogWriter, lone_writer
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError
 from kstore.files.fs import FileSystem
-from kstore.files.handles import HandleCache
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.paths import (
@@ -32,7 +31,6 @@ from kstore.files.paths import (
     classify,
 )
 from kstore.index import TimeIndex
-from kstore.metrics import LogCounters
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.handover import EpochTrack
@@ -44,6 +42,7 @@ from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport, TimestampOf
 from kstore.upkeep.handover.report import ForgottenLoss
 
 LOCK_KIND = "handover"
+OPEN_FILES_MAX = 8
 
 
 class Facts(NamedTuple):
@@ -72,7 +71,8 @@ class Partition:
     def __init__(self, fs: FileSystem, clock: Clock, owner: TopicPartition, path: Path, mode: int) -> None:
         self.owner = owner
         self.path = path
-        self._context = SegmentContext(fs, path, LogConfig(file_mode=mode), clock, HandleCache(8), LogCounters())
+        config = LogConfig(file_mode=mode)
+        self._context = SegmentContext.alone(fs, path, config, clock=clock, open_files_max=OPEN_FILES_MAX)
         self.names = classify(fs.list(path))
 
     # --- what is known about it --------------------------------------------------------------------------------------

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kstore.clock import SYSTEM_CLOCK
-from kstore.config import LogConfig
 from kstore.engine.view import LogView
 from kstore.files.fs import File, FileStat
-from kstore.files.handles import HandleCache
 from kstore.files.paths import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
@@ -25,7 +22,6 @@ from kstore.files.paths import (
     segment_name,
 )
 from kstore.files.remote import Location
-from kstore.metrics import LogCounters
 from kstore.rules.mirror import SegmentFile
 from kstore.segment import SegmentContext
 from kstore.segments.pin import FilePin
@@ -52,9 +48,7 @@ class SourceLog:
     def __init__(self, at: Location, *, with_active: bool) -> None:
         """Raises: LogNotFoundError, NotALogError, StorageError; FileMissingError if retention was faster."""
         self.at = at
-        config = LogConfig.from_settings()
-        context = SegmentContext(at.reading, at.path, config, SYSTEM_CLOCK, HandleCache(OPEN_FILES_MAX), LogCounters())
-        view = LogView(context)
+        view = LogView(SegmentContext.alone(at.reading, at.path, open_files_max=OPEN_FILES_MAX))
         self._view = view
         self._cut_count = view.cut_count
         self.start_offset = view.ends.start_offset

@@ -15,12 +15,9 @@ from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
 from kstore.archive.view import BackupFs
-from kstore.clock import SYSTEM_CLOCK
-from kstore.config import LogConfig
 from kstore.engine.open.swap import finish_swaps
 from kstore.errors import CorruptDataError, FileMissingError, LockedError, StorageError, UnsupportedFormatError
 from kstore.files.fs import FileSystem
-from kstore.files.handles import HandleCache
 from kstore.files.log_lock import probe_log
 from kstore.files.overlay import OverlayFs
 from kstore.files.paths import (
@@ -35,7 +32,6 @@ from kstore.files.paths import (
     segment_name,
 )
 from kstore.files.remote import RemoteFiles
-from kstore.metrics import LogCounters
 from kstore.segment import SegmentContext
 from kstore.state.log_state import read_state
 from kstore.types import OFFSET_MAX
@@ -137,9 +133,7 @@ def with_swaps_ended(fs: FileSystem, directory: Path) -> FileSystem:
     if not _has_swap(names):
         return fs
     overlay = OverlayFs(fs)
-    config = LogConfig()
-    handles = HandleCache(config.open_files_max)
-    finish_swaps(SegmentContext(overlay, directory, config, SYSTEM_CLOCK, handles, LogCounters()), names)
+    finish_swaps(SegmentContext.alone(overlay, directory), names)
     return overlay
 
 

@@ -47,6 +47,19 @@ class Finding(NamedTuple):
     before_ms: int = NO_TIMESTAMP
 
     @property
+    def at_position(self) -> str:
+        """In words, after the path; "" without a position."""
+        return f" at position {self.position}" if self.position != NO_POSITION else ""
+
+    @property
+    def at_offsets(self) -> str:
+        """In words, after the position; "" without offsets."""
+        if self.first == NO_OFFSET:
+            return ""
+        is_one = self.last in (NO_OFFSET, self.first)
+        return f", offset {self.first}" if is_one else f", offsets {self.first} to {self.last}"
+
+    @property
     def repair(self) -> str:
         """The command that repairs it, or that lets reads continue without the lost records; "" if none is needed or
         possible: the next writer of a store replaces damaged checkpoints itself."""

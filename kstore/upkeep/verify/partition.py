@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from bisect import bisect_right
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
@@ -13,6 +14,8 @@ from typing import NamedTuple
 from kstore.archive.view import BackupFs
 from kstore.config import LogConfig
 from kstore.engine.directory import OWN_NAMES
+from kstore.engine.open.evidence import find_evidence
+from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
@@ -32,9 +35,10 @@ from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined
 from kstore.scan.visits import Advance, Visitor, no_advance
+from kstore.segment import LogSegment, SegmentContext
 from kstore.state.kafka_marks import elsewhere, read_kafka_marks, remote_start
 from kstore.state.log_state import LogState, losses_of, read_state
-from kstore.types import OFFSET_MAX
+from kstore.types import NO_TIMESTAMP, OFFSET_MAX
 from kstore.upkeep.verify.changing import (
     TRIES_MAX,
     Sight,
@@ -45,8 +49,7 @@ from kstore.upkeep.verify.changing import (
     settled_bases,
     with_swaps_ended,
 )
-from kstore.upkeep.verify.evidence import add_evidence
-from kstore.upkeep.verify.findings import Finding, LogVerification
+from kstore.upkeep.verify.findings import Finding, LogVerification, Severity
 from kstore.upkeep.verify.producers import ProducerCheck
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
 
@@ -247,7 +250,7 @@ class LogHead(NamedTuple):
         directory = Path(log.path)
         if state is None and self.bases and not (isinstance(fs, BackupFs) or is_live(fs, directory)):
             # A backup's manifest names each of its files. While a program writes, the files differ from what was read.
-            add_evidence(fs, directory, self.bases, self.snapshots, self.recovery_point, log)
+            _add_evidence(fs, directory, self.bases, self.snapshots, self.recovery_point, log)
 
 
 def verify_head(directory: Path, *, fs: FileSystem = SYSTEM_FS) -> LogHead:
@@ -371,3 +374,57 @@ class EpochOrder(Visitor):
         if not self.findings:
             reason = f"the batch at offset {offset} has epoch {epoch}, after epoch {last}"
             self.findings = (Finding("note", "epochs", self._path, reason),)
+
+
+# --- what small files prove beyond the batches, without ``kstore.state`` ----------------------------------------------
+
+
+def _add_evidence(
+    fs: FileSystem,
+    directory: Path,
+    bases: Sequence[int],
+    snapshots: Sequence[int],
+    recovery_point: int | None,
+    log: LogVerification,
+) -> None:
+    """Adds what recovery would call lost, or skip, in a log that no program is writing. Raises: StorageError."""
+    if classify(fs.list(directory)).unfinished:
+        return  # the next open first ends what a crash has interrupted: its files are not those of whole segments yet
+    context = SegmentContext.alone(fs, directory)
+    segments = LogSegments(LogSegment(context, base) for base in bases)
+    evidence = find_evidence(context, segments, snapshots, recovery_point)
+    told = joined((found.first, found.last) for found in log.damages if found.kind in ("batch", "lost"))
+
+    def add(first: int, last: int, base: int, reason: str, *, is_damage: bool) -> None:
+        path = str(directory / segment_name(base, LOG_SUFFIX))
+        severity: Severity = "damage" if is_damage else "note"
+        after = log.last_ms if first >= log.end_offset else NO_TIMESTAMP
+        for part in holes(max(first, log.start_offset), last, told):
+            log.findings.append(Finding(severity, "lost", path, reason, first=part[0], last=part[1], after_ms=after))
+
+    for first, last, base, what in evidence.holes:
+        add(first, last, base, f"the segment ends at offset {first}, but {what} shows more", is_damage=True)
+    end = max(evidence.log_end, log.start_offset)
+    reason = (
+        f"the log ends at offset {end}, but {evidence.proof} proves that it was durable up to {evidence.proven_end}"
+    )
+    add(end, evidence.proven_end - 1, bases[-1], reason, is_damage=True)
+    for first, last in evidence.untold:
+        count = last - max(first, end) + 1
+        reason = f"{count:,} offsets were used, as {evidence.sign} shows, and nothing shows that they were durable"
+        add(max(first, end), last, bases[-1], reason, is_damage=False)
+    if evidence.untold and not evidence.is_loss:
+        _excuse_entries(log, segment_name(bases[-1], ""))
+
+
+def _excuse_entries(log: LogVerification, last_segment: str) -> None:
+    """Makes notes of the index entries of the last segment that lie beyond its batches: the next open removes them.
+    The notes say what they show."""
+    log.findings[:] = [
+        found._replace(severity="note")
+        if found.kind in ("index", "timeindex")
+        and Path(found.path).name.startswith(f"{last_segment}.")
+        and "after the last batch" in found.reason
+        else found
+        for found in log.findings
+    ]

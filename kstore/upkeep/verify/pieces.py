@@ -23,11 +23,9 @@ from kstore.scan.visits import Visitor, no_advance
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, AbortedTransaction
 from kstore.upkeep.verify.changing import Sight, generation_of, is_live, look, look_again, settled_bases
 from kstore.upkeep.verify.findings import Finding, LogVerification
-from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches, verify_head
+from kstore.upkeep.verify.partition import EpochOrder, LogHead, lost_batches
 from kstore.upkeep.verify.producers import NOT_LISTED, ProducerCheck, transaction_finding
 from kstore.upkeep.verify.segment_files import SegmentFiles, verify_segment
-
-__all__ = ["PieceVerification", "SegmentToVerify", "join", "pieces_of", "verify_head", "verify_piece"]
 
 
 class SegmentToVerify(NamedTuple):

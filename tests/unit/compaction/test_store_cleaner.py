@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import kstore.logs.cleaning
-from kstore.compaction.cleaner import CompactionReport, compact
+from kstore.compaction.blocks import CompactionReport
+from kstore.compaction.cleaner import compact
 from kstore.compaction.throttle import Throttle
 from kstore.engine.writer import LogWriter
 from kstore.errors import StorageError

@@ -17,7 +17,8 @@ from kstore.errors import ConfigError
 from kstore.spark.jobs.logs import LogAt, Segment
 from kstore.spark.jobs.plain import from_json, item_type, result_type, to_json
 from kstore.spark.jobs.spread import _Results, _Work
-from kstore.upkeep.stats import Distribution, Stats
+from kstore.upkeep.distribution import Distribution
+from kstore.upkeep.stats import Stats
 from kstore.upkeep.verify import Finding
 
 Kind = Literal["a", "b"]

@@ -22,17 +22,10 @@ from kstore.record.headers import READ_BATCH_BYTES_MAX, walk_headers
 from kstore.record.scan import BufferSource
 from kstore.record.walk import Damage, walk
 from kstore.types import OFFSET_MAX
+from kstore.upkeep.distribution import Distribution
 from kstore.upkeep.stat_fields import stat_fields
-from kstore.upkeep.stats import (
-    FINDINGS_MAX,
-    Distribution,
-    Stats,
-    find_logs,
-    log_stats,
-    segment_stats,
-    stats,
-    total,
-)
+from kstore.upkeep.stats import FINDINGS_MAX, Stats, log_stats, segment_stats, total
+from kstore.upkeep.verify import find_logs
 from tests.support.fakes.fake_fs import FailingFs, Fault, Operation, WatchedFs
 from tests.support.harness.evidence import Hung
 from tests.support.harness.golden_data import golden_partitions, golden_root
@@ -351,7 +344,7 @@ def test_a_broker_s_directories_are_counted_as_a_walk_of_every_batch_counts_them
 
 
 def test_all_logs_together_are_their_sums() -> None:
-    logs = list(stats(golden_root() / "clean", deep=True))
+    logs = [log_stats(log, deep=True) for log in find_logs(golden_root() / "clean")]
     every = total(logs)
     assert every.log_count == len(logs) == len(golden_partitions("clean"))
     assert every.batch_count == sum(log.batch_count for log in logs) == every.batch_sizes.count

@@ -15,7 +15,8 @@ from kstore.log import Log
 from kstore.record.batch import Batch
 from kstore.state.producer_snapshot import encode_snapshot
 from kstore.upkeep.verify import changing, partition, verify_log
-from kstore.upkeep.verify.pieces import pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import pieces_of, verify_piece
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation, WatchedFs
 from tests.support.harness.selection import tries

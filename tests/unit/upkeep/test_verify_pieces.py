@@ -16,7 +16,8 @@ from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.state.producer_snapshot import decode_snapshot, encode_snapshot
 from kstore.upkeep.verify import Finding, LogVerification, find_logs, verify_log
-from kstore.upkeep.verify.pieces import join, pieces_of, verify_head, verify_piece
+from kstore.upkeep.verify.partition import verify_head
+from kstore.upkeep.verify.pieces import join, pieces_of, verify_piece
 from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
 from tests.support.lives.log_cases import fenced, lost_in_the_middle, tail_lost
 
