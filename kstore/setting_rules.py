@@ -215,6 +215,16 @@ def _advice(given: str, rules: Mapping[str, Rule], hints: Mapping[str, str]) -> 
     return f", did you mean {near[0]!r}?" if near else f": there are {', '.join(rules)}"
 
 
+def value_of(text: str) -> Any:
+    """The value of a setting on a command line: a number, true or false if it reads as one, else the text."""
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
 def changed(config: Any) -> str:
     """The ``repr`` of a configuration: the settings that do not have their defaults."""
     default = type(config)()

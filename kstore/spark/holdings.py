@@ -15,7 +15,7 @@ from kstore.engine.view import LogView
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.fs import FileStat
 from kstore.files.lifetime import Closing
-from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, TopicPartition, parse_segment_name
+from kstore.files.paths import KSTORE_STATE, LOG_SUFFIX, PARTITION_METADATA, parse_segment_name
 from kstore.log import Log, reads_of
 from kstore.spark.notes import note_search
 from kstore.spark.options import ReadOptions
@@ -144,7 +144,7 @@ class Holdings(Closing):
         with self._noting:
             has_noted, self._has_noted_search = self._has_noted_search, True
         if not has_noted:
-            note_search(TopicPartition(place.topic, place.partition), size, SEARCH_BYTES_MAX)
+            note_search(place.owner, size, SEARCH_BYTES_MAX)
 
     def _drop(self, place: LogPlace) -> None:
         log = self._logs.pop(place, None)

@@ -80,19 +80,24 @@ def check_names(given: Iterable[str], known: Collection[str], *, whose: str) -> 
     Returns: the names that only a client of a broker needs; they have no meaning here.
     Raises: ConfigError.
     """
-    by_lower = {name.lower(): name for name in known}
+    known_lower = {name.lower() for name in known}
     of_broker = []
     for name in given:
         lower = name.lower()
-        if lower in by_lower or lower.startswith(STORAGE_PREFIX):
+        if lower in known_lower or lower.startswith(STORAGE_PREFIX):
             continue
         if lower in BROKER_NAMES or lower.startswith(BROKER_PREFIXES):
             of_broker.append(name)
             continue
-        nearest = difflib.get_close_matches(lower, by_lower, n=1, cutoff=NEAR)
-        hint = f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(sorted(known))}"
-        raise ConfigError(f"{whose} has no option {shown(name)}{hint}")
+        raise ConfigError(f"{whose} has no option {shown(name)}{hint(name, sorted(known))}")
     return tuple(of_broker)
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """What the end of an error about an unknown name says: the nearest of those ``known``, or all of them."""
+    by_lower = {each.lower(): each for each in known}
+    nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=NEAR)
+    return f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(known)}"
 
 
 def _refused(name: str, text: object, expected: str) -> NoReturn:

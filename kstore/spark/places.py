@@ -52,6 +52,10 @@ class LogPlace(NamedTuple):
     partition: int
 
     @property
+    def owner(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
     def shown(self) -> str:
         """The place for people: without a password."""
         return without_password(self.url)

@@ -64,7 +64,7 @@ class Held(NamedTuple):
 
     @property
     def owner(self) -> TopicPartition:
-        return TopicPartition(self.place.topic, self.place.partition)
+        return self.place.owner
 
 
 class OffsetRange(NamedTuple):
@@ -84,12 +84,12 @@ class Start(NamedTuple):
 
 def chosen(places: Iterable[LogPlace], topics: Topics, *, must_exist: bool = True) -> list[LogPlace]:
     """The selected places. Raises: TopicNotFoundError if a topic requested by name does not exist."""
-    found = [place for place in places if topics.wants(TopicPartition(place.topic, place.partition))]
+    found = [place for place in places if topics.wants(place.owner)]
     if must_exist:
         missing = set(topics.subscribe) - {place.topic for place in found}
         if missing:
             raise TopicNotFoundError(f"there is no topic {', '.join(sorted(missing))}, which option subscribe names")
-        absent = set(topics.assign) - {TopicPartition(place.topic, place.partition) for place in found}
+        absent = set(topics.assign) - {place.owner for place in found}
         if absent:
             raise TopicNotFoundError(f"there are no partitions {shown_partitions(absent)}, which option assign names")
     return found

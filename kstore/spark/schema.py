@@ -16,7 +16,6 @@ Spark compares the schema of the result exactly with the requested one: ``arrow_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -34,6 +33,7 @@ from pyspark.sql.types import (
 from kstore.errors import ConfigError
 from kstore.record.columns import HeaderKeys
 from kstore.setting_rules import shown
+from kstore.spark.option_values import hint
 
 HEADERS = "headers"
 
@@ -108,6 +108,12 @@ def check_columns(schema: StructType) -> tuple[str, ...]:
     return names
 
 
+def place_columns(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
+    """The columns that have the same value in all ``count`` records of a log."""
+    values = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
+    return {name: pa.repeat(value, count) for name, value in values.items()}
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema that every record batch must have for Spark's ``schema``, which ``check_columns`` has accepted."""
     types = dict(ARROW_TYPES)
@@ -126,10 +132,7 @@ def _named(columns: Sequence[str]) -> tuple[str, ...]:
         raise ConfigError(f"no columns were requested: there are {', '.join(COLUMNS)}")
     for name in columns:
         if name not in SPARK_TYPES:
-            by_lower = {known.lower(): known for known in COLUMNS}
-            nearest = get_close_matches(name.lower(), by_lower, n=1)
-            hint = f", did you mean {by_lower[nearest[0]]!r}?" if nearest else f": there are {', '.join(COLUMNS)}"
-            raise ConfigError(f"there is no column {shown(name)}{hint}")
+            raise ConfigError(f"there is no column {shown(name)}{hint(name, COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise ConfigError(f"a column was requested twice: {', '.join(columns)}")
     return tuple(columns)

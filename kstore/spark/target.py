@@ -25,10 +25,9 @@ from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
 from kstore.files.lock import probe_lock
 from kstore.files.meta import MetaProperties, read_meta_properties
-from kstore.files.paths import META_PROPERTIES, validate_topic
-from kstore.rules.internal_topics import is_internal
+from kstore.files.paths import META_PROPERTIES
 from kstore.rules.topics import effective_settings
-from kstore.spark.write_options import WriteOptions
+from kstore.spark.write_options import WriteOptions, check_topic
 from kstore.store import LOG_DEFAULTS, Store
 
 Result = TypeVar("Result")
@@ -63,20 +62,13 @@ class StoreTarget(NamedTuple):
             raise ConfigError("null topic present in the data. Use the topic option for setting a default topic.")
         found = self.topics.get(name)
         if found is None:
-            topic_to_make(name)
+            check_topic(name)
             found = self.new
         if found is None:
             raise TopicNotFoundError(
                 f"there is no topic {name!r} in {self.path}: create it, or set the option partitions to have it created"
             )
         return found
-
-
-def topic_to_make(name: str) -> None:
-    """Raises: ConfigError if a write never creates such a topic."""
-    validate_topic(name)
-    if is_internal(name):
-        raise ConfigError(f"topic {name!r} belongs to kstore and cannot be written to")
 
 
 def plan_target(options: WriteOptions, *, fs: FileSystem = SYSTEM_FS, clock: Clock = SYSTEM_CLOCK) -> StoreTarget:
@@ -111,7 +103,7 @@ def make_topic(store: Store, options: WriteOptions, name: str) -> None:
     """Creates a missing topic. Raises: TopicNotFoundError without the option; as ``Store.create_topic``."""
     if options.partitions is None:
         raise TopicNotFoundError(f"there is no topic {name!r} in {options.path} any more")
-    topic_to_make(name)
+    check_topic(name)
     with suppress(TopicExistsError):
         store.create_topic(name, options.partitions)
 

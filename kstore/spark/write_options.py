@@ -108,7 +108,7 @@ class WriteOptions:
         ignored = check_names(given.names(), NAMES, whose="the kstore sink")
         topic = given.text("topic")
         if topic is not None:
-            _check_topic(topic)
+            check_topic(topic)
         truncates = given.get("overwrite", to_choice((TRUNCATE,)), "") == TRUNCATE
         if overwrite and not truncates:
             asked = 'outputMode("complete")' if streaming else 'mode("overwrite")'
@@ -147,7 +147,8 @@ def _path(given: Options) -> str:
     return str(open_remote(path).path)
 
 
-def _check_topic(topic: str) -> None:
+def check_topic(topic: str) -> None:
+    """Raises: ConfigError for a name that no topic has, or that a write never creates."""
     validate_topic(topic)
     if is_internal(topic):
         raise ConfigError(f"topic {shown(topic)} belongs to kstore and cannot be written to")

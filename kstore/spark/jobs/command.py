@@ -17,6 +17,7 @@ from kstore.config import LogConfig
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text
 from kstore.rules.deprecated import farewell
+from kstore.setting_rules import value_of
 from kstore.spark.option_values import to_size, to_storage_options
 from kstore.spark.session import missing_extra, session
 
@@ -206,18 +207,9 @@ def settings_of(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """Settings of topics, in Kafka's spelling or kstore's, as in the other commands. Raises: ConfigError."""
     found: dict[str, Any] = {}
     for name, text in key_values(option, texts).items():
-        found[name.strip().replace(".", "_")] = _setting(text.strip())
+        found[name.strip().replace(".", "_")] = value_of(text.strip())
     LogConfig.from_settings(**found)
     return found
-
-
-def _setting(text: str) -> Any:
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            pass
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def size_of(option: str, text: str) -> int:

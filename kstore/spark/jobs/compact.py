@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kstore.files.paths import TopicPartition
 from kstore.rules.deprecated import deprecated
 from kstore.spark.jobs.command import (
     OK,
@@ -29,7 +28,6 @@ from kstore.spark.jobs.command import (
 from kstore.spark.jobs.frames import Range, frame_of, ranges_of
 from kstore.spark.jobs.logs import local_or_url, places_of
 from kstore.spark.jobs.rewrite import SLOT, PartitionToWrite, Written, check_out, write_store, written_fields
-from kstore.spark.places import LogPlace
 from kstore.spark.schema import COLUMNS
 from kstore.types import IsolationLevel
 
@@ -136,7 +134,7 @@ def compact_into(
     path = check_out(out)
     ranges = ranges_of(places_of(urls, options, topics), options, isolation_level)
     found = _compacted(spark, ranges, isolation_level, keep_tombstones, keep_keyless, options, timestamps_ms=True)
-    targets = [PartitionToWrite(_owner(each.place), each.start, each.stop) for each in ranges]
+    targets = [PartitionToWrite(each.place.owner, each.start, each.stop) for each in ranges]
     slots = spark.createDataFrame(
         [(each.place.topic, each.place.partition, number) for number, each in enumerate(ranges)],
         f"topic string, partition int, {SLOT} int",
@@ -150,10 +148,6 @@ def compact_into(
         ["offset"],
         dict(settings or {}),
     )
-
-
-def _owner(place: LogPlace) -> TopicPartition:
-    return TopicPartition(place.topic, place.partition)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

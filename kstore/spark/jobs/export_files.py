@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from kstore.files.remote import OBJECT_STORES, Location, open_remote
 from kstore.spark.jobs.export_state import STATE_DIRECTORY, ExportedFile, Planned, Receipt, file_name, write_receipt
 from kstore.spark.places import LogPlace, open_place
-from kstore.spark.schema import arrow_schema, spark_schema
+from kstore.spark.schema import arrow_schema, place_columns, spark_schema
 from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
 
@@ -187,12 +187,9 @@ class _Files:
 
     def _completed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Adds the requested columns, in their order."""
-        count, place = rows.num_rows, self._task.place
-        more = {
-            "topic": lambda: pa.repeat(pa.scalar(place.topic, pa.string()), count),
-            "partition": lambda: pa.repeat(pa.scalar(place.partition, pa.int32()), count),
-        }
-        columns = [more[name]() if name in more else rows.column(name) for name in self._task.columns]
+        place = self._task.place
+        more = place_columns(place.topic, place.partition, rows.num_rows)
+        columns = [more[name] if name in more else rows.column(name) for name in self._task.columns]
         types = [field.type for field in self._schema]
         return pa.RecordBatch.from_arrays(
             [column.cast(kind) for column, kind in zip(columns, types, strict=True)], schema=self._schema

@@ -20,7 +20,7 @@ from kstore.scan.visits import whole_batches
 from kstore.spark.jobs.logs import Stretch, readable, segments_of, stretches_of
 from kstore.spark.jobs.spread import TASK_BYTES, grouped, spread, spread_objects
 from kstore.spark.places import LogPlace, open_place
-from kstore.spark.schema import arrow_schema, spark_schema
+from kstore.spark.schema import arrow_schema, place_columns, spark_schema
 from kstore.spark.timestamps import Timestamps, first_out_of_range
 from kstore.types import NO_TIMESTAMP, IsolationLevel
 
@@ -152,8 +152,7 @@ def _read(
         ):
             timestamps.checked(batch, first_bad)
             found = {name: batch.column(name) for name in names}
-            found["topic"] = pa.repeat(pa.scalar(place.topic, pa.string()), batch.num_rows)
-            found["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), batch.num_rows)
+            found |= place_columns(place.topic, place.partition, batch.num_rows)
             arrays = [found[name].cast(schema.field(name).type) for name in columns]
             if not with_order_time:
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
