@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from kstore.aio._line import are_bytes
 from kstore.aio.gathering import Gathering, all_but_refused, all_or_one_by_one
 from kstore.aio.opening import made_by
-from kstore.aio.reading import Reader, decode_records, decode_values
+from kstore.aio.reading import Reader, Wanted, decode_records, decode_values
 from kstore.aio.threads import Threads, in_thread
 from kstore.aio.waking import LoopWaiter
 from kstore.clock import SYSTEM_CLOCK
@@ -184,18 +184,8 @@ class Log:
         timeout: float | None = None,
     ) -> Reader[Record]:
         """``Log.read``, for ``async for``: the same arguments, records and errors; iterating raises the errors."""
-        return Reader(
-            self.sync,
-            self._threads,
-            self._watch,
-            decode_records,
-            start=start,
-            stop=stop,
-            isolation_level=isolation_level,
-            on_corrupt=on_corrupt,
-            follow=follow,
-            timeout=timeout,
-        )
+        wanted = Wanted(start, stop, isolation_level, on_corrupt, follow)
+        return Reader(self.sync, self._threads, self._watch, decode_records, wanted, timeout)
 
     def read_values(
         self,
@@ -208,15 +198,5 @@ class Log:
         timeout: float | None = None,
     ) -> Reader[bytes | None]:
         """Like ``read``, for the values only."""
-        return Reader(
-            self.sync,
-            self._threads,
-            self._watch,
-            decode_values,
-            start=start,
-            stop=stop,
-            isolation_level=isolation_level,
-            on_corrupt=on_corrupt,
-            follow=follow,
-            timeout=timeout,
-        )
+        wanted = Wanted(start, stop, isolation_level, on_corrupt, follow)
+        return Reader(self.sync, self._threads, self._watch, decode_values, wanted, timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from kstore.aio.opening import made_by
 from kstore.aio.threads import Threads
@@ -26,6 +26,16 @@ PIECE_BYTES: Final = 1 << 20
 PIECE_ITEMS: Final = 10_000
 
 
+class Wanted(NamedTuple):
+    """What to read: arguments of ``kstore.Log.read``."""
+
+    start: int | None
+    stop: int | None
+    isolation_level: IsolationLevel
+    on_corrupt: OnCorrupt
+    follow: bool
+
+
 class Reader(Generic[Item]):
     """The records of a log; each goes to one of the tasks that iterate.
 
@@ -39,18 +49,13 @@ class Reader(Generic[Item]):
         threads: Threads,
         watch: Callable[[LoopWaiter], None],
         decode: Decode,
-        *,
-        start: int | None,
-        stop: int | None,
-        isolation_level: IsolationLevel,
-        on_corrupt: OnCorrupt,
-        follow: bool,
+        wanted: Wanted,
         timeout: float | None,
     ) -> None:
         """``watch`` registers waiters with the store, which wakes them when it closes."""
         waiter = LoopWaiter(SYSTEM_CLOCK, asyncio.get_running_loop())
         watch(waiter)
-        self._position = _ReadPosition(log, decode, start, stop, isolation_level, on_corrupt, follow, waiter)
+        self._position = _ReadPosition(log, decode, wanted, waiter)
         self._threads = threads
         self._timeout = timeout
         self._items: Iterator[Item] = iter(())
@@ -125,27 +130,17 @@ _Piece = tuple[list[Any], float]
 class _ReadPosition:
     """How far a reader has come. Every call but the constructor runs in a thread, one at a time."""
 
-    def __init__(
-        self,
-        log: Log,
-        decode: Decode,
-        start: int | None,
-        stop: int | None,
-        isolation_level: IsolationLevel,
-        on_corrupt: OnCorrupt,
-        follow: bool,
-        waiter: LoopWaiter,
-    ) -> None:
-        self.follows = follow
+    def __init__(self, log: Log, decode: Decode, wanted: Wanted, waiter: LoopWaiter) -> None:
+        self.follows = wanted.follow
         self.waiter = waiter
         self.corrupt: list[CorruptRange] = []
         self.is_ended = False
         self._log = log
         self._decode = decode
-        self._position = start
-        self._stop = stop
-        self._isolation_level: IsolationLevel = isolation_level
-        self._on_corrupt: OnCorrupt = on_corrupt
+        self._position = wanted.start
+        self._stop = wanted.stop
+        self._isolation_level: IsolationLevel = wanted.isolation_level
+        self._on_corrupt: OnCorrupt = wanted.on_corrupt
         self._runs: LogReader[Any] | None = None
         self._is_begun = False
         self._end = 0
