@@ -6,7 +6,7 @@ parses its options, calls the library, and prints: what it computes lives below,
     words       options  extent  places  time_type  offset_type  unit_type
                 what several commands take, with one spelling and one meaning (docs/commands.md)
     output      table  terminal  progress  json_fields  record_json  record_format  finding_text
-    input       record_lines  line_sending  producing
+    input       record_lines  producing
     work        spread  grep_run  export_run       several logs, or pieces of one, on all cores
     endings     command  interrupts  renamed
 

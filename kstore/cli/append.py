@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.options import DURABILITY, config_option, parse_settings
+from kstore.cli.options import DURABILITY, config_option, parse_log_settings
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
 from kstore.clock import SYSTEM_CLOCK
-from kstore.config import LogConfig
-from kstore.errors import ConfigError, RequestError
+from kstore.errors import RequestError
 from kstore.log import Log
 from kstore.types import Durability
 from kstore.upkeep.numbers import counted
@@ -65,11 +64,7 @@ def command(
     batches. Without --json a line is a record's value, whatever its bytes, without its line break.
     """
     parse = line_parser(is_json, key_separator)
-    given: dict[str, Any] = parse_settings(configs)
-    try:
-        LogConfig.from_settings(**given)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+    given = parse_log_settings(configs)
     with Log(directory, durability=durability, **given) as log, held_interrupts() as interrupts:
         appender = _Appender(log)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
@@ -11,6 +10,7 @@ from kstore.backup.check import CheckedBackup, check_backups
 from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
+from kstore.cli.terminal import say
 from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import BYTE_RATE_MIB
 from kstore.store import Store
@@ -77,7 +77,7 @@ def _verify(target: str, storage_options: dict[str, str], form: str) -> int:
     checked = check_backups(target, storage_options=storage_options)
     for one in checked:
         for error in one.errors:
-            print(f"kstore: {error}", file=sys.stderr)
+            say(error)
         print(json.dumps(one._asdict()) if form == "json" else _text(one))
     return OK if all(one.ok for one in checked) else DAMAGED
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -11,7 +10,8 @@ from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
-from kstore.cli.table import table
+from kstore.cli.table import print_table
+from kstore.cli.terminal import say
 from kstore.errors import CorruptFileError
 from kstore.files.checkpoint import read_offset_checkpoint
 from kstore.files.local import SYSTEM_FS
@@ -66,7 +66,7 @@ def command(directory: str, form: str) -> int:
         except CorruptFileError as error:
             is_damaged = True
             offsets[name] = {}
-            print(f"kstore: {error}", file=sys.stderr)
+            say(str(error))
     owners = sorted({owner for found in offsets.values() for owner in found})
     if form == "json":
         for owner in owners:
@@ -76,7 +76,6 @@ def command(directory: str, form: str) -> int:
             print(compact(old_names("checkpoints", {**owner._asdict(), **row})))
         return DAMAGED if is_damaged else OK
     rows = [(str(owner), *(offsets[name].get(owner, "-") for name in FILES)) for owner in owners]
-    for line in table(("partition", *FILES.values()), rows):
-        print(line)
+    print_table(("partition", *FILES.values()), rows)
     print(f"closed cleanly: {'yes' if SYSTEM_FS.exists(root / CLEAN_SHUTDOWN) else 'no'}")
     return DAMAGED if is_damaged else OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, Literal, get_args
+from typing import BinaryIO, Literal
 
 import click
 
@@ -12,10 +12,10 @@ from kstore.cli._json_lines import kcat_line
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.names import complete_groups, complete_topics
 from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, durability_option
 from kstore.cli.record_format import FormatError, LineWriter, RecordFormat
 from kstore.cli.record_json import add_bytes, compact, header_fields, json_line, line_start
-from kstore.cli.terminal import shown_bytes, shown_line
+from kstore.cli.terminal import say, shown_bytes, shown_line
 from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record
@@ -80,13 +80,7 @@ Exit status:
 @click.option(
     "--group", "-G", metavar="GROUP", shell_complete=complete_groups, help="Read as a member of this group, and commit."
 )
-@click.option(
-    "--durability",
-    type=click.Choice(list(get_args(Durability))),
-    default="sync",
-    show_default=True,
-    help="With --group: the durability that the store's other processes use.",
-)
+@durability_option("With --group: the durability that the store's other processes use.")
 @ISOLATION_LEVEL
 @ON_CORRUPT
 @RAW
@@ -189,7 +183,7 @@ class _Run:
         """Reports once that all records were printed."""
         if not self._is_at_end:
             self._is_at_end = True
-            print("kstore: reached the end, waiting for records; Ctrl-C ends", file=sys.stderr, flush=True)
+            say("reached the end, waiting for records; Ctrl-C ends")
 
     def _wanted(self) -> int:
         return POLL_RECORDS if self._rest is None else min(self._rest, POLL_RECORDS)

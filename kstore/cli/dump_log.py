@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ import click
 from kstore import __version__
 from kstore.cli.command import DAMAGED, FAILED, OK, KstoreCommand
 from kstore.cli.decoders import Decoder
-from kstore.cli.decoders.coordinators import offsets_decoder, share_group_state_decoder, transaction_log_decoder
+from kstore.cli.decoders.coordinators import CoordinatorDecoder, OffsetsDecoder, TransactionLogDecoder
 from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
 from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
 from kstore.cli.dump.index_file import (
@@ -47,11 +48,11 @@ CHECKED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 # In the order in which Kafka's tool checks them: the first one given wins.
 RECORD_DECODERS: dict[str, Callable[[], Decoder]] = {
-    "offsets_decoder": offsets_decoder,
-    "transaction_log_decoder": transaction_log_decoder,
+    "offsets_decoder": OffsetsDecoder,
+    "transaction_log_decoder": TransactionLogDecoder,
     "cluster_metadata_decoder": cluster_metadata_decoder,
     "remote_log_metadata_decoder": remote_log_metadata_decoder,
-    "share_group_state_decoder": share_group_state_decoder,
+    "share_group_state_decoder": partial(CoordinatorDecoder, "share"),
 }
 
 EXAMPLES = """

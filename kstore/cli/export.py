@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -13,13 +12,13 @@ import click
 from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.export_run import OWNER_COLUMNS, Export, TableOptions
 from kstore.cli.extent import Extent, extent_options
-from kstore.cli.options import FORMS, ISOLATION_LEVEL, ON_CORRUPT, RAW, form_of, lost_line
+from kstore.cli.options import FORMS, ISOLATION_LEVEL, ON_CORRUPT, RAW, form_of, tell_lost
 from kstore.cli.places import LogPlace, Selection, log_places, selection_options
 from kstore.cli.progress import progress
 from kstore.cli.terminal import shown_output
 from kstore.files.output import output_file
 from kstore.record.columns import COLUMNS
-from kstore.types import CorruptRange, IsolationLevel, OnCorrupt
+from kstore.types import IsolationLevel, OnCorrupt
 from kstore.upkeep.numbers import counted
 from kstore.upkeep.tables import CSV_COLUMNS, Compression, TableForm
 
@@ -116,7 +115,8 @@ def command(
             form_of_table: TableForm = "parquet" if kind == "parquet" else "csv"
             options = TableOptions(form_of_table, wanted, base64, safe_formulas, compression)
             count = export.write_table(out, options, advance)
-    _report(export.corrupt)
+    for lost in export.corrupt:
+        tell_lost(lost)
     if file != STDOUT:
         print(f"exported {counted(count, 'record')} to {file}")
     return DAMAGED if export.corrupt else OK
@@ -142,8 +142,3 @@ def _standard_output() -> Iterator[BinaryIO]:
 def _progress(file: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
     # Records on standard output are progress enough.
     return nullcontext(lambda count: None) if file == STDOUT else progress("export", total, unit="records")
-
-
-def _report(corrupt: list[CorruptRange]) -> None:
-    for lost in corrupt:
-        print(lost_line(lost), file=sys.stderr)

@@ -14,7 +14,7 @@ from kstore.rules.losses import span_size
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification
 from kstore.upkeep.verify.consequences import ADVICE, advice_group, consequence, is_loss, times_around
-from kstore.upkeep.verify.findings import NO_POSITION, repair_of
+from kstore.upkeep.verify.findings import repair_of
 
 INDENTS = ("  ", "    ", "      ")
 MORE = " \\"
@@ -106,8 +106,4 @@ def _where(finding: Finding, directory: str) -> str:
     """The file, by its name if it is in ``directory``, and the byte in it."""
     path = Path(finding.path)
     name = path.name if directory and str(path.parent) == directory else finding.path
-    position = f" at position {finding.position}" if finding.position != NO_POSITION else ""
-    offsets = "" if is_loss(finding) or finding.first == NO_OFFSET else f", offset {finding.first}"
-    if offsets and finding.last not in (NO_OFFSET, finding.first):
-        offsets = f", offsets {finding.first} to {finding.last}"
-    return f"{name}{position}{offsets}"
+    return f"{name}{finding.at_position}{'' if is_loss(finding) else finding.at_offsets}"

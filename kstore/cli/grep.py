@@ -13,11 +13,11 @@ from kstore.cli.command import NOT_ALL_READ, NOTHING_FOUND, OK, KstoreCommand
 from kstore.cli.extent import Extent, extent_options
 from kstore.cli.grep_run import Found, Job, Task, Want, searched
 from kstore.cli.json_fields import log_fields
-from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, lost_line
+from kstore.cli.options import ISOLATION_LEVEL, JOBS, RAW, format_option, tell_lost
 from kstore.cli.places import LogPlace, Selection, log_bytes, log_places, selection_options
 from kstore.cli.progress import progress
 from kstore.cli.spread import BYTES_MIN
-from kstore.cli.terminal import shown_bytes
+from kstore.cli.terminal import say, shown_bytes
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.fs import plain_text
 from kstore.types import IsolationLevel
@@ -135,7 +135,7 @@ def command(
         with bar as advance, searched(job, advance) as results:
             outcome = _print_lines(results) if with_lines else _print_counts(results, logs, form, names_only=names_only)
     except KstoreError as error:
-        _print_error(error)
+        say(plain_text(error))
         return NOT_ALL_READ
     if outcome.is_damaged or not is_whole:
         return NOT_ALL_READ
@@ -151,15 +151,11 @@ def _places(paths: Sequence[str], selection: Selection) -> tuple[list[LogPlace],
             found = log_places(path)
         except KstoreError as error:
             # As grep, it goes on with the others.
-            _print_error(error)
+            say(plain_text(error))
             is_whole = False
             continue
         logs |= {log.text: log for log in found if selection.takes(log, path)}
     return list(logs.values()), is_whole
-
-
-def _print_error(error: KstoreError) -> None:
-    print(f"kstore: {plain_text(error)}", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,5 +210,5 @@ def _print_counts(
 
 def _report(found: Found) -> bool:
     for lost in found.damage:
-        print(lost_line(lost), file=sys.stderr)
+        tell_lost(lost)
     return bool(found.damage)

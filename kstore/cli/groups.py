@@ -13,7 +13,8 @@ from kstore.cli.names import complete_groups, nearest
 from kstore.cli.options import format_option
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
-from kstore.cli.table import table
+from kstore.cli.table import print_table
+from kstore.cli.terminal import say
 from kstore.cli.time_type import TIME_EXAMPLES, TimeType
 from kstore.engine.read.times import TimePoint
 from kstore.log import Log
@@ -106,7 +107,7 @@ def command(
                 for group in store.consumer_offsets.groups():
                     click.echo(compact({"group": group}) if form == "json" else group)
             if unseen := store.consumer_offsets.unseen():
-                click.echo(f"kstore: {unseen}", err=True)
+                say(unseen)
         return OK
     if described:
         raise click.UsageError("--describe or --reset-offsets: give one of them")
@@ -162,7 +163,7 @@ def _print_offsets(group: str, found: Sequence[GroupOffset], form: str, groups: 
             click.echo(compact(old_names("groups", fields)))
         return
     if not found:
-        click.echo(f"kstore: group {group!r} has committed nothing{nearest(group, groups())}", err=True)
+        say(f"group {group!r} has committed nothing{nearest(group, groups())}")
         return
     rows = [
         (
@@ -174,8 +175,7 @@ def _print_offsets(group: str, found: Sequence[GroupOffset], form: str, groups: 
         )
         for one in found
     ]
-    for line in table(("group", "topic", "partition", "committed", "end", "lag", "member"), rows, left=(0, 1)):
-        click.echo(line)
+    print_table(("group", "topic", "partition", "committed", "end", "lag", "member"), rows, left=(0, 1))
 
 
 def _print_resets(group: str, planned: Sequence[Reset], form: str, execute: bool) -> None:
@@ -195,7 +195,6 @@ def _print_resets(group: str, planned: Sequence[Reset], form: str, execute: bool
         (group, one.owner.topic, one.owner.partition, NONE if one.before is None else one.before, one.after)
         for one in planned
     ]
-    for line in table(("group", "topic", "partition", "before", "after"), rows, left=(0, 1)):
-        click.echo(line)
+    print_table(("group", "topic", "partition", "before", "after"), rows, left=(0, 1))
     if not execute:
-        click.echo("kstore: nothing was changed: --execute makes the change", err=True)
+        say("nothing was changed: --execute makes the change")

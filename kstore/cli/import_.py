@@ -6,16 +6,14 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import click
 
 from kstore.cli.append import command as append_command
 from kstore.cli.command import OK, KstoreCommand
-from kstore.cli.options import DURABILITY, FORMS, config_option, form_of, parse_settings
+from kstore.cli.options import DURABILITY, FORMS, config_option, form_of, parse_log_settings
 from kstore.cli.progress import progress
-from kstore.config import LogConfig
-from kstore.errors import ConfigError
 from kstore.log import Log
 from kstore.types import Durability
 from kstore.upkeep.numbers import counted
@@ -54,11 +52,7 @@ def command(directory: str, file: str, form: str | None, durability: Durability,
     kind = form or form_of(file)
     if kind is None:
         raise click.UsageError(f"what is {file!r}? Name it .parquet, .csv or .jsonl, or give --format")
-    given: dict[str, Any] = parse_settings(configs)
-    try:
-        LogConfig.from_settings(**given)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+    given = parse_log_settings(configs)
     with Path(file).open("rb") as source:
         if kind == "jsonl":
             with progress("import", os.fstat(source.fileno()).st_size) as advance:

@@ -17,7 +17,7 @@ except ModuleNotFoundError:
 from kstore import __version__
 from kstore.cli.command import BROKEN_PIPE, FAILED, INTERRUPTED, OK, USAGE, KstoreGroup, ReaderGoneError, UserInterrupt
 from kstore.cli.names import nearest
-from kstore.cli.terminal import guarded_output
+from kstore.cli.terminal import guarded_output, say
 from kstore.errors import KstoreError
 from kstore.files.descriptors import raise_soft_limit
 from kstore.files.fs import FULL_ERRNOS, plain_text
@@ -144,7 +144,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command) -> int:
         error.show()
         return error.exit_code if isinstance(error, click.UsageError) else FAILED
     except KstoreError as error:
-        print(f"kstore: {plain_text(error)}", file=sys.stderr)
+        say(plain_text(error))
         return FAILED
     except (ReaderGoneError, BrokenPipeError):
         _drop_output()
@@ -158,7 +158,7 @@ def _run(arguments: Sequence[str] | None, command: click.Command) -> int:
             if error.errno not in FULL_ERRNOS | {errno.EIO}:
                 raise
             _drop_output()
-        print(f"kstore: {'standard output' if name is None else os.fsdecode(name)}: {error.strerror}", file=sys.stderr)
+        say(f"{'standard output' if name is None else os.fsdecode(name)}: {error.strerror}")
         return FAILED
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
 from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import damage_fields, owner_fields
-from kstore.cli.options import STORAGE_OPTION, format_option, lost_line
+from kstore.cli.options import STORAGE_OPTION, format_option, tell_lost
 from kstore.cli.progress import progress
+from kstore.cli.terminal import say
 from kstore.files.fs import plain_text
 from kstore.upkeep.mirror import MirroredLog, mirror, size_of
 from kstore.upkeep.numbers import counted
@@ -81,9 +81,9 @@ def command(
 
 def _complain(result: MirroredLog) -> None:
     for lost in result.damage:
-        print(lost_line(lost), file=sys.stderr)
+        tell_lost(lost)
     if result.error is not None:
-        print(f"kstore: {plain_text(result.error)}", file=sys.stderr)
+        say(plain_text(result.error))
 
 
 def _text(result: MirroredLog) -> str:

@@ -10,7 +10,10 @@ import click
 
 from kstore.cli.names import complete_settings
 from kstore.cli.renamed import renamed_option
-from kstore.cli.terminal import show_raw
+from kstore.cli.terminal import say, show_raw
+from kstore.config import LogConfig
+from kstore.errors import ConfigError
+from kstore.setting_rules import value_of
 from kstore.types import CorruptRange, Durability, IsolationLevel
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,13 +40,19 @@ JOBS = click.option(
     metavar="N",
     help="Work with N processes. Default: one a core, if there is much to read.",
 )
-DURABILITY = click.option(
-    "--durability",
-    type=click.Choice(list(get_args(Durability))),
-    default="sync",
-    show_default=True,
-    help="When a batch counts as appended: on disk (sync), or written (interval, os).",
-)
+
+
+def durability_option(help_line: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--durability",
+        type=click.Choice(list(get_args(Durability))),
+        default="sync",
+        show_default=True,
+        help=help_line,
+    )
+
+
+DURABILITY = durability_option("When a batch counts as appended: on disk (sync), or written (interval, os).")
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -84,8 +93,6 @@ RAW = click.option(
 FORMS = ("parquet", "csv", "jsonl")
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
-WORDS = {"true": True, "false": False}
-
 
 def format_option(help_line: str | None = None) -> Callable[[Command], Command]:
     """``--format text|json``, with a description of each."""
@@ -94,12 +101,10 @@ def format_option(help_line: str | None = None) -> Callable[[Command], Command]:
     )
 
 
-def lost_line(lost: CorruptRange) -> str:
-    """The message about skipped damage."""
-    return (
-        f"kstore: {lost.path}: offsets {lost.first} to {lost.last} are damaged"
-        f" at position {lost.position}: {lost.reason}"
-    )
+def tell_lost(lost: CorruptRange) -> None:
+    """Says on standard error that damage was skipped."""
+    offsets = f"offsets {lost.first} to {lost.last} are damaged at position {lost.position}"
+    say(f"{lost.path}: {offsets}: {lost.reason}")
 
 
 def form_of(file: str) -> str | None:
@@ -126,6 +131,16 @@ def config_option(whose: str, example: str, *, formerly: str | None = None) -> C
     return renamed_option(formerly, "--config", "configs", **attributes)
 
 
+def parse_log_settings(configs: Iterable[str]) -> dict[str, Any]:
+    """The settings of a log, checked. Raises: click.UsageError."""
+    settings: dict[str, Any] = parse_settings(configs)
+    try:
+        LogConfig.from_settings(**settings)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    return settings
+
+
 def parse_settings(configs: Iterable[str], *, texts: Collection[str] = ()) -> dict[str, object]:
     """The settings given with ``--config``; values of ``texts`` stay text.
 
@@ -137,14 +152,5 @@ def parse_settings(configs: Iterable[str], *, texts: Collection[str] = ()) -> di
         if not equals or not name:
             raise click.UsageError(f"--config {text}: expected NAME=VALUE")
         name = name.strip().replace(".", "_")
-        settings[name] = value.strip() if name in texts else _value(value.strip())
+        settings[name] = value.strip() if name in texts else value_of(value.strip())
     return settings
-
-
-def _value(text: str) -> object:
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            pass
-    return WORDS.get(text.lower(), text)

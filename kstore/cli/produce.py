@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import BinaryIO, Protocol
 
 import click
 
 from kstore.cli.command import FAILED, INTERRUPTED, OK, KstoreCommand
 from kstore.cli.interrupts import Interrupts, held_interrupts
-from kstore.cli.line_sending import LineSender
 from kstore.cli.options import config_option
 from kstore.cli.producing import Pace, opened_producer, parse_producer_settings, store_options
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
+from kstore.cli.terminal import say
 from kstore.cli.unit_type import RATE
 from kstore.errors import DeliveryError, KstoreError
+from kstore.producer._accumulate import Deliveries
 from kstore.producer.producer import Producer
 from kstore.types import Durability
 from kstore.upkeep.numbers import counted
@@ -134,13 +137,13 @@ class _Run:
             self._send_lines(file, interrupts)
         except KstoreError as error:
             status = FAILED
-            _say(str(error))
+            say(str(error))
         except KeyboardInterrupt:
             status = INTERRUPTED
         if self._is_transactional:
             return self._end_transaction(status)
         if status == INTERRUPTED:
-            _say(f"interrupted after line {self._last_line}; what was sent is being delivered")
+            say(f"interrupted after line {self._last_line}; what was sent is being delivered")
         self._sender.settle()
         self._producer.flush()
         return FAILED if status == OK and self._sender.failed_count else status
@@ -194,14 +197,14 @@ class _Run:
                 self._producer.commit_transaction()
                 return OK
             except KstoreError as error:
-                _say(str(error))
+                say(str(error))
         self._sender.settle_done()
         self._is_aborted = True
         self._producer.abort_transaction()
         # They failed with the transaction, and were reported with it.
         self._sender.settle()
         interrupted = "interrupted: " if status == INTERRUPTED else ""
-        _say(f"{interrupted}the transaction was aborted: committed readers see none of the lines")
+        say(f"{interrupted}the transaction was aborted: committed readers see none of the lines")
         return status or FAILED
 
     def _give_up(self) -> int:
@@ -210,14 +213,14 @@ class _Run:
             self._producer.close(0)
         except DeliveryError:
             pass  # as many as were counted
-        _say(f"interrupted again: {lost_count} of {self._sender.sent_count} records are not known to be delivered")
+        say(f"interrupted again: {lost_count} of {self._sender.sent_count} records are not known to be delivered")
         return INTERRUPTED
 
     def _tell_failure(self, line: int, error: Exception) -> None:
         if self._is_aborted or self._reported_count > (0 if self._is_transactional else REPORTED_MAX):
             return  # the others of a transaction fail with the first
         self._reported_count += 1
-        _say(
+        say(
             f"line {line}: {error}" if self._reported_count <= REPORTED_MAX else "further failed lines are only counted"
         )
 
@@ -231,5 +234,67 @@ class _Run:
         print(f"produced {produced} to {self._topic}{together} in {seconds:.2f} s{failed}", file=sys.stderr)
 
 
-def _say(text: str) -> None:
-    print(f"kstore: {text}", file=sys.stderr)
+# --- records, and the failures of their lines ----------------------------------------------------------------------
+
+
+class Sends(Protocol):
+    """What it needs of a producer."""
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Sequence[int | None] | None = None,
+        headers: Sequence[Iterable[tuple[str, bytes | None]] | None] | None = None,
+        partition: int | None = None,
+    ) -> Deliveries: ...
+
+
+class LineSender:
+    """Sends records to one topic. ``on_failure(line, error)`` is called for each failed one, in the order of lines."""
+
+    def __init__(self, producer: Sends, topic: str, on_failure: Callable[[int, Exception], object]) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._on_failure = on_failure
+        # Sends whose results have not been checked yet, each with the line of its first record.
+        self._pending: deque[tuple[int, Deliveries]] = deque()
+        self.sent_count = 0
+        self.failed_count = 0
+
+    def send(self, records: Sequence[JsonRecord], line: int) -> None:
+        """Sends records from consecutive lines, the first from ``line``. Raises: as ``send``."""
+        for partition, group in groupby(records, lambda record: record.partition):
+            together = list(group)
+            deliveries = self._producer.send_many(
+                self._topic,
+                [record.value for record in together],
+                keys=[record.key for record in together],
+                timestamps=[record.timestamp for record in together],
+                headers=[record.headers for record in together],
+                partition=partition,
+            )
+            self._pending.append((line, deliveries))
+            self.sent_count += len(together)
+            line += len(together)
+        self.settle_done()
+
+    def settle_done(self) -> None:
+        """Reports the failures so far."""
+        while self._pending and self._pending[0][1].done():
+            self._settle_next()
+
+    def settle(self) -> None:
+        """Waits until every record has arrived or failed."""
+        while self._pending:
+            self._settle_next()
+
+    def _settle_next(self) -> None:
+        line, deliveries = self._pending[0]
+        errors = deliveries.errors()
+        self._pending.popleft()
+        self.failed_count += len(errors)
+        for index, error in errors.items():
+            self._on_failure(line + index, error)

@@ -11,7 +11,7 @@ from kstore.cli.json_fields import log_fields, old_names
 from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
-from kstore.cli.table import table
+from kstore.cli.table import print_table
 from kstore.cli.time_type import timestamp_text
 from kstore.types import ProducerInfo
 
@@ -68,8 +68,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
         )
         for place, producer in found
     ]
-    for line in table(COLUMNS, rows, left=(0,)):
-        click.echo(line)
+    print_table(COLUMNS, rows)
     return OK
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import click
 
-from kstore.cli.options import parse_settings
+from kstore.cli.options import durability_option, parse_settings
 from kstore.clock import SYSTEM_CLOCK, Clock
 from kstore.errors import ConfigError, TopicNotFoundError
 from kstore.files.paths import validate_topic
@@ -39,13 +39,7 @@ def store_options(function: F) -> F:
                 metavar="N",
                 help="The number of partitions of a created topic; 1 by default.",
             ),
-            click.option(
-                "--durability",
-                type=click.Choice(list(get_args(Durability))),
-                default="sync",
-                show_default=True,
-                help="When a batch counts as written, with acks=all: on disk (sync), or in the page cache.",
-            ),
+            durability_option("When a batch counts as written, with acks=all: on disk (sync), or in the page cache."),
         )
     ):
         function = option(function)

@@ -11,7 +11,7 @@ import click
 
 from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.extent import Extent, extent_options
-from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, lost_line
+from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, format_option, tell_lost
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_format import LineWriter
 from kstore.cli.record_json import compact, line_start, record_fields, record_line
@@ -152,7 +152,7 @@ class _Printer:
     def _lost(self, lost: CorruptRange) -> None:
         self.flush()
         self.is_damaged = True
-        print(lost_line(lost), file=sys.stderr)
+        tell_lost(lost)
 
 
 def _policy(on_corrupt: str) -> OnCorrupt:

@@ -1,16 +1,14 @@
-"""Options that have a new spelling: the old one works for one more release, hidden from help, with a warning.
-
-The warning goes to standard error, so what a script reads does not change.
-"""
+"""Options that have a new spelling: the old one works for one more release, hidden from help, with a warning."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from kstore.cli.terminal import say
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -65,12 +63,7 @@ def take_renamed(command: click.Command, context: click.Context) -> None:
         if _is_given(context, name):
             raise click.UsageError(f"{old} and {new} are the same: give only {new}", context)
         context.params[name] = value
-        warn(f"{old} is now {new}; the next release knows only {new}")
-
-
-def warn(text: str) -> None:
-    """Prints a warning on standard error."""
-    print(f"kstore: {text}", file=sys.stderr)
+        say(f"{old} is now {new}; the next release knows only {new}")
 
 
 def _is_given(context: click.Context, name: str) -> bool:

@@ -80,16 +80,12 @@ def command(
                     replicator.flush()
                     _report(replicator, form)
                     if not once:
-                        _wait()
+                        threading.Event().wait()
             except KeyboardInterrupt:
                 pass
         if interrupts.came:
             _report(replicator, form)
     return OK
-
-
-def _wait() -> None:
-    threading.Event().wait()
 
 
 def _report(replicator: Replicator, form: str) -> None:

@@ -57,6 +57,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: Col
         )
 
 
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, left: Collection[int] = (0,)) -> None:
+    for line in table(columns, rows, left=left):
+        print(line)
+
+
 def wrapped(text: str, indent: str = INDENT, *, columns: int | None = None) -> Iterator[str]:
     """``text`` in lines that fit the terminal, or ``columns``, broken at spaces; the first has no ``indent``."""
     columns = columns or room()

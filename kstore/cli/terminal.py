@@ -128,6 +128,11 @@ def coloured(text: str, colour: Colour, stream: TextIO) -> str:
     return f"{SEQUENCES[COLOUR_MARKS[colour]]}{text}{SEQUENCES[END_MARK]}"
 
 
+def say(text: str) -> None:
+    """Tells the user ``text``, a line on standard error: what a program reads from standard output stays the same."""
+    print(f"kstore: {text}", file=sys.stderr, flush=True)
+
+
 def show_raw() -> None:
     """Sends everything to the terminal unchanged from now on (``--raw``)."""
     if isinstance(sys.stdout, TerminalText):

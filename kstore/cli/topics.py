@@ -9,7 +9,7 @@ from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_settings, complete_topics
 from kstore.cli.options import config_option, format_option, parse_settings
 from kstore.cli.record_json import compact
-from kstore.cli.table import table
+from kstore.cli.table import print_table
 from kstore.rules.topics import format_topic_id, kept_settings
 from kstore.store import Store
 
@@ -121,5 +121,4 @@ def _list(directory: str, form: str) -> None:
         )
         for row in rows
     ]
-    for line in table(("topic", "partitions", "topic id", "settings"), cells, left=(0, 3)):
-        print(line)
+    print_table(("topic", "partitions", "topic id", "settings"), cells, left=(0, 3))

@@ -10,7 +10,7 @@ from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
 from kstore.cli.renamed import renamed_option
-from kstore.cli.table import table
+from kstore.cli.table import print_table
 from kstore.cli.time_type import timestamp_text
 from kstore.cli.unit_type import DURATION
 from kstore.files.local import SYSTEM_FS
@@ -105,5 +105,4 @@ def _print(found: list[tuple[LogPlace, OpenTransaction]], form: str) -> None:
         )
         for place, transaction in found
     ]
-    for line in table(COLUMNS, rows, left=(0,)):
-        click.echo(line)
+    print_table(COLUMNS, rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kstore.cli.renamed import warn
+from kstore.cli.terminal import say
 from kstore.setting_rules import QUANTITY, SIZE_UNITS, TIME_UNITS_MS
 from kstore.types import INT64_MAX
 
@@ -62,7 +62,7 @@ class UnitType(click.ParamType):  # type: ignore[type-arg]  # not generic in cli
             self.fail(f"{text!r}, expected {limit}, as {self._example}", param, ctx)
         if is_bare and unit and (ctx is None or not ctx.resilient_parsing):
             option = "" if param is None else f"{param.opts[0]} "
-            warn(f"{option}{text} is taken as {text}{unit}: write the unit, which the next release wants")
+            say(f"{option}{text} is taken as {text}{unit}: write the unit, which the next release wants")
         return found
 
     def _name_and_example(self) -> str:

@@ -52,8 +52,8 @@ class CoordinatorDecoder:
         return message.read(reader, version)
 
 
-class _OffsetsDecoder(CoordinatorDecoder):
-    """Also decodes the data that members of a classic consumer group embed."""
+class OffsetsDecoder(CoordinatorDecoder):
+    """For __consumer_offsets: also decodes the data that members of a classic consumer group embed."""
 
     def __init__(self) -> None:
         super().__init__("group")
@@ -80,8 +80,8 @@ def _read_embedded(message: Message, data: Value) -> Value:
     return message.read(reader, reader.int16())
 
 
-class _TransactionLogDecoder(CoordinatorDecoder):
-    """Names a transaction's state, as Kafka's tool does from 4.4 on; a number that is no state's stays, as text."""
+class TransactionLogDecoder(CoordinatorDecoder):
+    """For __transaction_state: names the state, as Kafka's tool does from 4.4 on; another number stays, as text."""
 
     def __init__(self) -> None:
         super().__init__("transaction")
@@ -90,18 +90,3 @@ class _TransactionLogDecoder(CoordinatorDecoder):
         data = message.read(reader, version)
         data["transactionStatus"] = STATE_NAMES.get(data["transactionStatus"], str(data["transactionStatus"]))
         return data
-
-
-def offsets_decoder() -> CoordinatorDecoder:
-    """The decoder for __consumer_offsets."""
-    return _OffsetsDecoder()
-
-
-def transaction_log_decoder() -> CoordinatorDecoder:
-    """The decoder for __transaction_state."""
-    return _TransactionLogDecoder()
-
-
-def share_group_state_decoder() -> CoordinatorDecoder:
-    """The decoder for __share_group_state."""
-    return CoordinatorDecoder("share")

@@ -17,17 +17,6 @@ class Mismatch(NamedTuple):
     expected: int
 
 
-@dataclass(slots=True)
-class FileReport:
-    """The mismatches of one file. Index entries and gaps are kept once for each offset, as in Kafka's tool."""
-
-    index_offsets: dict[int, int] = field(default_factory=dict)
-    timestamps: list[Mismatch] = field(default_factory=list)
-    unordered_timestamps: list[Mismatch] = field(default_factory=list)
-    missing_offsets: list[Mismatch] = field(default_factory=list)
-    gaps: dict[int, int] = field(default_factory=dict)
-
-
 class Kind(NamedTuple):
     """One kind of mismatch: its name in JSON, Kafka's heading and line, and the names of its two numbers."""
 
@@ -65,6 +54,26 @@ MISSING_OFFSET = Kind(
 GAP = Kind("gap", "Non-consecutive offsets in {}", "  {} is followed by {}", "offset", "next_offset")
 
 
+@dataclass(slots=True)
+class FileReport:
+    """The mismatches of one file. Index entries and gaps are kept once for each offset, as in Kafka's tool."""
+
+    index_offsets: dict[int, int] = field(default_factory=dict)
+    timestamps: list[Mismatch] = field(default_factory=list)
+    unordered_timestamps: list[Mismatch] = field(default_factory=list)
+    missing_offsets: list[Mismatch] = field(default_factory=list)
+    gaps: dict[int, int] = field(default_factory=dict)
+
+    def by_kind(self) -> dict[Kind, list[Mismatch]]:
+        return {
+            INDEX_OFFSET: [Mismatch(*entry) for entry in sorted(self.index_offsets.items(), reverse=True)],
+            TIMESTAMP: self.timestamps,
+            UNORDERED_TIMESTAMP: self.unordered_timestamps,
+            MISSING_OFFSET: self.missing_offsets,
+            GAP: [Mismatch(*gap) for gap in sorted(self.gaps.items())],
+        }
+
+
 class Reports:
     """The mismatches of all files, in the order of the files."""
 
@@ -76,20 +85,9 @@ class Reports:
         return self._files.setdefault(path, FileReport())
 
     def __iter__(self) -> Iterator[tuple[Kind, str, list[Mismatch]]]:
-        """Kind, path and mismatches, in the order in which Kafka's tool prints them."""
-        for path, report in self._files.items():
-            entries = [Mismatch(*entry) for entry in sorted(report.index_offsets.items(), reverse=True)]
-            yield from _some(INDEX_OFFSET, path, entries)
-        for path, report in self._files.items():
-            yield from _some(TIMESTAMP, path, report.timestamps)
-        for path, report in self._files.items():
-            yield from _some(UNORDERED_TIMESTAMP, path, report.unordered_timestamps)
-        for path, report in self._files.items():
-            yield from _some(MISSING_OFFSET, path, report.missing_offsets)
-        for path, report in self._files.items():
-            yield from _some(GAP, path, [Mismatch(*gap) for gap in sorted(report.gaps.items())])
-
-
-def _some(kind: Kind, path: str, found: list[Mismatch]) -> Iterator[tuple[Kind, str, list[Mismatch]]]:
-    if found:
-        yield kind, path, found
+        """Kind, path and mismatches: all files of one kind before the next kind, as Kafka's tool prints them."""
+        found = {path: report.by_kind() for path, report in self._files.items()}
+        for kind in (INDEX_OFFSET, TIMESTAMP, UNORDERED_TIMESTAMP, MISSING_OFFSET, GAP):
+            for path, by_kind in found.items():
+                if by_kind[kind]:
+                    yield kind, path, by_kind[kind]

@@ -11,6 +11,7 @@ from kstore.cli.json_fields import old_names
 from kstore.cli.options import format_option
 from kstore.cli.perf.consumer_run import KINDS, ConsumerPerfReport, measure
 from kstore.cli.record_json import compact
+from kstore.cli.terminal import say
 from kstore.setting_rules import KIB, MIB
 from kstore.store import Store
 
@@ -84,7 +85,7 @@ def command(
             click.echo(COLUMNS)
         click.echo(_line(report))
     if report.records < messages:
-        click.echo(f"kstore: there were {report.records} records, expected {messages}", err=True)
+        say(f"there were {report.records} records, expected {messages}")
         return FAILED
     return OK
 

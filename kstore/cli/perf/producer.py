@@ -21,6 +21,7 @@ from kstore.cli.perf.producer_run import (
 from kstore.cli.producing import opened_producer, parse_producer_settings, store_options
 from kstore.cli.progress import LiveLine
 from kstore.cli.record_json import compact
+from kstore.cli.terminal import say
 from kstore.cli.unit_type import RATE_MIN, NumberType
 from kstore.errors import ConfigError
 from kstore.types import Durability
@@ -147,7 +148,7 @@ def producer(
             line.end()
     print(_json(report) if form == "json" else _total_line(report))
     if report.failed:
-        click.echo(f"kstore: {report.failed} records failed; the first: {report.first_error}", err=True)
+        say(f"{report.failed} records failed; the first: {report.first_error}")
     return status or (FAILED if report.failed else OK)
 
 

@@ -17,9 +17,8 @@ import pytest
 
 import kstore
 from kstore.cli.interrupts import held_interrupts
-from kstore.cli.line_sending import LineSender
 from kstore.cli.main import main
-from kstore.cli.produce import _Run
+from kstore.cli.produce import LineSender, _Run
 from kstore.cli.producing import Pace
 from kstore.cli.record_json import JsonRecord
 from kstore.cli.record_lines import line_parser

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from kstore.cli.decoders.coordinators import transaction_log_decoder
+from kstore.cli.decoders.coordinators import TransactionLogDecoder
 from kstore.cli.decoders.framed import remote_log_metadata_decoder
 from kstore.cli.decoders.java_text import java_double, json_text
 from kstore.messages.primitives import MessageError, Reader
@@ -159,7 +159,7 @@ def test_a_tombstone_is_shown_as_such(dump: Dump) -> None:
 )
 def test_a_transaction_s_state_is_named_and_an_unknown_one_keeps_its_number(number: int, name: str) -> None:
     value = struct.pack(">hqhib", 0, 5, 0, 60_000, number) + struct.pack(">iqq", -1, 1, -1)
-    shown = transaction_log_decoder()(record(0, value, struct.pack(">hh", 0, 1) + b"t")).value
+    shown = TransactionLogDecoder()(record(0, value, struct.pack(">hh", 0, 1) + b"t")).value
     assert f'"transactionStatus":"{name}"' in json_text(shown)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.cli.decoders.coordinators import offsets_decoder
+from kstore.cli.decoders.coordinators import OffsetsDecoder
 from kstore.errors import ConfigError, CorruptDataError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -78,7 +78,7 @@ def test_internal_topics_are_known() -> None:
 
 @pytest.mark.parametrize("tree", ["clean", "crashed", "recovered"])
 def test_a_brokers_committed_offsets_are_read(tree: str) -> None:
-    decoder = offsets_decoder()
+    decoder = OffsetsDecoder()
     seen = 0
     with Log(golden_root() / tree / "__consumer_offsets-0", read_only=True) as log:
         for record in log.read():
@@ -105,7 +105,7 @@ def test_a_brokers_committed_offsets_are_read(tree: str) -> None:
 def test_the_dump_tool_reads_a_committed_offset() -> None:
     committed = OffsetAndMetadata(42, "größe", 7, NOW_MS)
     key, value = encode_offset_key("billing", ORDERS), encode_offset_value(committed)
-    shown = offsets_decoder()(Record(0, 0, "CreateTime", key, value))
+    shown = OffsetsDecoder()(Record(0, 0, "CreateTime", key, value))
     assert shown.key == {"type": "1", "data": {"group": "billing", "topic": "orders", "partition": 3}}
     assert shown.value == {
         "version": "4",

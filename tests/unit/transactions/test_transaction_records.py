@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kstore.cli.decoders.coordinators import transaction_log_decoder
+from kstore.cli.decoders.coordinators import TransactionLogDecoder
 from kstore.errors import CorruptDataError, InvalidTransactionStateError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
@@ -31,7 +31,7 @@ ONGOING = TransactionMetadata(
 def decoded(metadata: TransactionMetadata) -> object:
     """The dump tool's text of a record."""
     key, value = encode_transaction_key(metadata.transactional_id), encode_transaction_value(metadata)
-    shown = transaction_log_decoder()(Record(0, 0, "CreateTime", key, value))
+    shown = TransactionLogDecoder()(Record(0, 0, "CreateTime", key, value))
     assert shown.key == {"type": "0", "data": {"transactionalId": metadata.transactional_id}}
     return shown.value
 
