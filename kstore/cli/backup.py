@@ -11,8 +11,7 @@ from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
 from kstore.cli.progress import progress
 from kstore.cli.terminal import say
-from kstore.cli.time_type import timestamp_text
-from kstore.cli.unit_type import BYTE_RATE_MIB
+from kstore.cli.value_types import BYTE_RATE_MIB, timestamp_text
 from kstore.store import Store
 from kstore.upkeep.numbers import counted
 

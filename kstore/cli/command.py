@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from kstore.cli.names import topic_hint
-from kstore.cli.renamed import take_renamed
+from kstore.cli.options import take_renamed
 from kstore.cli.table import room, wrapped
 from kstore.errors import TopicNotFoundError
 

@@ -11,11 +11,10 @@ import click
 
 from kstore.cli.command import DAMAGED, OK, KstoreCommand
 from kstore.cli.json_fields import damage_fields, log_fields
-from kstore.cli.options import format_option
+from kstore.cli.options import format_option, renamed_option
 from kstore.cli.record_json import compact
-from kstore.cli.renamed import renamed_option
 from kstore.cli.table import painted
-from kstore.cli.unit_type import BYTE_RATE, BYTE_RATE_BARE, DURATION_MS, SIZE
+from kstore.cli.value_types import BYTE_RATE, BYTE_RATE_BARE, DURATION_MS, SIZE
 from kstore.compaction.blocks import CompactionReport
 from kstore.compaction.plan import plan_compaction
 from kstore.config import LogConfig

@@ -11,11 +11,11 @@ import click
 from kstore.cli._json_lines import kcat_line
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.names import complete_groups, complete_topics
-from kstore.cli.offset_type import OffsetType, Place, begin_offset, end_offset
 from kstore.cli.options import ISOLATION_LEVEL, ON_CORRUPT, RAW, durability_option
 from kstore.cli.record_format import FormatError, LineWriter, RecordFormat
 from kstore.cli.record_json import add_bytes, compact, header_fields, json_line, line_start
 from kstore.cli.terminal import say, shown_bytes, shown_line
+from kstore.cli.value_types import OffsetType, Place, begin_offset, end_offset
 from kstore.consumer.consumer import Consumer
 from kstore.files.paths import TopicPartition
 from kstore.record._codec import Record

@@ -7,9 +7,8 @@ import click
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.json_fields import old_names
 from kstore.cli.names import complete_partitions
-from kstore.cli.options import format_option
+from kstore.cli.options import format_option, renamed_option
 from kstore.cli.record_json import compact
-from kstore.cli.renamed import renamed_option
 from kstore.engine.read.reads import segment_count_and_size
 from kstore.files.paths import topic_partition
 from kstore.log import reads_of

@@ -12,10 +12,18 @@ import click
 
 from kstore import __version__
 from kstore.cli.command import DAMAGED, FAILED, OK, KstoreCommand
-from kstore.cli.decoders import Decoder
-from kstore.cli.decoders.coordinators import CoordinatorDecoder, OffsetsDecoder, TransactionLogDecoder
-from kstore.cli.decoders.framed import cluster_metadata_decoder, remote_log_metadata_decoder
-from kstore.cli.decoders.plain import BYTES_DECODERS, DEFAULT_CLASS, PlainDecoder, bytes_decoder
+from kstore.cli.decoders import (
+    BYTES_DECODERS,
+    DEFAULT_CLASS,
+    CoordinatorDecoder,
+    Decoder,
+    OffsetsDecoder,
+    PlainDecoder,
+    TransactionLogDecoder,
+    bytes_decoder,
+    cluster_metadata_decoder,
+    remote_log_metadata_decoder,
+)
 from kstore.cli.dump.index_file import (
     dump_offset_index,
     dump_producer_snapshot,

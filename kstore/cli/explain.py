@@ -12,7 +12,7 @@ from kstore.cli.options import format_option
 from kstore.cli.places import log_places, open_place
 from kstore.cli.record_json import compact, record_fields
 from kstore.cli.table import painted, wrapped
-from kstore.cli.time_type import TIME_EXAMPLES, TimeType
+from kstore.cli.value_types import TIME_EXAMPLES, TimeType
 from kstore.errors import OffsetOutOfRangeError
 from kstore.upkeep.explain import Explanation, explain_offset, explain_time
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from kstore.cli.renamed import renamed_option
-from kstore.cli.time_type import TIME_EXAMPLES, TimeType
+from kstore.cli.options import renamed_option
+from kstore.cli.value_types import TIME_EXAMPLES, TimeType
 from kstore.log import Log
 
 START: dict[str, Any] = {

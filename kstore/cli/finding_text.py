@@ -9,12 +9,11 @@ from pathlib import Path
 
 from kstore.cli.table import painted, room, wrapped
 from kstore.cli.terminal import Colour
-from kstore.cli.time_type import timestamp_text
+from kstore.cli.value_types import timestamp_text
 from kstore.rules.losses import span_size
 from kstore.types import NO_OFFSET
 from kstore.upkeep.verify import Finding, LogVerification
-from kstore.upkeep.verify.consequences import ADVICE, advice_group, consequence, is_loss, times_around
-from kstore.upkeep.verify.findings import repair_of
+from kstore.upkeep.verify.findings import ADVICE, advice_group, consequence, is_loss, repair_of, times_around
 
 INDENTS = ("  ", "    ", "      ")
 MORE = " \\"

@@ -18,7 +18,7 @@ from kstore.cli.producing import Pace, opened_producer, parse_producer_settings,
 from kstore.cli.record_json import InputError, JsonRecord
 from kstore.cli.record_lines import BATCH_RECORDS, FIELDS, Parse, line_batches, line_parser
 from kstore.cli.terminal import say
-from kstore.cli.unit_type import RATE
+from kstore.cli.value_types import RATE
 from kstore.errors import DeliveryError, KstoreError
 from kstore.producer._accumulate import Deliveries
 from kstore.producer.producer import Producer

@@ -12,7 +12,7 @@ from kstore.cli.options import format_option
 from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
 from kstore.cli.table import print_table
-from kstore.cli.time_type import timestamp_text
+from kstore.cli.value_types import timestamp_text
 from kstore.types import ProducerInfo
 
 EXAMPLES = """

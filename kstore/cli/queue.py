@@ -16,8 +16,7 @@ from kstore.cli.options import RAW, SHARED_OPTION, format_option
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.cli.record_lines import line_batches
 from kstore.cli.terminal import shown_bytes
-from kstore.cli.time_type import timestamp_text
-from kstore.cli.unit_type import UnitType
+from kstore.cli.value_types import UnitType, timestamp_text
 from kstore.errors import Empty, TopicNotFoundError
 from kstore.files.paths import validate_topic
 from kstore.log import Log

@@ -27,8 +27,7 @@ from kstore.scan.visits import Advance
 from kstore.types import RecoveryReport
 from kstore.upkeep.recover import Accept, Rebuild, plan_recovery, recover_log
 from kstore.upkeep.verify import find_logs, verify_log
-from kstore.upkeep.verify.consequences import ADVICE, records_of
-from kstore.upkeep.verify.findings import accept_command
+from kstore.upkeep.verify.findings import ADVICE, accept_command, records_of
 
 # What a note says was done, and how a plan says it. A loss that was accepted before is shown with its reason.
 DONE = re.compile(r"\b(?:is |are |(?<=and ))(rebuilt|kept|removed|split)\b")

@@ -11,8 +11,7 @@ from kstore.backup.replicate import Replicator
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.interrupts import held_interrupts
 from kstore.cli.options import SHARED_OPTION, STORAGE_OPTION, format_option
-from kstore.cli.time_type import timestamp_text
-from kstore.cli.unit_type import BYTE_RATE_MIB, DURATION_MS
+from kstore.cli.value_types import BYTE_RATE_MIB, DURATION_MS, timestamp_text
 from kstore.store import Store
 
 EXAMPLES = """

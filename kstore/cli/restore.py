@@ -9,10 +9,9 @@ import click
 
 from kstore.backup.restore import restore
 from kstore.cli.command import OK, KstoreCommand
-from kstore.cli.options import STORAGE_OPTION, format_option
+from kstore.cli.options import STORAGE_OPTION, format_option, renamed_option
 from kstore.cli.progress import progress
-from kstore.cli.renamed import renamed_option
-from kstore.cli.time_type import TIME_EXAMPLES, TimeType, timestamp_text
+from kstore.cli.value_types import TIME_EXAMPLES, TimeType, timestamp_text
 from kstore.files.paths import TopicPartition, topic_partition
 from kstore.upkeep.numbers import counted
 

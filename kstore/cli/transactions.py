@@ -6,13 +6,11 @@ import click
 
 from kstore.cli.command import OK, KstoreCommand
 from kstore.cli.json_fields import log_fields
-from kstore.cli.options import format_option
+from kstore.cli.options import format_option, renamed_option
 from kstore.cli.places import LogPlace, open_place, places_of
 from kstore.cli.record_json import compact
-from kstore.cli.renamed import renamed_option
 from kstore.cli.table import print_table
-from kstore.cli.time_type import timestamp_text
-from kstore.cli.unit_type import DURATION
+from kstore.cli.value_types import DURATION, timestamp_text
 from kstore.files.local import SYSTEM_FS
 from kstore.log import Log
 from kstore.types import OpenTransaction

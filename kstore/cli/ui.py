@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kstore.cli.command import OK, KstoreCommand
-from kstore.cli.unit_type import BYTE_RATE
+from kstore.cli.value_types import BYTE_RATE
 from kstore.ui.checking import BYTES_PER_SECOND
 from kstore.ui.server import serve
 

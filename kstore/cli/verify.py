@@ -23,7 +23,7 @@ from kstore.files.paths import LOG_SUFFIX
 from kstore.files.remote import is_remote
 from kstore.scan.visits import Advance
 from kstore.upkeep.verify import LogVerification, verify_present, verify_store_files
-from kstore.upkeep.verify.consequences import consequence
+from kstore.upkeep.verify.findings import consequence
 
 EXAMPLES = """
 \b

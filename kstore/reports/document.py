@@ -21,8 +21,7 @@ from kstore.upkeep.observed.timeline import Timeline
 from kstore.upkeep.observed.transactions import LONGEST_MAX, Transactions
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import Stats, total
-from kstore.upkeep.verify.consequences import consequence
-from kstore.upkeep.verify.findings import Finding
+from kstore.upkeep.verify.findings import Finding, consequence
 
 Document = dict[str, Any]
 

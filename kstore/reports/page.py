@@ -16,7 +16,7 @@ from kstore.reports.savings import LARGER_FACTOR
 from kstore.rules.losses import OffsetSpans, joined, span_size
 from kstore.upkeep.observed.keys import FREQUENT_MAX
 from kstore.upkeep.observed.timeline import usual_times
-from kstore.upkeep.verify.consequences import is_loss
+from kstore.upkeep.verify.findings import is_loss
 
 # A page of 1,000 partitions stays below 5 MB: the largest partitions, and those with findings, have a section.
 LARGEST_SECTIONS = 50

@@ -16,7 +16,7 @@ from kstore.reports import drawing
 from kstore.rules.visible import visible
 from kstore.upkeep.numbers import count_text, duration_text, size_text, time_text
 from kstore.upkeep.observed.timeline import Bucket
-from kstore.upkeep.verify.consequences import ADVICE, advice_group
+from kstore.upkeep.verify.findings import ADVICE, advice_group
 
 # For each log.
 PRODUCERS_MAX = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kstore.cli.decoders.java_text import json_text
+from kstore.cli.decoders import json_text
 from kstore.messages.primitives import Reader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kstore.cli.dump.batches import V2DumpBatch, read_batch
 from kstore.cli.dump.entries import Entry, EntryWalk, read_entry
 from kstore.cli.dump.job import DumpJob, FileProblem, base_offset_of
-from kstore.cli.dump.reports import FileReport, Mismatch
+from kstore.cli.dump.printer import FileReport, Mismatch
 from kstore.errors import CorruptDataError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX

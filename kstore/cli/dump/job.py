@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kstore.archive.view import place_to_read
-from kstore.cli.dump.printer import Printer, Shown
-from kstore.cli.dump.reports import Reports
+from kstore.cli.dump.printer import Printer, Reports, Shown
 from kstore.errors import KstoreError
 from kstore.files.fs import File, FileSystem, read_file
 from kstore.files.local import SYSTEM_FS

@@ -13,8 +13,7 @@ from typing import Any
 from kstore.cli.decoders import Decoder
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
-from kstore.cli.dump.printer import Output, Shown
-from kstore.cli.dump.reports import Reports
+from kstore.cli.dump.printer import Output, Reports, Shown
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.errors import CorruptRecordError
 from kstore.messages.schema import Uuid, Value

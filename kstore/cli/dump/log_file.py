@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kstore.cli.decoders.plain import PlainDecoder
+from kstore.cli.decoders import PlainDecoder
 from kstore.cli.dump._lines import CONTENTS, METADATA, RECORDS, UNKNOWN, plain_lines
 from kstore.cli.dump.batches import DumpBatch, Message, V2DumpBatch, read_batch
 from kstore.cli.dump.entries import Entry, EntryWalk, entry_at
 from kstore.cli.dump.job import MAX_BYTES, DumpJob, FileProblem, base_offset_of
-from kstore.cli.dump.reports import FileReport
+from kstore.cli.dump.printer import FileReport
 from kstore.cli.dump.text import TextPrinter
 from kstore.errors import CorruptBatchError, CorruptDataError
 from kstore.files.paths import LOG_SUFFIX, classify

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kstore.cli.decoders import Decoder
-from kstore.cli.decoders.java_text import java_bool, json_text
+from kstore.cli.decoders import Decoder, java_bool, json_text
 from kstore.cli.dump.batches import LegacyDumpBatch, Message, V2DumpBatch
 from kstore.cli.dump.control import control_note
-from kstore.cli.dump.printer import Output, Shown
-from kstore.cli.dump.reports import Reports
+from kstore.cli.dump.printer import Output, Reports, Shown
 from kstore.errors import CorruptDataError, CorruptRecordError
 from kstore.messages.schema import Value
 from kstore.record._codec import Record

@@ -22,7 +22,7 @@ from kstore.cli.producing import opened_producer, parse_producer_settings, store
 from kstore.cli.progress import LiveLine
 from kstore.cli.record_json import compact
 from kstore.cli.terminal import say
-from kstore.cli.unit_type import RATE_MIN, NumberType
+from kstore.cli.value_types import RATE_MIN, NumberType
 from kstore.errors import ConfigError
 from kstore.types import Durability
 

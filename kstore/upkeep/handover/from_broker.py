@@ -32,8 +32,7 @@ from kstore.rules.handover import format_topic_id, is_broker_last
 from kstore.rules.topics import KSTORE_TOPICS
 from kstore.state.compaction_state import KSTORE_COMPACTION
 from kstore.upkeep.handover.partition import Partition
-from kstore.upkeep.handover.report import HandoverReport, PartitionReport
-from kstore.upkeep.handover.store import HandoverStore
+from kstore.upkeep.handover.store import HandoverReport, HandoverStore, PartitionReport
 
 KNOWN_IN_ROOT = frozenset(
     {*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN, LOCK, "bootstrap.checkpoint", KSTORE_TOPICS, PRODUCER_IDS}

@@ -39,7 +39,7 @@ from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
 from kstore.state.log_state import LogState, losses_of, read_state
 from kstore.types import NO_TIMESTAMP, CorruptRange, RecoveryReport, TimestampOffset
-from kstore.upkeep.handover.report import ForgottenLoss
+from kstore.upkeep.handover.store import ForgottenLoss
 
 LOCK_KIND = "handover"
 OPEN_FILES_MAX = 8

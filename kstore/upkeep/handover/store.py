@@ -1,4 +1,4 @@
-"""The directory to hand over: its holders, its contents, and one change after another.
+"""The directory to hand over: its holders, its contents, one change after another, and the report of all that.
 
 A change goes through ``HandoverStore.do``, which lists it and, except in a dry run, makes it.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from kstore.engine.directory import ensure_directory, is_log
 from kstore.errors import CorruptFileError, LogNotFoundError
@@ -20,10 +22,66 @@ from kstore.files.lock import DirectoryLock, probe_lock
 from kstore.files.modes import access
 from kstore.files.paths import CLEAN_SHUTDOWN, LOCK, LOG_SUFFIX, TopicPartition, classify, segment_name, topic_partition
 from kstore.rules.handover import StoreNames, sort_store
-from kstore.upkeep.handover.report import Change, Direction, HandoverReport
+from kstore.types import CorruptRange, CutRange
+
+Direction = Literal["to-broker", "from-broker"]
 
 PRIVATE_MODE = 0o600
 MODE_BITS = 0o777
+
+
+class Change(NamedTuple):
+    """One change: ``kind`` is "write", "remove", "open", "roll", "rebuild", "start" or "mode"."""
+
+    kind: str
+    path: str
+    detail: str
+
+
+class PartitionReport(NamedTuple):
+    """One partition as handed over; ``topic_id`` is "" if unknown."""
+
+    name: str
+    start_offset: int
+    end_offset: int
+    topic_id: str
+
+
+class ForgottenLoss(NamedTuple):
+    """Offsets ``first`` to ``last`` (both inclusive) of partition ``name`` that ``kstore.state`` listed as lost, or as
+    accepted. No file lists them after the handover, and a broker passes over them."""
+
+    name: str
+    first: int
+    last: int
+    is_accepted: bool
+
+
+@dataclass(slots=True)
+class HandoverReport:
+    """What was found and done.
+
+    ``refused`` says why nothing was handed over; ``damage`` is what the logs have lost, ``cut`` what recovery set
+    aside; ``losses`` are those that only ``kstore.state`` listed; ``left`` names unchanged files; ``notes`` are tasks
+    for the user.
+    """
+
+    directory: str
+    direction: Direction
+    dry_run: bool
+    refused: list[str] = field(default_factory=list)
+    damage: list[CorruptRange] = field(default_factory=list)
+    cut: list[CutRange] = field(default_factory=list)
+    losses: list[ForgottenLoss] = field(default_factory=list)
+    steps: list[Change] = field(default_factory=list)
+    partitions: list[PartitionReport] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was handed over, without damage."""
+        return not self.refused and not self.damage
 
 
 class HandoverStore:

@@ -52,8 +52,7 @@ from kstore.files.paths import (
 from kstore.rules.handover import broker_chokes_on, choose_topic_ids, format_topic_id
 from kstore.types import CorruptRange
 from kstore.upkeep.handover.partition import Facts, Partition
-from kstore.upkeep.handover.report import HandoverReport, PartitionReport
-from kstore.upkeep.handover.store import HandoverStore
+from kstore.upkeep.handover.store import HandoverReport, HandoverStore, PartitionReport
 
 GROUP_WRITES = 0o060
 

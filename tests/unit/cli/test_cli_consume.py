@@ -13,10 +13,10 @@ import pytest
 import kstore
 from kstore import TopicPartition
 from kstore.cli.command import FAILED, OK, USAGE
-from kstore.cli.group_admin import reset_offsets
+from kstore.cli.groups import reset_offsets
 from kstore.cli.main import main
-from kstore.cli.offset_type import OffsetType, Place
 from kstore.cli.record_format import FormatError, RecordFormat
+from kstore.cli.value_types import OffsetType, Place
 from kstore.record._codec import Record
 from kstore.store import coordinator_of
 

@@ -13,7 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from kstore.cli.main import cli
-from kstore.cli.time_type import TimeType
+from kstore.cli.value_types import TimeType
 from kstore.log import Log
 from tests.support.fakes.fake_clock import ManualClock
 

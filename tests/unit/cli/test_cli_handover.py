@@ -14,7 +14,7 @@ from kstore.files.paths import CLEAN_SHUTDOWN
 from kstore.log import Log
 from kstore.rules.handover import format_topic_id
 from kstore.upkeep.handover import from_broker, to_broker
-from kstore.upkeep.handover.report import ForgottenLoss
+from kstore.upkeep.handover.store import ForgottenLoss
 from tests.support.lives.handover_parts import ID_A, IDS, two_logs
 from tests.support.lives.log_cases import lost_in_the_middle
 

@@ -16,7 +16,7 @@ import kstore
 from kstore.cli.command import BROKEN_PIPE, INTERRUPTED
 from kstore.cli.main import main
 from kstore.cli.queue import command
-from kstore.cli.time_type import timestamp_text
+from kstore.cli.value_types import timestamp_text
 
 
 def run(*arguments: str | Path, given: bytes = b"", status: int = 0) -> Result:

@@ -6,9 +6,7 @@ import struct
 
 import pytest
 
-from kstore.cli.decoders.coordinators import TransactionLogDecoder
-from kstore.cli.decoders.framed import remote_log_metadata_decoder
-from kstore.cli.decoders.java_text import java_double, json_text
+from kstore.cli.decoders import TransactionLogDecoder, java_double, json_text, remote_log_metadata_decoder
 from kstore.messages.primitives import MessageError, Reader
 from kstore.messages.schema import Uuid, load_messages
 from kstore.record._codec import java_string

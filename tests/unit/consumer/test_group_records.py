@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.cli.decoders.coordinators import OffsetsDecoder
+from kstore.cli.decoders import OffsetsDecoder
 from kstore.errors import ConfigError, CorruptDataError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log

@@ -26,7 +26,7 @@ from kstore.upkeep.observed.timeline import BUCKETS_MAX, Bucket, Timeline, clust
 from kstore.upkeep.stat_fields import stat_fields
 from kstore.upkeep.stats import log_stats, total
 from kstore.upkeep.verify import verify_log
-from kstore.upkeep.verify.consequences import consequence
+from kstore.upkeep.verify.findings import consequence
 from tests.support.harness.golden_data import copy_partition, golden_partitions, golden_root
 from tools.pictures.reports import PICTURES, document, make_store
 

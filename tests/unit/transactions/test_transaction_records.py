@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kstore.cli.decoders.coordinators import TransactionLogDecoder
+from kstore.cli.decoders import TransactionLogDecoder
 from kstore.errors import CorruptDataError, InvalidTransactionStateError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
 from kstore.log import Log
