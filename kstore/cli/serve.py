@@ -80,8 +80,8 @@ def command(
     settings = {"auto_create_partitions": partitions, **_door_settings(configs)}
     logging.basicConfig(level=logging.WARNING, format="kstore: %(message)s")
     with (
-        _ended_by_sigterm(),
         held_interrupts() as interrupts,
+        _ended_by_sigterm(interrupts),
         Store(directory, read_only=read_only, durability=durability) as store,
         Door(
             store,
@@ -128,12 +128,12 @@ def _wait(interrupts: Interrupts) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does."""
+def _ended_by_sigterm(interrupts: Interrupts) -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, also in a background job of a script, which ignores Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, interrupts.note)
     try:
         yield
     finally:

@@ -37,6 +37,23 @@ def test_a_served_store_is_reached_at_the_first_line_and_ends_with_status_0_at_a
         assert store.recovery == {}
 
 
+def test_sigterm_ends_a_background_job_of_a_script(tmp_path: Path) -> None:
+    """A shell makes such a job ignore SIGINT."""
+    command = [sys.executable, "-m", "kstore", "serve", "--port", "0", "--durability", "os", str(tmp_path / "data")]
+    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
+    with subprocess.Popen(in_background, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            process.terminate()
+            assert process.wait(SECONDS_MAX) == 0
+        finally:
+            process.kill()
+    with kstore.open(tmp_path / "data") as store:
+        assert store.recovery == {}
+
+
 def test_a_read_only_door_needs_no_lock_and_leaves_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with kstore.open(tmp_path / "data") as store:
         store.create_topic("orders")
