@@ -341,7 +341,8 @@ cdef class AppendPath:
                 raise
             return result
         if result is not None:
-            self.wake()
+            if self.files.follower_count:
+                self.wake()
             if self.syncs_writes:
                 self.counters.group_appends.observe(PyList_GET_SIZE(appends) if type(appends) is list else 1)
         return result
