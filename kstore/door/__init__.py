@@ -28,6 +28,9 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
 - **Limits go by kind of request.** Kafka's one limit of 100 MiB would let a Metadata request of 1 MiB, with 500,000
   empty names, take 100 MB as often as there are connections. So what a request takes when it is parsed, by its
   elements, counts against one budget, as its bytes do; a request that waits keeps only what it has.
+- **A large frame is received in memory that another one had**, of which a little is kept, and its batches are checked
+  where they lie. Fresh memory was mapped, zeroed and given back three times for each batch of 1 MB, on a busy machine
+  for as long as everything else took: 3.2 s of processor time for a GB, now 1.5 s.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
 - **A connection remembers what its last Fetch found at the ends of logs**, up to 16 MiB for all, and the next one looks

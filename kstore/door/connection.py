@@ -160,7 +160,9 @@ class Connection:
             frame = start[:size]
             if size > BUFFER_BYTES:
                 self._take_memory(self._budget.frames, held, size)
-                frame = memoryview(bytearray(size))
+                buffer = self._budget.spares.take(size)
+                held.callback(self._budget.spares.give, buffer)
+                frame = memoryview(buffer)[:size]
                 frame[: HEAD.size] = start[: HEAD.size]
             self._receive(frame[HEAD.size :], began, HEAD.size, is_lent=size > BUFFER_BYTES)
             with self._lock:

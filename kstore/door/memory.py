@@ -7,6 +7,7 @@ elements until another gives up: forever, if not for the limit of that wait.
 from __future__ import annotations
 
 import time
+from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,9 @@ from kstore.files._locks import OwnedLock
 
 # What connections remember of their last requests, all together.
 SEEN_BYTES_MAX = 16 << 20
+# Of a budget there are this part of it in spare buffers, with sizes in these units: 8 MiB of 256.
+SPARE_PART = 32
+SPARE_UNIT_BYTES = 64 << 10
 
 
 class Loan:
@@ -119,13 +123,46 @@ class Memory:
             waiter.wake()
 
 
-class Budget:
-    """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe.
+class Spares:
+    """Buffers of frames that were handled, for the next ones. Thread-safe.
 
-    ``seen`` is apart from them: what connections remember of their last request, as long as there is room.
+    Large memory that was just given back has to be mapped and zeroed again, which took as long as all else that is
+    done with a frame. Kept are the largest buffers, ``total`` bytes at most, and none of more than a quarter of that.
     """
 
     def __init__(self, total: int) -> None:
+        self._total = total
+        self._lock = OwnedLock()
+        self._buffers: list[bytearray] = []  # guarded by the lock, the smallest one first
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of ``size`` bytes or more, with anything in it."""
+        with self._lock:
+            for at, buffer in enumerate(self._buffers):
+                if len(buffer) >= size:
+                    return self._buffers.pop(at)
+        # Frames of one client differ by a few bytes.
+        return bytearray(-(-size // SPARE_UNIT_BYTES) * SPARE_UNIT_BYTES)
+
+    def give(self, buffer: bytearray) -> None:
+        """Keeps ``buffer`` if there is room: its views must not be used any more."""
+        if len(buffer) > self._total // 4:
+            return
+        with self._lock:
+            insort(self._buffers, buffer, key=len)
+            while sum(map(len, self._buffers)) > self._total:
+                del self._buffers[0]
+
+
+class Budget:
+    """``total`` bytes, half of them for frames, and half for what is parsed of them. Thread-safe.
+
+    Two things are apart from them: ``spares``, and ``seen``, what connections remember of their last request, as long
+    as there is room.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.spares = Spares(total // SPARE_PART)
         self.seen = Memory(SEEN_BYTES_MAX)
         self.frames = Memory(total - total // 2)
         self.elements = Memory(total // 2)

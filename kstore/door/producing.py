@@ -164,7 +164,8 @@ class _Appended:
         self._is_done = True
         assert self.writer is not None, "checked"
         try:
-            info = append_batches(self.writer, self._asked["records"])
+            # The bytes are in memory of this request alone.
+            info = append_batches(self.writer, self._asked["records"], copy=False)
         except KstoreError as error:
             self._fail_at_log(error)
         else:

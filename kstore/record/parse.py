@@ -26,7 +26,7 @@ class Parser(Protocol):
 PARSERS: tuple[Parser, ...] = (parse_legacy, parse_legacy, parse_v2)
 
 
-def entry_size(data: bytes, position: int = 0) -> int:
+def entry_size(data: bytes | bytearray | memoryview, position: int = 0) -> int:
     """The bytes that the entry at ``position``, of any version, says that it has; its first 12 bytes are there."""
     return int.from_bytes(data[position + SIZE_POSITION : position + LOG_OVERHEAD_BYTES], "big", signed=True) + (
         LOG_OVERHEAD_BYTES

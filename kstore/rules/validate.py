@@ -86,15 +86,15 @@ class ValidatedBatches(NamedTuple):
     has_producers: bool
 
 
-def split_batches(buffer: Buffer) -> list[Batch]:
+def split_batches(buffer: bytes | bytearray | memoryview, *, copy: bool = True) -> list[Batch]:
     """The batches in ``buffer``, of any version; trailing bytes without a whole batch are dropped.
 
-    The bytes are copied unless they are immutable, so that checked bytes cannot change before they are written. Only
-    headers are read: ``validate`` checks the rest.
+    The bytes are copied unless they are immutable, so that checked bytes cannot change before they are written; with
+    ``copy`` False the caller sees to that. Only headers are read: ``validate`` checks the rest.
 
     Raises: CorruptBatchError, also for an impossible size in what is cut off; UnsupportedFormatError.
     """
-    data = buffer if isinstance(buffer, bytes) else bytes(memoryview(buffer))
+    data = buffer if isinstance(buffer, bytes) or not copy else bytes(memoryview(buffer))
     batches: list[Batch] = []
     position = 0
     while len(data) - position > MAGIC_POSITION:

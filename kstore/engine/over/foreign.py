@@ -30,20 +30,22 @@ class EncodedElsewhere(NamedTuple):
 
 
 def append_batches(
-    writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True
+    writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool = True, copy: bool = True
 ) -> AppendInfo:
-    """See ``Log.append_batches``."""
+    """See ``Log.append_batches``. ``copy`` False: nothing changes the bytes while they are appended."""
     try:
-        return _append_batches(writer, buffer, assign_offsets=assign_offsets)
+        return _append_batches(writer, buffer, assign_offsets=assign_offsets, copy=copy)
     except Exception as error:
         writer.context.counters.append_failed(error)
         raise
 
 
-def _append_batches(writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool) -> AppendInfo:
+def _append_batches(
+    writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool, copy: bool
+) -> AppendInfo:
     config = writer.context.config
     validated = validate(
-        split_batches(buffer), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
+        split_batches(buffer, copy=copy), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
     )
     if not validated.batches:
         return nothing_appended(writer.ends.end_offset)

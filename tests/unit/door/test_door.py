@@ -19,9 +19,12 @@ import kstore
 from kstore.door import connection, guard
 from kstore.door.apis import APIS, Api
 from kstore.door.call import Call
-from kstore.door.memory import Memory
+from kstore.door.memory import Memory, Spares
 from kstore.door.waiting import Waiter
 from kstore.errors import ClosedError, ConfigError, LockedError, SharedLogError, StorageError
+from kstore.record._codec import Record
+from kstore.record.batch import CRC_START
+from kstore.record.builder import build_batch
 from tests.support.lives.door_parts import WireClient, frame_of, opened
 
 
@@ -345,6 +348,35 @@ def test_memory_that_is_given_back_goes_to_the_request_that_waits() -> None:
     assert memory.taken == 0
 
 
+def test_large_batches_of_clients_that_write_at_once_are_not_mixed(store: kstore.Store) -> None:
+    """Their frames are received in buffers that others had before."""
+    batches = {
+        size: bytes(build_batch([Record(0, 1_700_000_000_000, value=bytes([size]) * size * 10_000)]))
+        for size in range(7, 27)
+    }
+    store.create_topic("orders", 3)
+    with kstore.Door(store, port=0) as door:
+
+        def write(partition: int) -> None:
+            with WireClient(door.port) as client:
+                for data in batches.values():
+                    parts = [{"index": partition, "records": data}]
+                    body = {"acks": 1, "timeoutMs": 1000, "topicData": [{"name": "orders", "partitionData": parts}]}
+                    [topic] = client.ask("Produce", 9, body)["responses"]
+                    assert topic["partitionResponses"][0]["errorCode"] == 0
+
+        threads = [threading.Thread(target=write, args=(partition,)) for partition in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for partition in range(3):
+            found = [
+                bytes(batch.data[CRC_START:]) for batch in store.log("orders", partition).fetch(0, 8 << 20).batches()
+            ]
+            assert found == [data[CRC_START:] for data in batches.values()]
+
+
 def test_a_request_above_the_whole_memory_is_served_alone() -> None:
     memory = Memory(100)
     with memory.lent(1000, 0) as loan:
@@ -354,6 +386,23 @@ def test_a_request_above_the_whole_memory_is_served_alone() -> None:
     memory.end()
     with memory.lent(1, 20) as refused:
         assert not refused
+
+
+def test_buffers_that_were_given_back_are_taken_again_and_bounded() -> None:
+    spares = Spares(1 << 20)
+    first = spares.take(70_000)
+    assert len(first) >= 70_000
+    spares.give(first)
+    assert spares.take(len(first) + 1) is not first
+    assert spares.take(70_010) is first, "frames of one client differ by a few bytes"
+    assert spares.take(70_000) is not first, "it is in use"
+    spares.give(bytearray(300 << 10))
+    assert len(spares.take(200_000)) < 300 << 10, "it is more than a quarter of what is kept"
+    kept = [bytearray(size << 10) for size in (250, 100, 250, 200, 250, 250)]
+    for buffer in kept:
+        spares.give(buffer)
+    assert [len(spares.take(size << 10)) >> 10 for size in (1, 1, 1, 1)] == [250, 250, 250, 250], "the largest are kept"
+    assert len(spares.take(1)) == 64 << 10
 
 
 # --- who may connect --------------------------------------------------------------------------------------------------

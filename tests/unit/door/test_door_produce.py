@@ -202,7 +202,7 @@ def test_a_plain_batch_beside_a_transactional_id_is_written(caller: Caller) -> N
 def test_a_full_disk_is_an_error_of_its_partition(
     store: Store, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise DiskFullError(28, "no space left", "somewhere")
 
     monkeypatch.setattr("kstore.door.producing.append_batches", full)
