@@ -6,9 +6,9 @@ threads     server (accepts, looks after idle ones)  connection (one thread each
 tests       faults (what a door does wrong on purpose)
 handlers    call  reply  served  waiting    what a handler gets, and what it gives: the request, the door, a way to wait
             cluster  topics            one module a subject
-            parts  parking             what those of logs share: a partition's log, waiting for one of many to grow
-            fetching  fetch_part  fetch_reply  seen  offsets  producing  describing
-            membership  committing  group_tools
+            parking                    waits for one of many logs to grow
+            fetching  fetch_part  fetch_reply  offsets  producing  describing
+            membership  committing
 groups      group (the rules, pure)  groups (locks, and requests that wait)
 
 Why

@@ -14,8 +14,16 @@ from kstore.door.committing import offset_commit, offset_delete, offset_fetch
 from kstore.door.describing import describe_configs, describe_log_dirs
 from kstore.door.fetching import fetch
 from kstore.door.frames import API_VERSIONS, Wire, wire_of
-from kstore.door.group_tools import delete_groups, describe_groups, list_groups
-from kstore.door.membership import find_coordinator, heartbeat, join_group, leave_group, sync_group
+from kstore.door.membership import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
 from kstore.door.offsets import list_offsets, offsets_for_leader_epochs
 from kstore.door.producing import init_producer_id, produce
 from kstore.door.served import Served

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kstore.door.reply import Reply
 
 if TYPE_CHECKING:
-    from kstore.door.seen import Seen
+    from kstore.door.fetch_part import Seen
     from kstore.door.served import Served
     from kstore.door.waiting import Waiter
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kstore.door.apis import Api, fallback_versions, find
 from kstore.door.call import Call, ConnectionEnded, Message
+from kstore.door.fetch_part import Seen
 from kstore.door.frames import (
     API_VERSIONS,
     HEAD,
@@ -33,7 +34,6 @@ from kstore.door.frames import (
 from kstore.door.guard import CAN_ASK, is_own_user
 from kstore.door.memory import Budget, Loan, Memory
 from kstore.door.reply import Reply
-from kstore.door.seen import Seen
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError

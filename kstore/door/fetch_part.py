@@ -1,21 +1,33 @@
-"""``AskedPart``: one partition of a Fetch, what was found there, and whether another look may find something else."""
+"""``AskedPart``: one partition of a Fetch, what was found there, and whether another look may find something else.
+
+``Seen`` keeps those at whose end the last Fetch of a connection was, and the next Fetch looks at what changed. An idle
+consumer of 1,000 partitions asks for all of them twice a second. To find their logs and their ends took most of each
+request, and what was found holds until a log gets other ends. All clients profit, whether they know sessions (KIP-227)
+or not, and librdkafka, which does not, asks for its partitions in another order each time.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from kstore.door import errors
 from kstore.door.errors import code_of
 from kstore.door.fetch_reply import FetchedPart
+from kstore.door.memory import Memory
 from kstore.door.parking import News
-from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
-from kstore.door.served import Served
+from kstore.door.served import READ_COMMITTED, READ_UNCOMMITTED, Part, Served, epoch_error, part_of
 from kstore.engine.ends import Ends
 from kstore.errors import CorruptDataError, KstoreError, OffsetOutOfRangeError, TopicNotFoundError
 from kstore.state.leader_epoch import UNDEFINED_EPOCH, end_offset_for
 
 logger = logging.getLogger(__name__)
+
+# What a partition that is kept takes, with its fields.
+PART_BYTES = 1 << 10
+
+Key = tuple[str, int]
 
 
 class AskedPart:
@@ -114,3 +126,34 @@ class AskedPart:
         if part_slice.aborted is not None:
             found = found._replace(aborted=[(one.producer_id, one.first_offset) for one in part_slice.aborted])
         return found._replace(size=part_slice.size, slice=part_slice)
+
+
+class Seen:
+    """For the thread of one connection. Takes memory if there is some, and remembers nothing if not."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._lent = 0
+        self._kind = -1, -1
+        self._parts: dict[Key, AskedPart] = {}
+
+    def take(self, version: int, level: int) -> dict[Key, AskedPart]:
+        """What was seen by a request of this version and isolation level; it is forgotten here."""
+        found, self._parts = self._parts, {}
+        is_same, self._kind = self._kind == (version, level), (version, level)
+        return found if is_same else {}
+
+    def keep(self, parts: Iterable[AskedPart]) -> None:
+        """Remembers those of ``parts`` that are at their ends."""
+        found = {(part.topic, part.asked["partition"]): part for part in parts if part.is_at_end}
+        wanted = len(found) * PART_BYTES
+        if wanted > self._lent and not self._memory.take_now(wanted - self._lent):
+            found, wanted = {}, 0
+        if wanted < self._lent:
+            self._memory.give(self._lent - wanted)
+        self._lent = wanted
+        self._parts = found
+
+    def end(self) -> None:
+        """Forgets everything."""
+        self.keep(())

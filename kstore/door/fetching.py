@@ -13,13 +13,12 @@ from typing import Final
 
 from kstore.door import errors
 from kstore.door.call import Call, Message
-from kstore.door.fetch_part import AskedPart
+from kstore.door.fetch_part import AskedPart, Key
 from kstore.door.fetch_reply import FetchReply
 from kstore.door.frames import RESPONSE_BYTES_MAX
 from kstore.door.parking import News, seconds_until_look
-from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED
 from kstore.door.reply import Reply
-from kstore.door.seen import Key
+from kstore.door.served import READ_COMMITTED, READ_UNCOMMITTED
 from kstore.engine.source import LogSource
 
 # An epoch of a session that exists only where sessions are kept is above these.

@@ -7,7 +7,7 @@ from collections import Counter
 from kstore.door import errors
 from kstore.door.call import Call, Message
 from kstore.door.errors import code_of
-from kstore.door.parts import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
+from kstore.door.served import READ_COMMITTED, READ_UNCOMMITTED, Part, epoch_error, part_of
 from kstore.engine.read.times import record_for_time
 from kstore.errors import KstoreError
 from kstore.state.leader_epoch import UNDEFINED_EPOCH, end_offset_for, epoch_at

@@ -13,7 +13,7 @@ from kstore.door import errors
 from kstore.door.call import Call, ConnectionEnded, Message
 from kstore.door.cluster import is_reserved
 from kstore.door.errors import code_of
-from kstore.door.parts import part_of
+from kstore.door.served import part_of
 from kstore.engine.over.foreign import append_batches
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptBatchError, InvalidRecordError, KstoreError

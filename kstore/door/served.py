@@ -1,16 +1,23 @@
-"""``Served``: what handlers may know and use of a door."""
+"""``Served``: what handlers may know and use of a door; and ``Part``: the log of one partition, as they use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kstore.door import errors
 from kstore.door.config import DoorConfig
 from kstore.door.counters import Counters, Lines, Refusals
 from kstore.door.groups import Groups
 from kstore.door.parking import Parking
+from kstore.engine.ends import Ends
+from kstore.engine.read.reads import LogReads
+from kstore.engine.source import LogSource
+from kstore.errors import TopicNotFoundError
+from kstore.files.checkpoint import EpochEntry
+from kstore.log import Log, reads_of
 
 if TYPE_CHECKING:
     from kstore.store import Store
@@ -60,3 +67,44 @@ class Served:
     def auto_create_partitions(self) -> int:
         """How many partitions a topic gets that a client creates by its name; 0 if none is created."""
         return 0 if self.read_only else self.settings.auto_create_partitions
+
+
+# As clients number them.
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+# A client that does not check sends this in the place of an epoch.
+UNCHECKED_EPOCH = -1
+
+
+class Part(NamedTuple):
+    """The log of one partition."""
+
+    log: Log
+    reads: LogReads
+    source: LogSource
+
+    def ends(self) -> Ends:
+        """Its ends now, with what other processes have done."""
+        self.source.refresh()
+        return self.source.ends
+
+    def epochs(self) -> Sequence[EpochEntry]:
+        return self.source.leader_epochs()
+
+
+def part_of(door: Served, topic: str, partition: int) -> Part:
+    """The log of a partition. Raises: TopicNotFoundError, ClosedError, StorageError."""
+    if partition < 0:
+        raise TopicNotFoundError(f"{topic} has no partition {partition}")
+    log = door.store.log(topic, partition)
+    reads = reads_of(log)
+    return Part(log, reads, reads.source)
+
+
+def epoch_error(part: Part, current: int) -> int:
+    """The error if a client takes another leader epoch than the latest for current (KIP-320); NONE if it is right."""
+    if current <= UNCHECKED_EPOCH:
+        return errors.NONE
+    latest = part.epochs()[-1].epoch
+    if current == latest:
+        return errors.NONE
+    return errors.UNKNOWN_LEADER_EPOCH if current > latest else errors.FENCED_LEADER_EPOCH

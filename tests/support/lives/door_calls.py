@@ -9,9 +9,9 @@ from typing import Any
 from kstore import Store
 from kstore.door.apis import find
 from kstore.door.call import Call
+from kstore.door.fetch_part import Seen
 from kstore.door.frames import Head, read_request, response_bytes, wire_of
 from kstore.door.memory import Budget
-from kstore.door.seen import Seen
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice

@@ -10,10 +10,9 @@ import pytest
 import kstore
 from kstore import Store
 from kstore.door import errors, fetch_part
+from kstore.door.fetch_part import PART_BYTES, Seen
 from kstore.door.memory import Memory
-from kstore.door.parts import Part, part_of
-from kstore.door.seen import PART_BYTES, Seen
-from kstore.door.served import Served
+from kstore.door.served import Part, Served, part_of
 from tests.support.lives.door_calls import Caller, served, sizes
 from tests.support.lives.door_parts import opened
 
