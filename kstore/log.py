@@ -23,10 +23,9 @@ from kstore.engine.index_repairs import IndexRepairs
 from kstore.engine.over.check import accept_loss, check_batches, check_invariants
 from kstore.engine.over.foreign import append_batches
 from kstore.engine.over.transactions import abort_transaction, end_transaction, open_transactions, producers
-from kstore.engine.read.describe import described, log_html
+from kstore.engine.read.describe import described, log_html, log_metrics
 from kstore.engine.read.fetch import FETCH_BYTES, FetchSlice, fetch
 from kstore.engine.read.lookup import CHECKED_BYTES_MAX, record_of
-from kstore.engine.read.metrics import log_metrics
 from kstore.engine.read.reader import LogReader, last_records, open_reader, records_of, values_of
 from kstore.engine.read.reads import LogReads
 from kstore.engine.read.times import TimePoint, offset_for_time

@@ -33,8 +33,7 @@ from kstore.record.scan import RUN_BYTES_FIRST
 from kstore.record.walk import Damage, walk, walk_runs
 from kstore.segments.files import SUFFIXES, SegmentFiles
 from kstore.segments.pin import UNPINNED, FilePin, replaced
-from kstore.segments.places import START, BatchPosition, Located, TimeEntry
-from kstore.segments.spans import NO_SPANS, CheckedSpans
+from kstore.segments.places import NO_SPANS, START, BatchPosition, CheckedSpans, Located, TimeEntry
 from kstore.segments.tail import SegmentTail, TailState
 from kstore.types import INT64_MAX, NO_OFFSET, NO_TIMESTAMP, OFFSET_MAX, OffsetPosition, TimestampOffset
 

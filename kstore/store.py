@@ -37,8 +37,7 @@ from kstore.files.remote import local_path
 from kstore.files.threads import closed_elsewhere, side_by_side
 from kstore.log import Log
 from kstore.logs.clients import LiveClients
-from kstore.logs.describe import store_html
-from kstore.logs.metrics import logs_metrics, store_metrics
+from kstore.logs.describe import logs_metrics, store_html, store_metrics
 from kstore.logs.scheduler import Scheduler, TaskStatus
 from kstore.logs.tasks import StoreTasks
 from kstore.logs.topics import PartitionDescription, TopicDescription, Topics, TopicSummary

@@ -13,7 +13,7 @@ from typing import Final
 from kstore.clock import Clock
 from kstore.consumer.waiting import LogWaiter
 from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
-from kstore.files.bell import Bell
+from kstore.files.threads import Bell
 
 # How long to wait, in seconds, if no further check is needed.
 FOREVER: Final = 3600.0

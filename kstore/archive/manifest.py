@@ -17,8 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kstore.errors import CorruptFileError, PathLike
-from kstore.files.checked_text import CheckedText
-from kstore.files.checkpoint import EpochEntry
+from kstore.files.checkpoint import CheckedText, EpochEntry
 from kstore.files.paths import (
     LOG_SUFFIX,
     MANIFEST,

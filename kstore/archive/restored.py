@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from kstore.archive.manifest import LogEntry
-from kstore.files.boot import boot_id
 from kstore.files.fs import FileSystem
 from kstore.files.paths import META_PROPERTIES, PRODUCER_IDS
+from kstore.files.platform import boot_id
 from kstore.indexes.transaction_sizes import TransactionIndexSizes
 from kstore.state.log_state import LogState
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kstore.engine.snapshots import Cleanable
-from kstore.engine.writer import LogWriter
+from kstore.engine.writer import Cleanable, LogWriter
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.rules.compact import SegmentFacts, first_uncleanable, is_due, measure_dirt, start_of_dirt
 from kstore.scan.visits import first_timestamp

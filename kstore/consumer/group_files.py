@@ -32,10 +32,9 @@ from kstore.consumer.group_state import GroupMember, GroupState
 from kstore.consumer.groups import Draft
 from kstore.errors import CorruptFileError, FileInTheWayError, LockedError, StorageError
 from kstore.files._locks import block
-from kstore.files.checked_text import CheckedText
-from kstore.files.file_lock import file_locked
+from kstore.files.checkpoint import CheckedText
 from kstore.files.fs import File, FileStat, FileSystem
-from kstore.files.lock import DirectoryLock, probe_lock
+from kstore.files.lock import DirectoryLock, file_locked, probe_lock
 from kstore.files.paths import KSTORE_GROUPS, LOCK, TEMPORARY_SUFFIX, TopicPartition
 from kstore.types import INT64_MAX
 

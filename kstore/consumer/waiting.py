@@ -9,7 +9,7 @@ from kstore.consumer.fetching import PartitionReader
 from kstore.engine.change.growth import NOTIFIED_POLL_SECONDS, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from kstore.engine.writer import LogWriter
 from kstore.errors import KstoreError
-from kstore.files.bell import Bell
+from kstore.files.threads import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log, reads_of, writer_of
 

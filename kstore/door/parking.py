@@ -22,7 +22,7 @@ from kstore.engine.change.growth import (
 )
 from kstore.engine.source import LogSource
 from kstore.engine.writer import LogWriter
-from kstore.files.bell import Bell
+from kstore.files.threads import Bell
 from kstore.files.watch import DirectoryWatch
 from kstore.log import Log
 

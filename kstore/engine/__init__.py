@@ -13,7 +13,7 @@ Five rooms, each with a map of its files, and what they share::
     open for writing       files (its state, shown to readers in one place), writer (puts what changes it together)
     open for reading       view, known_names (what spares it a listing)
     whose turn             turn, others (processes that share the log)
-    further files          directory (what may be a log), index_repairs, snapshots (values for the store)
+    further files          directory (what may be a log), index_repairs
 
 ``log.py`` puts the writer, or the view, together with what reads. An append goes from ``append`` through ``files`` to
 the segment's tail, and out as new ``ends``; a read takes the ``ends`` once, and then needs no lock.

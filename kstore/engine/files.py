@@ -24,10 +24,10 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 from kstore.files._locks import OwnedLock, block
-from kstore.files.boot import boot_id
 from kstore.files.descriptors import OPEN_TAILS
 from kstore.files.fs import replaced_failed_sync
 from kstore.files.paths import DELETED_SUFFIX, TXN_INDEX_SUFFIX
+from kstore.files.platform import boot_id
 from kstore.metrics import LogCounters
 from kstore.rules.losses import NO_LOSSES, LossRanges
 from kstore.segment import LogSegment, SegmentContext

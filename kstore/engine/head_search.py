@@ -15,8 +15,7 @@ from kstore.files.ahead import PiecesAhead, PiecesAt
 from kstore.files.paths import INDEX_SUFFIX
 from kstore.files.remote import RemoteFile
 from kstore.indexes.entry_index import INDEX_FAILURES
-from kstore.indexes.offset_index import OffsetIndex
-from kstore.indexes.stored import stored_entries
+from kstore.indexes.offset_index import OffsetIndex, stored_entries
 from kstore.record.batch import Batch
 from kstore.record.producer_heads import HEAD_READ_BYTES, HeadWalk
 from kstore.record.scan import Source

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from kstore.errors import LogNotFoundError, NotALogError, StorageError
 from kstore.files.fs import File, FileStat
-from kstore.files.mounts import foreign_type
 from kstore.files.paths import INDEX_SUFFIX, KSTORE_STATE, LOG_SUFFIX, TIME_INDEX_SUFFIX, DirectoryNames, classify
+from kstore.files.platform import foreign_type
 from kstore.files.remote import RemoteFiles
 from kstore.segment import SegmentContext
 from kstore.state.log_state import StateLook, look_at_state

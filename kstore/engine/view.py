@@ -28,7 +28,6 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, NotALogError
 from kstore.files._locks import OwnedLock
-from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry, read_leader_epochs
 from kstore.files.fs import File, FileStat
 from kstore.files.paths import (
@@ -41,6 +40,7 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.platform import boot_id
 from kstore.files.remote import RemoteFiles
 from kstore.files.watch import DirectoryWatch
 from kstore.record.batch import BATCH_HEADER_BYTES

@@ -32,7 +32,6 @@ from kstore.engine.index_repairs import ScannedSegment, replace_indexes
 from kstore.engine.open.opening import load
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
-from kstore.engine.snapshots import Cleanable, LogOffsets
 from kstore.engine.turn import Alone, Turn
 from kstore.errors import (
     ClosedError,
@@ -63,6 +62,33 @@ from kstore.state.log_state import ACCEPTED_MAX
 from kstore.types import LOG_APPEND_TIME, RECORD_OFFSET_MAX, Durability, RecoveryReport, RetentionResult
 
 logger = logging.getLogger(__name__)
+
+
+class Cleanable(NamedTuple):
+    """The input of a compaction: the sealed ``segments``, and the limits that it must not pass.
+
+    ``stop_offset`` is the end of the last segment; everything below ``durable_offset`` is on disk and stays there.
+    ``last_records`` are those of live producers; unless ``producers_known`` no producers are known.
+    """
+
+    segments: tuple[LogSegment, ...]
+    cut_count: int
+    stop_offset: int
+    start_offset: int
+    stable_offset: int
+    durable_offset: int
+    last_records: dict[int, LastRecord]
+    producers_known: bool
+
+
+class LogOffsets(NamedTuple):
+    """The offsets of a log that its store's checkpoints record."""
+
+    first_base_offset: int
+    start_offset: int
+    recovery_point: int
+    high_watermark: int
+    end_offset: int
 
 
 class StoreTies(NamedTuple):

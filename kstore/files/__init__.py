@@ -28,7 +28,7 @@ file.
 - The members of a shared log keep their tails, because another process may continue where they end.
 
 **Finalizers.** The garbage collector may run a finalizer, and with it a `close()`, at any allocation, even inside a
-lock. kstore's own finalizers take no lock that may be held then: they ring bells (`files/bell.py`, no
+lock. kstore's own finalizers take no lock that may be held then: they ring bells (`Bell` of `files/threads.py`, no
 `threading.Event`), leave notes for the next visitor (`files/watch.py`), or set flags. A close waits for other
 threads, so nothing on its way uses `ThreadPoolExecutor`, whose `submit` holds a lock of all pools;
 `files/threads.side_by_side` waits only for threads that are already at work. If the collector interrupts the lock

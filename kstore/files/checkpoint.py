@@ -1,9 +1,10 @@
-"""Small files that are replaced as a whole: Kafka's checkpoints and markers.
+"""Small files that are replaced as a whole: Kafka's checkpoints and markers, and the form of kstore's own text files.
 
     *-offset-checkpoint        0 \\n count \\n then lines of "<topic> <partition> <offset>"
     leader-epoch-checkpoint    0 \\n count \\n then lines of "<epoch> <start offset>"; an empty file has no entries
     partition.metadata         version: 0 \\n topic_id: <22 characters, URL-safe base64 of the UUID>
     .kafka_cleanshutdown       {"version":0,"brokerEpoch":399}, in older releases empty; only its presence counts
+    kstore's own               <name> <version> <CRC-32C of the rest, 8 hex digits> \\n then the content
 
 A file is written next to its place, synced, renamed over it, and the directory synced: after a crash it is the old one
 or the new one. A reader bounds the size and expects any damage until it has parsed the file; then the only error is a
@@ -20,9 +21,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.errors import CorruptFileError, FileInTheWayError, FileMissingError, PathLike, StorageError
+from kstore.errors import (
+    CorruptFileError,
+    FileInTheWayError,
+    FileMissingError,
+    PathLike,
+    StorageError,
+    UnsupportedFormatError,
+)
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PARTITION_MAX, TEMPORARY_SUFFIX, TopicPartition
+from kstore.record.crc import crc32c
 from kstore.types import OFFSET_MAX
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ COUNT_LINE = re.compile(rb"0|[1-9][0-9]{0,8}")
 OFFSET_LINE = re.compile(rb"([a-zA-Z0-9._-]{1,249})[ \t]+([0-9]{1,10})[ \t]+([0-9]{1,19})")
 EPOCH_LINE = re.compile(rb"([0-9]{1,10})[ \t]+([0-9]{1,19})")
 EPOCH_MAX = (1 << 31) - 1
+CHECKED_LINE = re.compile(rb"(\S{1,40}) ([0-9]{1,9}) ([0-9a-f]{8})\n")
 
 TOPIC_ID_FILE = re.compile(rb"version: *([0-9]{1,5})\r?\ntopic_id: *([a-zA-Z0-9_-]{22})(?:\r?\n)?")
 NO_BROKER_EPOCH = -1
@@ -218,3 +228,31 @@ def _read_lines(fs: FileSystem, path: PathLike, size_max: int) -> list[tuple[int
 def _encode_lines(lines: Iterable[str]) -> bytes:
     entries = list(lines)
     return ("\n".join([VERSION_LINE.decode("ascii"), str(len(entries)), *entries]) + "\n").encode("ascii")
+
+
+class CheckedText(NamedTuple):
+    """One kind of file, by its ``name``, of which this program writes ``version``, and reads it and those from
+    ``oldest`` on."""
+
+    name: str
+    version: int
+    oldest: int | None = None
+
+    def encode(self, body: bytes, version: int | None = None) -> bytes:
+        """The file. ``version``: an older one, which can express the content too."""
+        head = self.name.encode("ascii"), self.version if version is None else version, crc32c(body)
+        return b"%s %d %08x\n" % head + body
+
+    def decode(self, data: bytes, path: PathLike) -> bytes:
+        """The content. Raises: CorruptFileError; UnsupportedFormatError for another version."""
+        head = CHECKED_LINE.match(data)
+        if head is None or head[1] != self.name.encode("ascii"):
+            raise CorruptFileError(f"line 1 is not '{self.name} <version> <CRC>'", path=path)
+        body = data[head.end() :]
+        if int(head[3], 16) != crc32c(body):
+            raise CorruptFileError("the CRC does not fit", path=path)
+        oldest = self.version if self.oldest is None else self.oldest
+        if not oldest <= int(head[2]) <= self.version:
+            expected = f"{self.version}" if oldest == self.version else f"{oldest} to {self.version}"
+            raise UnsupportedFormatError(f"version {int(head[2])}, expected {expected}", path=path)
+        return body

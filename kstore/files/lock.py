@@ -32,15 +32,17 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import NamedTuple
 
 from kstore.errors import ClosedError, ForkedError, LockedError, PathLike, StorageError
+from kstore.files._locks import block
 from kstore.files.descriptors import relieved
 from kstore.files.fs import REFUSED_ERRNOS, storage_error
-from kstore.files.mounts import foreign_type
 from kstore.files.paths import LOCK
+from kstore.files.platform import foreign_type
 from kstore.files.turn_wait import watched
 
 OPEN_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -527,3 +529,31 @@ def _write_holder(fd: int, text: bytes) -> None:
     except OSError:
         # A full disk must not prevent the lock: the text is for people.
         pass
+
+
+# --- a lock on any other file -----------------------------------------------------------------------------------------
+
+
+@block
+def file_locked(path: PathLike, *, shared: bool, mode: int = 0o600) -> Iterator[None]:
+    """Waits for the lock of ``path``, exclusive or ``shared``, and holds it; also excludes other threads.
+
+    The file is created with ``mode`` if missing. The system frees the lock when its holder dies. Raises: StorageError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags, mode)
+    except OSError as error:
+        raise storage_error(error, path, writing=True) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            raise storage_error(error, path) from error
+        try:
+            yield
+        finally:
+            # Explicitly, not only by a close: a process forked in the meantime has a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)

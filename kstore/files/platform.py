@@ -1,4 +1,4 @@
-"""The differences between Linux and macOS with files: one function for each, on plain descriptors.
+"""The differences between Linux and macOS: one function for each, on plain descriptors and paths.
 
     thing                 Linux                        macOS
     sync                  fdatasync, fsync             fcntl F_FULLFSYNC (fsync leaves bytes in the drive's cache)
@@ -7,17 +7,23 @@
     fill with blocks      posix_fallocate              zeros written where bytes are missing or may be a hole
     advise                posix_fadvise                none
     find data             lseek with SEEK_DATA         the same; where it is missing, everything counts as data
+    which boot            /proc/sys/.../boot_id        sysctl kern.bootsessionuuid
+    which file system     /proc/self/mountinfo         none: unknown
 
-An OSError passes through here unchanged; ``fs`` gives it its type.
+An OSError of a descriptor passes through here unchanged; ``fs`` gives it its type.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+from kstore.errors import PathLike
 
 # The flag that makes one pwritev durable; 0 if the system has none.
 DSYNC_FLAG: int = getattr(os, "RWF_DSYNC", 0)
@@ -134,3 +140,74 @@ def _load_fallocate() -> Callable[[int, int, int], bool]:
         return bool(function(fd, FALLOC_FL_KEEP_SIZE, position, size) == 0)
 
     return fallocate
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MACOS_BOOT_ID = b"kern.bootsessionuuid"
+UNKNOWN_BOOT = bytes(16)
+
+
+@functools.cache
+def boot_id() -> bytes:
+    """16 bytes that stay the same until the machine restarts; zeros if the system does not provide them.
+
+    After another boot, unsynced pages may be gone in any order.
+    """
+    try:
+        text = _macos_boot_id() if sys.platform == "darwin" else LINUX_BOOT_ID.read_text(encoding="ascii")
+        found = bytes.fromhex(text.strip().replace("-", ""))
+    except (OSError, ValueError):
+        return UNKNOWN_BOOT
+    return found if len(found) == len(UNKNOWN_BOOT) else UNKNOWN_BOOT
+
+
+def _macos_boot_id() -> str:
+    import ctypes
+    import ctypes.util
+
+    library = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    buffer = ctypes.create_string_buffer(64)
+    size = ctypes.c_size_t(len(buffer))
+    if library.sysctlbyname(MACOS_BOOT_ID, buffer, ctypes.byref(size), None, 0):
+        raise OSError(ctypes.get_errno(), "sysctlbyname kern.bootsessionuuid")
+    return buffer.value.decode("ascii")
+
+
+MOUNTS = "/proc/self/mountinfo"
+
+# The names that ``mount`` uses.
+NETWORKS = {"afs", "cifs", "coda", "davfs", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+CLUSTERS = {"acfs", "beegfs", "ceph", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ocfs2", "orangefs", "panfs",
+            "pvfs2", "wekafs"}  # fmt: skip
+HOSTS_OF_VIRTUAL_MACHINES = {"9p", "prl_fs", "vboxsf", "virtiofs", "vmhgfs"}
+FOREIGN_TYPES = NETWORKS | CLUSTERS | HOSTS_OF_VIRTUAL_MACHINES | {"fuse"}
+# A user-space file system: ``fuse.sshfs``. One on its own block device is ``fuseblk``.
+FUSE_PREFIX = "fuse."
+
+
+def type_of(path: PathLike) -> str:
+    """The type of the file system of the file or directory ``path``, "" if unknown."""
+    try:
+        device = os.stat(path).st_dev
+        with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
+            # 36 35 98:0 /root /where options [fields...] - type source options; spaces in names are escaped
+            wanted = f"{os.major(device)}:{os.minor(device)}"
+            for line in mounts:
+                left, _, right = line.partition(" - ")
+                if left.split(" ", 3)[2:3] == [wanted]:
+                    return right.split(" ", 1)[0]
+    except OSError:
+        pass
+    return ""
+
+
+def foreign_type(path: PathLike) -> str:
+    """The type of a file system that others may write to past this machine's kernel, "" for every other one.
+
+    Locks, shared mappings and inotify belong to the kernel. If another machine, or a program, has the files too, they
+    cover at best this machine.
+    """
+    found = type_of(path)
+    return found if found in FOREIGN_TYPES or found.startswith(FUSE_PREFIX) else ""

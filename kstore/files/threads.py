@@ -1,4 +1,4 @@
-"""Threads: starting one, and parallel work that is safe to wait for in a finalizer.
+"""Threads: starting one, waking one, and parallel work that is safe to wait for in a finalizer.
 
 The garbage collector may run a finalizer, and with it a ``close()``, at any allocation, even where the interrupted code
 holds a lock of the whole process. Two rules keep such a close from deadlocking:
@@ -19,7 +19,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from kstore.errors import ThreadStartError
@@ -188,3 +188,33 @@ def closed_elsewhere(close: Callable[[], object], what: object) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class Bell:
+    """An event that code which interrupts the waiting thread itself may set: a signal handler, or a garbage collection.
+    ``threading.Event``, whose methods it has, holds a lock for moments of its wait, so such a call would deadlock."""
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        return not self._rings.empty()
+
+    def set(self) -> None:
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def clear(self) -> None:
+        try:
+            while True:
+                self._rings.get_nowait()
+        except Empty:
+            pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        try:
+            self._rings.get(timeout=None if timeout is None else max(timeout, 0.0))
+        except Empty:
+            return False
+        self._rings.put(None)
+        return True

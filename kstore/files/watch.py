@@ -33,9 +33,8 @@ from typing import NamedTuple
 
 from kstore.errors import PathLike, ThreadStartError
 from kstore.files._locks import Attempt, block
-from kstore.files.bell import Bell
-from kstore.files.mounts import foreign_type
-from kstore.files.threads import start_thread
+from kstore.files.platform import foreign_type
+from kstore.files.threads import Bell, start_thread
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from typing import NamedTuple, Protocol
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
@@ -185,3 +186,52 @@ class OffsetIndex(EntryIndex[OffsetPosition]):
             if delta >= 0 and position >= 0:
                 return OffsetPosition(self.base_offset + delta, position)
         return OffsetPosition(self.base_offset, 0)
+
+
+# --- where the entries of a file end ----------------------------------------------------------------------------------
+
+ENTRY_SIZE = OffsetIndex.entry_size
+# Far away a smaller read takes as long.
+WINDOW_BYTES = 64 << 10
+assert WINDOW_BYTES % ENTRY_SIZE == 0
+
+
+class Source(Protocol):
+    def pread(self, size: int, position: int) -> bytes: ...
+
+
+class StoredEntries(NamedTuple):
+    """The number of entries before the zeros, and the last one that is whole; the segment's start without any."""
+
+    entry_count: int
+    last: OffsetPosition
+
+
+def stored_entries(source: Source, size: int, base_offset: int, *, log_size: int) -> StoredEntries:
+    """The entries in an index of ``size`` bytes, of a segment of ``log_size`` bytes, found by a few small reads.
+
+    A broker allocates the file of its active segment ahead: nearly all of its 10 MiB are zeros. The second read is
+    where the entries of the first one let expect the end; then the rest is halved. Raises: StorageError.
+    """
+    # Entries are used below ``low``, and zeros from ``high`` on: both as bytes.
+    low, high = 0, size - size % ENTRY_SIZE
+    at, last = 0, OffsetPosition(base_offset, 0)
+    while low < high:
+        data = source.pread(min(WINDOW_BYTES, high - at), at)
+        if not data:
+            high = at  # the file has become shorter
+        else:
+            index = OffsetIndex.from_bytes(data, base_offset, live=True)
+            if index.entry_count:
+                last = index.last_entry
+            used = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE) * ENTRY_SIZE
+            if used < len(data):
+                high = at + used
+            if used:
+                low = at + used
+        if at == 0 and last.position:
+            at = low * log_size // last.position - WINDOW_BYTES // 2
+        else:
+            at = (low + high - WINDOW_BYTES) // 2
+        at = max(min(at - at % ENTRY_SIZE, high - WINDOW_BYTES), low)
+    return StoredEntries(low // ENTRY_SIZE, last)

@@ -17,8 +17,7 @@ from kstore.clock import Clock
 from kstore.config import LogConfig
 from kstore.engine.change.flush import BackgroundFlusher
 from kstore.engine.read.lookup import CHECKED_BYTES_MAX
-from kstore.engine.snapshots import LogOffsets
-from kstore.engine.writer import LogWriter, StoreTies
+from kstore.engine.writer import LogOffsets, LogWriter, StoreTies
 from kstore.errors import ClosedError, KstoreError, PoisonedError, SyncFailedError, ThreadStartError
 from kstore.files._locks import OwnedLock, block
 from kstore.files.paths import TopicPartition

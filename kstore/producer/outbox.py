@@ -19,8 +19,8 @@ from kstore.producer.accumulator import BatchQueue, RecordAccumulator
 from kstore.producer.buffer_pool import BufferPool
 from kstore.producer.completions import Completions
 from kstore.producer.config import ProducerConfig
-from kstore.producer.counters import ProducerCounters
 from kstore.producer.metadata import TopicMetadata
+from kstore.producer.producer_metrics import ProducerCounters
 from kstore.producer.queue_writer import QueueWriter
 from kstore.producer.sender import INLINE_BATCHES, Sender
 from kstore.producer.transactions import TransactionManager

@@ -8,9 +8,9 @@ from kstore.clock import Clock
 from kstore.files.lifetime import Lifetime
 from kstore.logs.topics import Topics
 from kstore.producer.config import ProducerConfig, next_client_id
-from kstore.producer.counters import ProducerCounters
 from kstore.producer.metadata import TopicMetadata
 from kstore.producer.outbox import Outbox
+from kstore.producer.producer_metrics import ProducerCounters
 from kstore.producer.slow_path import SlowPath
 from kstore.producer.transactions import TransactionManager
 from kstore.transactions.of_store import StoreCoordinator

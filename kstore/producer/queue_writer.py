@@ -36,7 +36,7 @@ from kstore.producer.accumulator import BatchQueue, RecordAccumulator, Topic, re
 from kstore.producer.batch_writing import seal, split
 from kstore.producer.completions import Completions, without_frames
 from kstore.producer.config import ProducerConfig
-from kstore.producer.counters import ProducerCounters
+from kstore.producer.producer_metrics import ProducerCounters
 from kstore.producer.transactions import TransactionManager
 from kstore.producer.waiting import Wakeup
 from kstore.record._codec import BatchBuffer, EncodedBatch

@@ -23,11 +23,11 @@ from kstore.files.lifetime import Lifetime
 from kstore.producer._accumulate import Delivery
 from kstore.producer.accumulator import RUN_BATCHES, BatchQueue, RecordHeaders, Topic, size_upper_bound
 from kstore.producer.config import ProducerConfig
-from kstore.producer.counters import ProducerCounters
 from kstore.producer.interceptors import Interceptors
 from kstore.producer.metadata import TopicMetadata
 from kstore.producer.outbox import Outbox
 from kstore.producer.partitioner import partitioner_of
+from kstore.producer.producer_metrics import ProducerCounters
 from kstore.producer.records import Callback, ProducerRecord, unknown_metadata
 from kstore.producer.sender import INLINE_BATCHES
 from kstore.producer.serializers import Serializers

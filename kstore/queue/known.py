@@ -27,8 +27,7 @@ from kstore.queue.events import (
     decode_events,
 )
 from kstore.queue.leases import Claim, Lease, Leases, Retry
-from kstore.queue.offsets import OffsetSet
-from kstore.queue.runs import OffsetRuns
+from kstore.queue.offsets import OffsetRuns, OffsetSet
 from kstore.queue.waiting import Waiting
 
 # The owner in events of snapshots and late events of a lease: only their counts may change what is known.

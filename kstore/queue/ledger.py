@@ -15,7 +15,7 @@ from itertools import islice
 from kstore.clock import Clock
 from kstore.errors import CorruptFileError, OffsetOutOfRangeError
 from kstore.files._locks import OwnedLock
-from kstore.files.boot import boot_id
+from kstore.files.platform import boot_id
 from kstore.log import Log
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import BOOT, END, GAP, RETRY, ROWS_MAX, encode_events

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kstore.engine.read.reads import segment_count_and_size
 from kstore.errors import OffsetOutOfRangeError
-from kstore.files.boot import boot_id
+from kstore.files.platform import boot_id
 from kstore.log import Log, reads_of
 from kstore.queue.events import GAP
 from kstore.queue.items import Shown, marks_of, of_user

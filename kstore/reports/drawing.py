@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.upkeep.numbers import count_text, duration_text, size_text, time_text
 from kstore.upkeep.observed.timeline import Bucket, clusters_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from kstore.errors import MissingExtraError
 from kstore.reports import drawing
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.upkeep.numbers import count_text, duration_text, size_text, time_text
 from kstore.upkeep.observed.timeline import Bucket
 from kstore.upkeep.verify.findings import ADVICE, advice_group

@@ -5,11 +5,10 @@ Every text is escaped. Colours suit light and dark pages, and nothing is loaded 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
-
-from kstore.rules.visible import visible
 
 WIDTH, HEIGHT = 320.0, 14.0
 # More segments than this share a piece of the map with their neighbours.
@@ -26,6 +25,21 @@ class DrawnSegment(NamedTuple):
     base: int
     size: int
     is_active: bool = False
+
+
+# Control characters, formatting ones (which reverse or hide text), halves of pairs, private and unassigned characters.
+HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that has no shape of its own written as its number: ``"a\\u202eb"``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join([_escaped(char) if unicodedata.category(char) in HIDDEN_CATEGORIES else char for char in text])
+
+
+def _escaped(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def size_text(size: int) -> str:

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from kstore.config import HINTS, RULES, LogConfig
 from kstore.errors import ConfigError, CorruptFileError, PathLike
-from kstore.files.checked_text import CheckedText
+from kstore.files.checkpoint import CheckedText
 from kstore.files.paths import PARTITION_MAX, validate_topic
 from kstore.rules.arguments import one_of
 from kstore.setting_rules import resolved

@@ -7,5 +7,4 @@ and positions, and `pin` for the file that a name stood for when its reader bega
     files       the files of one segment: created, renamed and removed together
     tail        the writer's end of the active segment
     resume      what the last writer knew, found again without a scan
-    spans       which bytes this process has checked, and need not check again
 """

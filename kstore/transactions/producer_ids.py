@@ -23,8 +23,7 @@ from kstore.errors import (
     UnsupportedFormatError,
 )
 from kstore.files._locks import OwnedLock
-from kstore.files.checked_text import CheckedText
-from kstore.files.checkpoint import read_small_file
+from kstore.files.checkpoint import CheckedText, read_small_file
 from kstore.files.fs import FileSystem, read_file
 from kstore.files.paths import PRODUCER_IDS, SNAPSHOT_SUFFIX, classify, segment_name
 from kstore.state.producer_snapshot import decode_snapshot

@@ -16,7 +16,7 @@ from anyio import to_thread
 from kstore.errors import KstoreError
 from kstore.log import Log, reads_of
 from kstore.record._codec import Record
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.ui.pages import record_row, records_left
 from kstore.ui.places import Place
 from kstore.upkeep.numbers import time_text

@@ -7,7 +7,7 @@ from typing import Any
 
 from kstore.reports import drawing
 from kstore.reports.rendering import parts, templates
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.ui import pictures
 from kstore.ui.pages import Model
 

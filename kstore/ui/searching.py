@@ -25,7 +25,7 @@ from anyio import to_thread
 
 from kstore.errors import KstoreError, OffsetOutOfRangeError
 from kstore.log import Log
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.types import CorruptRange
 from kstore.ui.following import event_row
 from kstore.ui.places import Place

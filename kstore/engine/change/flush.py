@@ -13,9 +13,8 @@ from kstore.engine.files import LogFiles
 from kstore.engine.producers import UnsyncedIndex
 from kstore.engine.turn import Turn
 from kstore.errors import ClosedError, KstoreError, PoisonedError, StorageError, SyncFailedError, ThreadStartError
-from kstore.files.bell import Bell
 from kstore.files.paths import LOG_SUFFIX
-from kstore.files.threads import start_thread
+from kstore.files.threads import Bell, start_thread
 from kstore.segments.tail import SegmentTail
 
 logger = logging.getLogger(__name__)

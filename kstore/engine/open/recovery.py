@@ -20,10 +20,10 @@ from kstore.engine.open.evidence import find_evidence, keep_copies
 from kstore.engine.open.segment_end import segment_end
 from kstore.engine.open.transaction_rebuild import TransactionRebuild
 from kstore.errors import CorruptDataError, DiskFullError, StorageError
-from kstore.files.boot import boot_id
 from kstore.files.checkpoint import EpochEntry
 from kstore.files.fs import File, FileSystem
 from kstore.files.paths import INDEX_SUFFIX, LEADER_EPOCHS, LOG_SUFFIX, cut_name
+from kstore.files.platform import boot_id
 from kstore.index import OffsetIndex
 from kstore.record._runs import Run, epoch_starts
 from kstore.record.batch import LOG_OVERHEAD_BYTES, MAGIC_V2, Batch

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kstore.files.paths import INDEX_SUFFIX
 from kstore.files.remote import RemoteFile
 from kstore.indexes.entry_index import INDEX_FAILURES
-from kstore.indexes.stored import stored_entries
+from kstore.indexes.offset_index import stored_entries
 from kstore.record.batch import Batch
 from kstore.record.heads import HEAD_BYTES
 from kstore.record.walk import Damage, walk

@@ -12,8 +12,7 @@ from kstore.record._runs import Run
 from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import Damage
 from kstore.segment import LogSegment
-from kstore.segments.places import BatchPosition, Located
-from kstore.segments.spans import CheckedSpan, CheckedSpans
+from kstore.segments.places import BatchPosition, CheckedSpan, CheckedSpans, Located
 
 # A slice that is checked to this part of what was wanted is not worth another read.
 ENOUGH_OF = 8

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from kstore.engine.directory import is_log, make_directory
 from kstore.errors import NotALogError
-from kstore.files.boot import boot_id
 from kstore.files.fs import File, FileStat, FileSystem
 from kstore.files.linked import refuse_link
 from kstore.files.lock import DirectoryLock
@@ -37,6 +36,7 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.platform import boot_id
 from kstore.files.remote import UPLOAD_SUFFIX, Location, put_file
 from kstore.rules.losses import LossRanges, clipped
 from kstore.rules.mirror import SegmentFile

@@ -17,7 +17,6 @@ from kstore.engine.directory import OWN_NAMES
 from kstore.engine.open.evidence import find_evidence
 from kstore.engine.segments import LogSegments
 from kstore.errors import CorruptDataError, FileMissingError, StorageError, UnsupportedFormatError
-from kstore.files.boot import boot_id
 from kstore.files.checkpoint import read_leader_epochs, read_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.local import SYSTEM_FS
@@ -31,6 +30,7 @@ from kstore.files.paths import (
     classify,
     segment_name,
 )
+from kstore.files.platform import boot_id
 from kstore.record._runs import Run, falling_epoch
 from kstore.record.batch import Batch
 from kstore.rules.losses import LossRanges, holes, joined

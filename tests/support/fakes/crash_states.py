@@ -24,7 +24,7 @@ from typing import NamedTuple
 from unittest import mock
 from uuid import uuid4
 
-from kstore.files import boot
+from kstore.files import platform
 from tests.support.fakes.fake_fs import Operation
 
 SECTOR_SIZE = 512
@@ -475,9 +475,9 @@ def another_boot(directory: Path) -> Iterator[None]:
     """The machine has restarted: inside, the boot is another one. ``directory`` keeps its name."""
     path = directory / "boot_id"
     path.write_text(str(uuid4()))
-    with mock.patch.object(boot, "LINUX_BOOT_ID", path):
-        boot.boot_id.cache_clear()
+    with mock.patch.object(platform, "LINUX_BOOT_ID", path):
+        platform.boot_id.cache_clear()
         try:
             yield
         finally:
-            boot.boot_id.cache_clear()
+            platform.boot_id.cache_clear()

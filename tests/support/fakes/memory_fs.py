@@ -28,7 +28,7 @@ from kstore import store
 from kstore.archive import target as backup_target
 from kstore.engine import writer as log_writer
 from kstore.errors import ClosedError, PathLike
-from kstore.files import boot
+from kstore.files import platform
 from kstore.files.fs import Advice, FileStat, FileSystem, storage_error
 from kstore.logs import directory as log_dir
 from kstore.shared import opening as log_shared_open
@@ -397,7 +397,7 @@ class Machine:
     def restart(self) -> None:
         self.end_processes()
         self._boot_id = self._new_id()
-        boot.boot_id.cache_clear()
+        platform.boot_id.cache_clear()
 
     def read_text(self, encoding: str) -> str:
         """The content of the file that identifies the boot."""
@@ -424,14 +424,14 @@ def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
             (backup_target, "DirectoryLock", _free_lock),
             (log_dir, "lock_past_lone_writers", _free_lock),
             (store, "side_by_side", _in_turn),
-            (boot, "LINUX_BOOT_ID", machine),
+            (platform, "LINUX_BOOT_ID", machine),
         ):
             stack.enter_context(mock.patch.object(module, name, fake))
-        boot.boot_id.cache_clear()
+        platform.boot_id.cache_clear()
         # Otherwise each of thousands of recoveries would log itself.
         package.setLevel(logging.CRITICAL)
         try:
             yield machine
         finally:
             package.setLevel(level)
-            boot.boot_id.cache_clear()
+            platform.boot_id.cache_clear()

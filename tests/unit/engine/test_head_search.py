@@ -17,8 +17,7 @@ from kstore.engine.head_search import HeadSearch
 from kstore.engine.view import LogView
 from kstore.files.moment import Moment
 from kstore.files.remote import Location, RemoteFile, RemoteFiles, RemoteReading, open_remote
-from kstore.indexes.offset_index import ENTRY, OffsetIndex
-from kstore.indexes.stored import WINDOW_BYTES, stored_entries
+from kstore.indexes.offset_index import ENTRY, WINDOW_BYTES, OffsetIndex, stored_entries
 from kstore.log import Log, reads_of
 from kstore.record.scan import BufferSource
 from kstore.spark.places import open_at

@@ -11,7 +11,7 @@ from kstore import Log
 from kstore.errors import CorruptBatchError
 from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.scan import parse_batches
-from kstore.segments.spans import NO_SPANS
+from kstore.segments.places import NO_SPANS
 from tests.support.lives.log_cases import flip
 
 BATCH_COUNT = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kstore.errors import CorruptFileError, UnsupportedFormatError
-from kstore.files.checked_text import CheckedText
+from kstore.files.checkpoint import CheckedText
 
 FORM = CheckedText("kstore.example", 1)
 

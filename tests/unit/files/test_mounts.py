@@ -10,9 +10,9 @@ import pytest
 
 import kstore
 from kstore.errors import StorageError
-from kstore.files import mounts
+from kstore.files import platform
 from kstore.files.lock import DirectoryLock
-from kstore.files.mounts import foreign_type, type_of
+from kstore.files.platform import foreign_type, type_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 
@@ -27,7 +27,7 @@ def mounted_as(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "22 27 0:99999 / /elsewhere rw - proc proc rw\n"
         f"36 35 {os.major(device)}:{os.minor(device)} / /a\\040name rw master:1 shared:2 - {kind} server:/dir rw\n"
     )
-    monkeypatch.setattr(mounts, "MOUNTS", str(told))
+    monkeypatch.setattr(platform, "MOUNTS", str(told))
 
 
 def test_the_system_tells_the_type(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_system_tells_the_type(tmp_path: Path) -> None:
 
 
 def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "MOUNTS", str(tmp_path / "missing"))
+    monkeypatch.setattr(platform, "MOUNTS", str(tmp_path / "missing"))
     assert (type_of(tmp_path), foreign_type(tmp_path)) == ("", "")
 
 

@@ -33,9 +33,8 @@ from kstore.errors import ClosedError, KstoreError
 from kstore.files import descriptors, handles, lock
 from kstore.files import threads as thread_module
 from kstore.files import watch as watches
-from kstore.files.bell import Bell
 from kstore.files.lock import DirectoryLock
-from kstore.files.threads import WorkerPool, closed_elsewhere, side_by_side
+from kstore.files.threads import Bell, WorkerPool, closed_elsewhere, side_by_side
 from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
 

@@ -27,8 +27,7 @@ from kstore.queue.events import (
     decode_events,
     encode_events,
 )
-from kstore.queue.offsets import OffsetSet
-from kstore.queue.runs import OffsetRuns
+from kstore.queue.offsets import OffsetRuns, OffsetSet
 from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.store import Store

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.rules.notebook import html_table
-from kstore.rules.visible import visible
+from kstore.rules.notebook import html_table, visible
 from tests.support.harness.browser_parts import opened
 from tests.support.harness.golden_data import golden_root
 from tests.support.harness.selection import tries

@@ -11,9 +11,8 @@ import pytest
 import kstore
 from kstore.record._runs import walk_run
 from kstore.record.control import ControlRecordType, EndTransactionMarker
-from kstore.state.open_transactions import OpenTransactions
 from kstore.state.producer_snapshot import ProducerEntry
-from kstore.state.producer_state import ProducerState
+from kstore.state.producer_state import OpenTransactions, ProducerState
 from kstore.types import OFFSET_MAX
 from kstore.upkeep.verify.directory import verify
 from tests.support.harness.cpu_limit import cpu_limit

@@ -15,7 +15,7 @@ import pytest
 import kstore
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import classify
-from kstore.rules.visible import visible
+from kstore.rules.notebook import visible
 from kstore.transactions.group_records import OffsetAndMetadata
 from kstore.ui.segments import OVERLAP_BYTES, segment_of
 from kstore.upkeep.verify import verify_log
