@@ -8,7 +8,7 @@ from kstore.archive.manifest import LogEntry
 from kstore.files.fs import FileSystem
 from kstore.files.paths import META_PROPERTIES, PRODUCER_IDS
 from kstore.files.platform import boot_id
-from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.indexes.transaction_index import TransactionIndexSizes
 from kstore.state.log_state import LogState
 
 # The small files of a root that a backup may bring; their names become paths.

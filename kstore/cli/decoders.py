@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
-from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.primitives import MessageError, MessageReader
 from kstore.messages.schema import Message, Uuid, Value, load_messages
 from kstore.record._codec import Record, java_string
 from kstore.transactions.metadata import TransactionState
@@ -161,7 +161,7 @@ class CoordinatorDecoder:
             return Decoded(f"Error at offset {record.offset}, skipping. {error.reason}", None)
 
     def _decode(self, offset: int, key: bytes, value: bytes | None) -> Decoded:
-        reader = Reader(key, text_errors="replace")
+        reader = MessageReader(key, text_errors="replace")
         key_type = reader.int16()
         if key_type not in self._keys:
             return Decoded(f"Unknown record type {key_type} at offset {offset}, skipping.", None)
@@ -169,12 +169,12 @@ class CoordinatorDecoder:
         decoded_key: Value = {"type": str(key_type), "data": key_data}
         if value is None:
             return Decoded(decoded_key, TOMBSTONE)
-        reader = Reader(value, text_errors="replace")
+        reader = MessageReader(value, text_errors="replace")
         version = reader.int16()
         data = self._read_value(self._values[key_type], reader, version)
         return Decoded(decoded_key, {"version": str(version), "data": data})
 
-    def _read_value(self, message: Message, reader: Reader, version: int) -> dict[str, Value]:
+    def _read_value(self, message: Message, reader: MessageReader, version: int) -> dict[str, Value]:
         return message.read(reader, version)
 
 
@@ -189,7 +189,7 @@ class OffsetsDecoder(CoordinatorDecoder):
             "assignment": messages["ConsumerProtocolAssignment"],
         }
 
-    def _read_value(self, message: Message, reader: Reader, version: int) -> dict[str, Value]:
+    def _read_value(self, message: Message, reader: MessageReader, version: int) -> dict[str, Value]:
         data = message.read(reader, version)
         members = data.get("members")
         if message.key == GROUP_METADATA and data["protocolType"] == "consumer" and isinstance(members, list):
@@ -202,7 +202,7 @@ class OffsetsDecoder(CoordinatorDecoder):
 
 def _read_embedded(message: Message, data: Value) -> Value:
     assert isinstance(data, bytes)
-    reader = Reader(data, text_errors="replace")
+    reader = MessageReader(data, text_errors="replace")
     return message.read(reader, reader.int16())
 
 
@@ -212,7 +212,7 @@ class TransactionLogDecoder(CoordinatorDecoder):
     def __init__(self) -> None:
         super().__init__("transaction")
 
-    def _read_value(self, message: Message, reader: Reader, version: int) -> dict[str, Value]:
+    def _read_value(self, message: Message, reader: MessageReader, version: int) -> dict[str, Value]:
         data = message.read(reader, version)
         data["transactionStatus"] = STATE_NAMES.get(data["transactionStatus"], str(data["transactionStatus"]))
         return data
@@ -248,7 +248,7 @@ class FramedDecoder:
     def _decode(self, value: bytes | None) -> Value:
         if value is None:
             raise MessageError("no value")
-        reader = Reader(value, text_errors="replace")
+        reader = MessageReader(value, text_errors="replace")
         frame_version, key, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
         if frame_version != FRAME_VERSION:
             raise MessageError(f"frame version {frame_version}, expected {FRAME_VERSION}")

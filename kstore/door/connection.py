@@ -281,7 +281,7 @@ class Connection:
         self.write(data)
         return len(data), int(message.get("errorCode", 0))
 
-    # --- Sender -----------------------------------------------------------------------------------------------------
+    # --- ReplySink --------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | memoryview, *, more: bool = False) -> None:
         flags = getattr(socket, "MSG_MORE", 0) if more else 0

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kstore.door import errors
-from kstore.door.reply import Sender
+from kstore.door.reply import ReplySink
 from kstore.engine.read.fetch import FetchSlice
 from kstore.files.checkpoint import EpochEntry
-from kstore.messages.primitives import INT16, INT32, NUMBERS, Writer
+from kstore.messages.primitives import INT16, INT32, NUMBERS, MessageWriter
 
 FLEXIBLE_SINCE = 12
 # number, error, high watermark, last stable offset
@@ -54,7 +54,7 @@ class FetchReply:
         self._pieces: list[bytes | FetchSlice] = pieces
         self.length: int = sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
 
-    def send(self, sender: Sender) -> None:
+    def send(self, sender: ReplySink) -> None:
         """Sends everything; each slice's file is let go of as soon as it was sent."""
         pieces, self._pieces = self._pieces[::-1], []
         while pieces:
@@ -69,7 +69,7 @@ def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], e
     """Bytes and slices, in the order of the response."""
     is_flexible = version >= FLEXIBLE_SINCE
     pieces: list[bytes | FetchSlice] = []
-    out = Writer()
+    out = MessageWriter()
     out.number(INT32, 0)  # throttleTimeMs
     if version >= 7:
         out.number(INT16, error)
@@ -82,7 +82,7 @@ def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], e
             _write_head(out, version, part)
             if part.slice is not None:
                 pieces += [bytes(out.data), part.slice]
-                out = Writer()
+                out = MessageWriter()
             if is_flexible:
                 _write_tags(out, part)
         if is_flexible:
@@ -93,7 +93,7 @@ def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], e
     return pieces
 
 
-def _write_head(out: Writer, version: int, part: FetchedPart) -> None:
+def _write_head(out: MessageWriter, version: int, part: FetchedPart) -> None:
     """What comes before the records of a partition, with their size."""
     is_flexible = version >= FLEXIBLE_SINCE
     out.data += PART.pack(part.number, part.error, part.high_watermark, part.last_stable_offset)
@@ -110,7 +110,7 @@ def _write_head(out: Writer, version: int, part: FetchedPart) -> None:
     out.length(0 if part.slice is None else part.slice.size, is_flexible=is_flexible, form=INT32)
 
 
-def _write_tags(out: Writer, part: FetchedPart) -> None:
+def _write_tags(out: MessageWriter, part: FetchedPart) -> None:
     diverging = part.diverging
     if diverging is None:
         out.uvarint(0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kstore.door.call import Message
 from kstore.messages import schema
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from kstore.messages.schema import load_messages
 
 SIZE = struct.Struct(">i")
@@ -66,7 +66,7 @@ def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> 
     Raises: MessageError for bytes that are not a request; also for more than ``elements_max`` elements.
     """
     head = read_head(data)
-    reader = Reader(data, elements_max=elements_max, text_errors="replace")
+    reader = MessageReader(data, elements_max=elements_max, text_errors="replace")
     reader.take(HEAD.size)
     client_id = reader.string(is_flexible=False)
     if head.version in wire.request.flexible:
@@ -87,7 +87,7 @@ def response_bytes(wire: Wire, head: Head, message: Message) -> bytes:
     return response_header(wire, head, len(body)) + body
 
 
-def _skip_tagged(reader: Reader) -> None:
+def _skip_tagged(reader: MessageReader) -> None:
     count = reader.uvarint()
     reader.count_elements(count)
     for _ in range(count):

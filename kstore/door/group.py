@@ -104,7 +104,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class GroupMember:
+class ClassicMember:
     """One member. ``joining`` and ``syncing`` are the tickets of its waiting requests, None without one."""
 
     member_id: str
@@ -158,7 +158,7 @@ class Group:
         self.protocol: str | None = None
         self.leader: str = ""
         # By id, in the order in which they came.
-        self.members: dict[str, GroupMember] = {}
+        self.members: dict[str, ClassicMember] = {}
         self._new_id = new_id
         self._delay_seconds = initial_delay_seconds
         self._size_max = size_max
@@ -266,7 +266,7 @@ class Group:
         self._pending.pop(member_id, None)
         if not self.members:
             self.protocol_type = request.protocol_type
-        self.members[member_id] = GroupMember(
+        self.members[member_id] = ClassicMember(
             member_id,
             request.instance_id,
             request.client_id,
@@ -283,7 +283,7 @@ class Group:
         self._has_newcomers = True
         return self._rebalance(now)
 
-    def _update(self, ticket: object, member: GroupMember, request: Join) -> list[Answer]:
+    def _update(self, ticket: object, member: ClassicMember, request: Join) -> list[Answer]:
         """A member's join waits from now on, in place of an earlier one of its own."""
         answers = []
         if member.joining is not None:
@@ -394,7 +394,7 @@ class Group:
         most = max(votes.values())
         return leader.vote([name for name in candidates if votes[name] == most])
 
-    def _joined(self, member: GroupMember) -> Joined:
+    def _joined(self, member: ClassicMember) -> Joined:
         members: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.member_id == self.leader:
             members = tuple(
@@ -447,7 +447,7 @@ class Group:
                 _renew(member, now)
         return answers
 
-    def _synced(self, member: GroupMember) -> Synced:
+    def _synced(self, member: ClassicMember) -> Synced:
         return Synced(0, self.protocol_type, self.protocol, member.assignment)
 
     # --- signs of life ----------------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class Group:
         answers += self._remove(self.members[member_id])
         return 0
 
-    def _remove(self, member: GroupMember) -> list[Answer]:
+    def _remove(self, member: ClassicMember) -> list[Answer]:
         del self.members[member.member_id]
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -535,12 +535,12 @@ class Group:
         return [answer for member in self.members.values() for answer in _dismissed(member, error, member.member_id)]
 
 
-def _renew(member: GroupMember, now: float) -> None:
+def _renew(member: ClassicMember, now: float) -> None:
     """The member was heard of."""
     member.expires_at = now + (NEW_MEMBER_SECONDS if member.is_new else member.session_seconds)
 
 
-def _dismissed(member: GroupMember, error: int, member_id: str) -> list[Answer]:
+def _dismissed(member: ClassicMember, error: int, member_id: str) -> list[Answer]:
     """The answers to the waiting requests of a member that loses its place; ``member_id`` is in a join's."""
     answers = []
     if member.joining is not None:

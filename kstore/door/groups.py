@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from kstore.clock import Clock
 from kstore.door import errors as codes
-from kstore.door.group import Answer, Group, GroupMember, GroupPhase, Join, Joined, Leaver, Sync, Synced
+from kstore.door.group import Answer, ClassicMember, Group, GroupPhase, Join, Joined, Leaver, Sync, Synced
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError
 from kstore.files._locks import Attempt, OwnedLock, block
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import start_thread
-from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.primitives import MessageError, MessageReader
 from kstore.messages.schema import load_messages
 from kstore.store import Store, parts_of
 from kstore.transactions.group_records import OffsetAndMetadata
@@ -76,7 +76,7 @@ class GroupDescription:
     state: str
     protocol_type: str = ""
     protocol: str = ""
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[ClassicMember, ...] = ()
 
 
 class Groups:
@@ -417,7 +417,7 @@ def subscribed_topics(group: Group) -> set[str] | None:
     topics: set[str] = set()
     for member in group.members.values():
         try:
-            reader = Reader(member.metadata(group.protocol))
+            reader = MessageReader(member.metadata(group.protocol))
             version = min(reader.int16(), SUBSCRIPTION.versions.highest)
             found = SUBSCRIPTION.read(reader, version)["topics"]
         except MessageError:

@@ -1,4 +1,4 @@
-"""``Reply``: an answer that sends its own bytes, and ``Sender``: where it sends them. No I/O here."""
+"""``Reply``: an answer that sends its own bytes, and ``ReplySink``: where it sends them. No I/O here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from kstore.engine.read.fetch import FetchSlice
 
 
-class Sender(Protocol):
+class ReplySink(Protocol):
     """Where a ``Reply`` writes. Both raise OSError, and TimeoutError for a peer that takes nothing."""
 
     def write(self, data: bytes | memoryview, *, more: bool = False) -> None:
@@ -28,5 +28,5 @@ class Reply(Protocol):
     def length(self) -> int:
         """The bytes after the response header."""
 
-    def send(self, sender: Sender) -> None:
+    def send(self, sender: ReplySink) -> None:
         """Sends exactly ``length`` bytes, or raises."""

@@ -6,8 +6,6 @@ from kstore.files._direct cimport has_failed_sync
 
 from kstore.errors import PoisonedError, StorageError, SyncFailedError
 
-__all__ = ["LogFields"]
-
 
 cdef class LogFields:
     """The fields of ``LogFiles``, which describes them, that each append needs."""

@@ -17,7 +17,7 @@ from kstore.files.remote import RemoteFile
 from kstore.indexes.entry_index import INDEX_FAILURES
 from kstore.indexes.offset_index import OffsetIndex, stored_entries
 from kstore.record.batch import Batch
-from kstore.record.producer_heads import HEAD_READ_BYTES, HeadWalk
+from kstore.record.heads import HEAD_READ_BYTES, HeadWalk
 from kstore.record.scan import Source
 from kstore.record.walk import Damage
 from kstore.segment import LogSegment

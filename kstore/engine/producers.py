@@ -19,16 +19,16 @@ from kstore.files.fs import read_file
 from kstore.files.paths import SNAPSHOT_SUFFIX, segment_name
 from kstore.files.remote import RemoteFile
 from kstore.index import TransactionIndex
-from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.indexes.transaction_index import TransactionIndexSizes
 from kstore.record.batch import Batch
 from kstore.record.heads import skip_plain
 from kstore.record.parse import parse_batch
 from kstore.record.walk import Damage
 from kstore.rules.sequence import (
     REMEMBERED_MAX,
-    Producer,
-    ProducerBatch,
+    KnownProducer,
     RememberedBatch,
+    SequencedBatch,
     after,
     check_end,
     check_next,
@@ -169,7 +169,7 @@ class LogProducers:
             return False
         return batch.base_offset == begun.offset
 
-    def known(self, end: int, position: int) -> tuple[Producer, ...]:
+    def known(self, end: int, position: int) -> tuple[KnownProducer, ...]:
         """Every known producer at offset ``end``, as ``up_to``, sorted by id."""
         assert self.search is None, "a search by headers knows only transactions"
         producers = self.up_to(end, position).producers
@@ -202,7 +202,7 @@ class LogProducers:
         if self._state is not None and self._next_offset == before:
             self._next_offset = end
 
-    def take_in(self, batches: Sequence[ProducerBatch], end: int) -> None:
+    def take_in(self, batches: Sequence[SequencedBatch], end: int) -> None:
         """Adds batches that were just appended; an aborted transaction is also added to its segment's index."""
         state = self._state
         assert state is not None, "producers are loaded before a producer's batch is written"
@@ -216,7 +216,7 @@ class LogProducers:
                 self.index_sizes.note(index.base_offset, index.size)
         self._next_offset = end
 
-    def take_in_run(self, producer: Producer, end: int) -> None:
+    def take_in_run(self, producer: KnownProducer, end: int) -> None:
         """Adds the producer after batches that were appended up to ``end``: see ``_path.continued``."""
         assert self._state is not None, "the producer was known"
         self._changed = self.in_use = True
@@ -316,7 +316,7 @@ class LogProducers:
             self._searched = _Searched(segment, end, stop)
         return aborted
 
-    def _note_begun(self, producer: Producer | None, segment: LogSegment, position: int, batch: Batch) -> None:
+    def _note_begun(self, producer: KnownProducer | None, segment: LogSegment, position: int, batch: Batch) -> None:
         if producer is None:
             return  # a marker of no known kind
         if producer.current_txn_first_offset == batch.base_offset:
@@ -512,8 +512,8 @@ class PendingProducers:
     def __init__(self, producers: LogProducers, state: ProducerState) -> None:
         self._producers = producers
         self._state = state
-        self._changed: dict[int, Producer] = {}
-        self.batches: list[ProducerBatch] = []
+        self._changed: dict[int, KnownProducer] = {}
+        self.batches: list[SequencedBatch] = []
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -530,9 +530,9 @@ class PendingProducers:
 
         Raises: CorruptDataError, and as ``rules.sequence``; then nothing was taken.
         """
-        changed: dict[int, Producer] = {}
-        taken: list[ProducerBatch] = []
-        repeated: list[tuple[RememberedBatch, ProducerBatch]] = []
+        changed: dict[int, KnownProducer] = {}
+        taken: list[SequencedBatch] = []
+        repeated: list[tuple[RememberedBatch, SequencedBatch]] = []
         batch_count = 0
         for batch, (first_offset, _) in zip(batches, spans, strict=True):
             batch_count += 1
@@ -554,7 +554,7 @@ class PendingProducers:
         self.batches += taken
         return [again for again, _ in repeated]
 
-    def take_run(self, run: ProducerBatch | None) -> bool:
+    def take_run(self, run: SequencedBatch | None) -> bool:
         """Takes the batches of one append together, if they are certainly the next ones of their producer."""
         if run is None:
             return False
@@ -565,10 +565,10 @@ class PendingProducers:
         self.batches.append(run)
         return True
 
-    def _known(self, producer_id: int) -> Producer | None:
+    def _known(self, producer_id: int) -> KnownProducer | None:
         return self._changed.get(producer_id) or self._state.producers.get(producer_id)
 
-    def _check(self, known: Producer | None, sent: ProducerBatch) -> RememberedBatch | None:
+    def _check(self, known: KnownProducer | None, sent: SequencedBatch) -> RememberedBatch | None:
         """The batch that ``sent`` repeats, or None."""
         if sent.is_control:
             check_end(known, sent)

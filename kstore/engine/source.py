@@ -10,7 +10,7 @@ from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.files.checkpoint import EpochEntry
 from kstore.rules.losses import LossRanges
-from kstore.rules.sequence import Producer
+from kstore.rules.sequence import KnownProducer
 from kstore.segment import SegmentContext
 from kstore.types import RecoveryReport
 
@@ -70,7 +70,7 @@ class LogSource(Protocol):
         """
         ...
 
-    def known_producers(self) -> tuple[Producer, ...]:
+    def known_producers(self) -> tuple[KnownProducer, ...]:
         """Every known producer, sorted by id."""
         ...
 

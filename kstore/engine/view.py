@@ -47,7 +47,7 @@ from kstore.record.batch import BATCH_HEADER_BYTES
 from kstore.record.parse import parse_batch
 from kstore.record.walk import walk
 from kstore.rules.losses import NO_LOSSES, LossRanges, OffsetSpans, joined
-from kstore.rules.sequence import Producer
+from kstore.rules.sequence import KnownProducer
 from kstore.scan.visits import whole_batches
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.pin import FilePin
@@ -596,7 +596,7 @@ class LogView:
                 return entries
         return (EpochEntry(0, self.ends.start_offset),)
 
-    def known_producers(self) -> tuple[Producer, ...]:
+    def known_producers(self) -> tuple[KnownProducer, ...]:
         """See ``LogWriter.known_producers``."""
         for _ in range(LISTINGS_MAX):
             try:
@@ -605,7 +605,7 @@ class LogView:
                 self.refresh()  # a segment was removed in the meantime
         return self._known_producers()
 
-    def _known_producers(self) -> tuple[Producer, ...]:
+    def _known_producers(self) -> tuple[KnownProducer, ...]:
         with self._lock:
             return self.producers.known(self.ends.end_offset, self.ends.position)
 

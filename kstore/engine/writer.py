@@ -55,7 +55,7 @@ from kstore.record.control import EndTransactionMarker
 from kstore.rules.compact import LastRecord
 from kstore.rules.losses import LossRanges, OffsetSpan
 from kstore.rules.retain import TrustedClock
-from kstore.rules.sequence import Producer
+from kstore.rules.sequence import KnownProducer
 from kstore.segment import LogSegment, SegmentContext
 from kstore.state.kafka_marks import KafkaMarks
 from kstore.state.log_state import ACCEPTED_MAX
@@ -434,7 +434,7 @@ class LogWriter:
         """See ``LogSource.leader_epochs``."""
         return self.files.epochs.entries or (EpochEntry(0, self.ends.start_offset),)
 
-    def known_producers(self) -> tuple[Producer, ...]:
+    def known_producers(self) -> tuple[KnownProducer, ...]:
         """Every known producer, sorted by id."""
         self.turn.read_producers_ahead()
         with self._lock:

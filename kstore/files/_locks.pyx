@@ -24,8 +24,6 @@ from _thread import TIMEOUT_MAX, allocate_lock
 
 from kstore.errors import ReentrantCallError
 
-__all__ = ["Attempt", "Block", "Condition", "Gate", "OwnedLock", "Presence", "Released", "block"]
-
 cdef extern from "Python.h" nogil:
     ctypedef enum PyLockStatus:
         PY_LOCK_ACQUIRED

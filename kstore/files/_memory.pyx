@@ -11,8 +11,6 @@ from libc.string cimport memcpy
 
 import os
 
-__all__ = ["SharedMemory"]
-
 cdef extern from *:
     """
     #include <stdatomic.h>

@@ -10,8 +10,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-__all__ = ["entries_around", "floor_slot", "offset_entries", "offset_rows", "time_entries", "time_rows"]
-
 cdef enum:
     # A row of numbers: last offset of a batch, its position, greatest timestamp so far, and the offset of that.
     ROW_SIZE = 4

@@ -50,7 +50,7 @@ READ_BYTES_MAX = READ_FILE_SIZE_MAX
 Entry = TypeVar("Entry")
 
 
-class Source(Protocol):
+class EntryBytes(Protocol):
     """Where entries are read from: bytes or a mapping."""
 
     def __getitem__(self, at: slice, /) -> bytes: ...
@@ -92,7 +92,7 @@ class EntryIndex(Generic[Entry]):
         # Opens the file; None if the index is only read.
         self._fs = fs
         self._mapping: Mapping | None = None
-        self._source: Source = data
+        self._source: EntryBytes = data
         self._count, self._ragged = divmod(len(data), self.entry_size)
         # How many entries fit the mapping; 0 if nothing is mapped.
         self._capacity = 0
@@ -282,7 +282,7 @@ class EntryIndex(Generic[Entry]):
             except ClosedError:
                 self._look_again(source)
 
-    def _look_again(self, source: Source) -> None:
+    def _look_again(self, source: EntryBytes) -> None:
         """Lets the reader of a closed source continue with its replacement. Raises: ClosedError if there is none."""
         if self._closed or self._source is source:
             raise ClosedError(f"{self.path}: the index is closed") from None
@@ -467,7 +467,7 @@ class EntryIndex(Generic[Entry]):
         assert self._mapping is None or self._fs is not None, "a mapping in a read-only index"
 
 
-def _floor_slot(source: Source, entries: int, entry_size: int, key: bytes, key_at: int) -> int:
+def _floor_slot(source: EntryBytes, entries: int, entry_size: int, key: bytes, key_at: int) -> int:
     """The last of ``entries`` slots whose column at byte ``key_at`` is <= ``key``, -1 if none is."""
     if isinstance(source, bytes) and len(source) >= entries * entry_size:
         return floor_slot(source, entries, entry_size, key, key_at)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kstore.errors import CorruptIndexError, InvalidOffsetError
 from kstore.files.paths import INDEX_SUFFIX
 from kstore.indexes._search import entries_around, offset_entries, offset_rows
 from kstore.indexes.entry_index import DELTA_MAX, EntryIndex
+from kstore.record.scan import Source
 from kstore.types import INT32_MAX, OffsetPosition
 
 ENTRY = struct.Struct(">ii")
@@ -194,10 +195,6 @@ ENTRY_SIZE = OffsetIndex.entry_size
 # Far away a smaller read takes as long.
 WINDOW_BYTES = 64 << 10
 assert WINDOW_BYTES % ENTRY_SIZE == 0
-
-
-class Source(Protocol):
-    def pread(self, size: int, position: int) -> bytes: ...
 
 
 class StoredEntries(NamedTuple):

@@ -24,7 +24,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log, writer_of
 from kstore.logs.directory import LogDirectory
 from kstore.logs.scheduler import Scheduler
-from kstore.logs.topic_settings import TopicSettings
+from kstore.logs.topic_settings import EffectiveSettings
 from kstore.metrics import LogCounters
 from kstore.record._runs import CheckedMemory
 from kstore.rules.retain import TrustedClock
@@ -52,7 +52,7 @@ class _Entry:
 class OpenLogs:
     """The logs of a store, by partition. Thread-safe."""
 
-    def __init__(self, directory: LogDirectory, settings: TopicSettings, flushes: Flushes) -> None:
+    def __init__(self, directory: LogDirectory, settings: EffectiveSettings, flushes: Flushes) -> None:
         self._directory = directory
         self._settings = settings
         self._flushes = flushes

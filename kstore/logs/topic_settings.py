@@ -1,4 +1,4 @@
-"""``TopicSettings``: the settings in effect for each topic of a store."""
+"""``EffectiveSettings``: the settings in effect for each topic of a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kstore.rules.topics import KEEP_EVERYTHING, TopicEntry, effective_settings
 from kstore.types import Durability
 
 
-class TopicSettings:
+class EffectiveSettings:
     """The settings in effect: a topic's own, and the store's for all others. Thread-safe."""
 
     def __init__(self, directory: LogDirectory, defaults: Mapping[str, Any], durability: Durability) -> None:

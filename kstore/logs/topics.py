@@ -41,7 +41,7 @@ from kstore.logs.directory import LogDirectory
 from kstore.logs.open_logs import Flushes, OpenLogs
 from kstore.logs.root import ensure_store
 from kstore.logs.scheduler import Scheduler
-from kstore.logs.topic_settings import TopicSettings
+from kstore.logs.topic_settings import EffectiveSettings
 from kstore.rules.internal_topics import is_internal
 from kstore.rules.topics import TopicEntry, check_partition_count, collision, kept_settings
 from kstore.setting_rules import snake_case
@@ -128,7 +128,7 @@ class Topics:
         try:
             if not read_only:
                 flushes.begin()
-            self.settings: TopicSettings = TopicSettings(self.directory, defaults, durability)
+            self.settings: EffectiveSettings = EffectiveSettings(self.directory, defaults, durability)
             self.logs: OpenLogs = OpenLogs(self.directory, self.settings, flushes)
             # Logs that were not closed cleanly, and are not known to be sound since.
             self._unclean: set[TopicPartition] = set()

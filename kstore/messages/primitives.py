@@ -45,7 +45,7 @@ def check_string(name: str, value: object) -> None:
         raise ConfigError(f"{name} is {value!r:.80}, expected text of 1 to {STRING_BYTES_MAX} bytes")
 
 
-class Reader:
+class MessageReader:
     """A position in untrusted bytes: whatever does not fit is a MessageError.
 
     ``text_errors`` decides about a string that is not UTF-8: "strict" raises, "replace" shows it as Java does.
@@ -82,11 +82,11 @@ class Reader:
         self._position = start + size
         return self._data[start : self._position]
 
-    def section(self, size: int) -> Reader:
+    def section(self, size: int) -> MessageReader:
         """A reader of the next ``size`` bytes. ``joined`` takes over what it has counted."""
-        return Reader(self.take(size), text_errors=self._text_errors, elements_max=self._elements_left)
+        return MessageReader(self.take(size), text_errors=self._text_errors, elements_max=self._elements_left)
 
-    def joined(self, section: Reader) -> None:
+    def joined(self, section: MessageReader) -> None:
         """Counts the elements of ``section`` here too."""
         self._elements_left = section._elements_left
 
@@ -148,7 +148,7 @@ class Reader:
         return None if size < 0 else self.take(size)
 
 
-class Writer:
+class MessageWriter:
     """Appends primitives to ``data``."""
 
     def __init__(self) -> None:

@@ -25,11 +25,11 @@ from functools import cache, partial
 from importlib import resources
 from typing import NamedTuple, TypeAlias
 
-from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageError, Reader, Writer
+from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageError, MessageReader, MessageWriter
 
 Value: TypeAlias = "bool | int | float | str | bytes | memoryview | Uuid | list[Value] | dict[str, Value] | None"
-Read: TypeAlias = Callable[[Reader], Value]
-Write: TypeAlias = Callable[[Writer, object], None]
+Read: TypeAlias = Callable[[MessageReader], Value]
+Write: TypeAlias = Callable[[MessageWriter, object], None]
 
 FOREVER = 2**15 - 1
 INDENT = 4
@@ -102,7 +102,7 @@ class Message:
         self._readers: dict[int, Read] = {}
         self._writers: dict[int, Write] = {}
 
-    def read(self, reader: Reader, version: int) -> dict[str, Value]:
+    def read(self, reader: MessageReader, version: int) -> dict[str, Value]:
         """The fields of ``version``, in the schema's order, without tagged ones that have their default; of a request
         or a response, all fields of all versions.
 
@@ -128,7 +128,7 @@ class Message:
         if write is None:
             assert version in self.versions, f"{self.name} version {version}"
             write = self._writers[version] = _struct_writer(self.fields, self._form(version))
-        writer = Writer()
+        writer = MessageWriter()
         write(writer, values)
         return bytes(writer.data)
 
@@ -165,7 +165,7 @@ def _struct_reader(fields: Sequence[Field], form: Form) -> Read:
         return read
     absent = [field for field in fields if form.version not in field.versions or field.tag is not None]
 
-    def read_all(reader: Reader) -> Value:
+    def read_all(reader: MessageReader) -> Value:
         values = read(reader)
         assert isinstance(values, dict)
         for field in absent:
@@ -191,7 +191,7 @@ def _present_reader(fields: Sequence[Field], form: Form) -> Read:
     tagged = {field.tag: (field, _field_reader(field, form)) for field in there if field.tag is not None}
     names = [field.name for field in there]
 
-    def read(reader: Reader) -> Value:
+    def read(reader: MessageReader) -> Value:
         values = {name: read_field(reader) for name, read_field in plain}
         if not is_flexible:
             return values
@@ -222,7 +222,7 @@ def _field_reader(field: Field, form: Form) -> Read:
     read: Read = read_value
     if field.is_array:
 
-        def read_array(reader: Reader) -> Value:
+        def read_array(reader: MessageReader) -> Value:
             count = reader.length(is_flexible=is_flexible, form=INT32)
             # Each element takes at least a byte: a hostile count fails before anything is allocated for it.
             if count > reader.remaining:
@@ -238,11 +238,11 @@ def _field_reader(field: Field, form: Form) -> Read:
         read = read_array
     elif field.type == "struct" and is_nullable:
 
-        def read_struct(reader: Reader) -> Value:
+        def read_struct(reader: MessageReader) -> Value:
             # A leading byte says whether the structure exists.
             return None if reader.number(INT8) < 0 else read_value(reader)
 
-        def read_tagged_struct(reader: Reader) -> Value:
+        def read_tagged_struct(reader: MessageReader) -> Value:
             # In a tagged field an unsigned varint says it, which Java reads as an int32: 0 or less is null.
             return read_value(reader) if 0 < reader.uvarint() < 1 << 31 else None
 
@@ -250,7 +250,7 @@ def _field_reader(field: Field, form: Form) -> Read:
     if is_nullable or (not field.is_array and field.type not in TEXTS):
         return read
 
-    def read_not_null(reader: Reader) -> Value:
+    def read_not_null(reader: MessageReader) -> Value:
         value = read(reader)
         if value is None:
             raise MessageError(f"{field.name}: null, expected a value")
@@ -263,14 +263,14 @@ def _value_reader(field: Field, form: Form) -> Read:
     """Reads one value of the field's type, which is the whole field or one element of it."""
     is_flexible = form.is_flexible
     if field.type in NUMBERS:
-        return partial(Reader.number, form=NUMBERS[field.type])
+        return partial(MessageReader.number, form=NUMBERS[field.type])
     match field.type:
         case "string":
-            return partial(Reader.string, is_flexible=is_flexible)
+            return partial(MessageReader.string, is_flexible=is_flexible)
         case "bytes":
-            return partial(Reader.binary, is_flexible=is_flexible)
+            return partial(MessageReader.binary, is_flexible=is_flexible)
         case "records":
-            return partial(Reader.records, is_flexible=is_flexible)
+            return partial(MessageReader.records, is_flexible=is_flexible)
         case "bool":
             return lambda reader: reader.take(1) != b"\0"
         case "uuid":
@@ -287,7 +287,7 @@ def _struct_writer(fields: Sequence[Field], form: Form) -> Write:
         (field.tag, field.name, field.default, _field_writer(field, form)) for field in there if field.tag is not None
     )
 
-    def write(writer: Writer, values: object) -> None:
+    def write(writer: MessageWriter, values: object) -> None:
         if not isinstance(values, Mapping):
             raise ValueError(f"{values!r:.80}, expected a structure")
         if fills_in:
@@ -316,7 +316,7 @@ def _struct_writer(fields: Sequence[Field], form: Form) -> Write:
 
 
 def _written(write: Write, value: object) -> bytearray:
-    writer = Writer()
+    writer = MessageWriter()
     write(writer, value)
     return writer.data
 
@@ -327,7 +327,7 @@ def _field_writer(field: Field, form: Form) -> Write:
     is_nullable = version in field.nullable
     if field.is_array:
 
-        def write_array(writer: Writer, value: object) -> None:
+        def write_array(writer: MessageWriter, value: object) -> None:
             if value is None and is_nullable:
                 writer.length(-1, is_flexible=is_flexible, form=INT32)
                 return
@@ -342,7 +342,7 @@ def _field_writer(field: Field, form: Form) -> Write:
         return write_array
     if field.type == "struct" and is_nullable:
 
-        def write_struct(writer: Writer, value: object) -> None:
+        def write_struct(writer: MessageWriter, value: object) -> None:
             if field.tag is None:
                 writer.number(INT8, -1 if value is None else 1)
             else:
@@ -354,7 +354,7 @@ def _field_writer(field: Field, form: Form) -> Write:
     if is_nullable or field.type not in TEXTS:
         return write_value
 
-    def write_not_null(writer: Writer, value: object) -> None:
+    def write_not_null(writer: MessageWriter, value: object) -> None:
         if value is None:
             raise ValueError(f"{field.name}: None, expected a value")
         write_value(writer, value)
@@ -370,13 +370,13 @@ def _value_writer(field: Field, form: Form) -> Write:
         return lambda writer, value: writer.number(number, value)
     match field.type:
         case "string":
-            return partial(Writer.string, is_flexible=is_flexible)
+            return partial(MessageWriter.string, is_flexible=is_flexible)
         case "bytes" | "records":
-            return partial(Writer.binary, is_flexible=is_flexible)
+            return partial(MessageWriter.binary, is_flexible=is_flexible)
         case "bool":
-            return Writer.boolean
+            return MessageWriter.boolean
         case "uuid":
-            return Writer.uuid
+            return MessageWriter.uuid
         case _:
             return _struct_writer(field.fields, form)
 

@@ -41,27 +41,6 @@ from kstore.files._locks import OwnedLock
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import EncodedBatch
 
-__all__ = [
-    "Account",
-    "BatchOpener",
-    "Deliveries",
-    "Delivery",
-    "DrainLock",
-    "Failures",
-    "Loan",
-    "PartitionQueue",
-    "ProducerBatch",
-    "ReadyWriter",
-    "SendPath",
-    "TopicQueues",
-    "WeakCall",
-    "WriteCounts",
-    "WrittenCounts",
-    "calling",
-    "seal_run",
-    "succeed_all",
-]
-
 cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
     # Without an exception class: a number that does not fit becomes the nearest one that does.
@@ -133,13 +112,13 @@ cdef class DrainLock:
     cdef readonly bint is_held
 
     def attempt(self):
-        cdef Attempt made = Attempt.__new__(Attempt)
+        cdef DrainAttempt made = DrainAttempt.__new__(DrainAttempt)
         made.lock = self
         return made
 
 
 @cython.final
-cdef class Attempt:
+cdef class DrainAttempt:
     cdef DrainLock lock
     cdef bint is_mine
 
@@ -502,5 +481,5 @@ cdef Py_ssize_t append_run(
     return i
 
 
-forbid_new(Attempt)
+forbid_new(DrainAttempt)
 forbid_new(Delivery)

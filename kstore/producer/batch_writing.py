@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from kstore.errors import RecordTooLargeError
 from kstore.producer._accumulate import ProducerBatch
-from kstore.producer.accumulator import Topic
-from kstore.producer.compression_ratio import CompressionRatios
+from kstore.producer.accumulator import CompressionRatios, Topic
 from kstore.record._codec import BatchBuffer, EncodedBatch, patch_crc, patch_producer
 from kstore.record.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,

@@ -39,7 +39,7 @@ from kstore.producer.interceptors import Interceptors
 from kstore.producer.partitioner import partition_for_key, partitioner_of
 from kstore.producer.records import Callback, GivenHeaders, ProducerRecord, unknown_metadata
 from kstore.producer.serializers import Serializers
-from kstore.producer.transactions import TransactionManager, TransactionState
+from kstore.producer.transactions import TransactionManager, TransactionPhase
 from kstore.producer.waiting import wake
 from kstore.record._codec import BatchBuffer, as_headers
 from kstore.rules.arguments import as_columns
@@ -136,7 +136,7 @@ class MockProducer:
         return len(self._pending)
 
     @property
-    def transaction_state(self) -> TransactionState:
+    def transaction_state(self) -> TransactionPhase:
         return self._transactions.state
 
     @property
@@ -173,7 +173,7 @@ class MockProducer:
     def fence(self) -> None:
         """Replaces this producer by another one. Raises: InvalidTransactionStateError before the init."""
         self._check_open()
-        if self._transactions.state is TransactionState.UNINITIALIZED:
+        if self._transactions.state is TransactionPhase.UNINITIALIZED:
             raise InvalidTransactionStateError("fence: the producer is not initialized, expected init_transactions")
         self._transactions.record_failed(ProducerFencedError(*PRODUCER, PRODUCER[1] + 1))
 

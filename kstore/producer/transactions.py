@@ -24,7 +24,7 @@ NO_PRODUCER = (-1, -1)
 ANSWER_MS = 1000
 
 
-class TransactionState(Enum):
+class TransactionPhase(Enum):
     UNINITIALIZED = "not initialized"
     READY = "ready"
     IN_TRANSACTION = "in a transaction"
@@ -34,7 +34,7 @@ class TransactionState(Enum):
     FATAL_ERROR = "fenced"
 
 
-State = TransactionState
+State = TransactionPhase
 # In these a transaction may be aborted. In COMMITTING the decision may be on disk.
 ABORTABLE = (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING)
 
@@ -67,7 +67,7 @@ class TransactionManager:
 
     def __init__(self, config: ProducerConfig, coordinator: Callable[[], Coordinator], clock: Clock) -> None:
         """``coordinator`` returns it on first use: many producers need none. It raises ClosedError, StorageError."""
-        self.state: TransactionState = State.UNINITIALIZED
+        self.state: TransactionPhase = State.UNINITIALIZED
         self.error: Exception | None = None
         self._config = config
         self._coordinator = coordinator
@@ -239,7 +239,7 @@ class TransactionManager:
     def _fail_for_good(self, error: Exception) -> None:
         self.state, self.error = State.FATAL_ERROR, error
 
-    def _expect(self, what: str, *states: TransactionState, raises_error: bool = True) -> None:
+    def _expect(self, what: str, *states: TransactionPhase, raises_error: bool = True) -> None:
         if self.state in states:
             return
         if self.error is not None and (raises_error or self.state is State.FATAL_ERROR):

@@ -16,26 +16,6 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kstore.record._codec cimport Record
 
-__all__ = [
-    "LeasedRecord",
-    "claim_values",
-    "close_all",
-    "count_over",
-    "done_if_held",
-    "encode_runs",
-    "end_all",
-    "end_one",
-    "end_over",
-    "first_leases",
-    "held_offsets",
-    "lease_all",
-    "lease_first",
-    "made_records",
-    "new_jobs",
-    "over_leases",
-    "owned_jobs",
-]
-
 cdef extern from "Python.h":
     # Borrowed references.
     PyObject* PyDict_GetItemWithError(object table, object key) except? NULL

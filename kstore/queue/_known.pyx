@@ -17,8 +17,6 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kstore.queue.leases import Claim, Retry
 
-__all__ = ["apply_plain", "finish_all", "forget_run", "offer_known", "take_free"]
-
 cdef extern from "Python.h":
     # Borrowed references.
     PyObject* PyDict_GetItemWithError(object table, object key) except? NULL

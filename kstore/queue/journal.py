@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from kstore.engine.append.appends import Appends
@@ -11,10 +12,23 @@ from kstore.engine.read.onward import Onward
 from kstore.errors import CorruptFileError
 from kstore.log import Log, reads_of, writer_of
 from kstore.queue._jobs import encode_runs
-from kstore.queue.events import ROWS_MAX, Event, decode_events, encode_events
-from kstore.queue.known import KnownItems
+from kstore.queue.events import (
+    COUNT_MAX,
+    DONE,
+    FLOOR,
+    GAP,
+    HELD,
+    MOVED,
+    RETRY,
+    ROWS_MAX,
+    SNAPSHOT,
+    Event,
+    decode_events,
+    encode_events,
+    ranges_of,
+)
+from kstore.queue.known import OF_SNAPSHOT, KnownItems
 from kstore.queue.leases import Lease
-from kstore.queue.snapshot import last_snapshot
 from kstore.types import CorruptRange
 
 logger = logging.getLogger(__name__)
@@ -166,3 +180,64 @@ def done_values(kind: bytes, offsets: list[int], notes: bytes = b"") -> list[byt
 def row_values(kind: bytes, rows: Sequence[tuple[int, ...]]) -> list[bytes]:
     """The records with events of ``kind``."""
     return [encode_events(kind, rows[at : at + ROWS_MAX]) for at in range(0, len(rows), ROWS_MAX)]
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------------
+
+# A snapshot is one record or more; each starts with an event that names its snapshot (``S``).
+
+
+def snapshot_of(state: KnownItems[LeaseT], as_of: int) -> list[bytes]:
+    """All events about items that are not done; ``state`` contains the journal below ``as_of``."""
+    # First which copies count: a copy of a done item does not, unless an earlier event says so.
+    groups: list[tuple[bytes, Sequence[tuple[int, ...]]]] = [
+        (MOVED, sorted((old, new) for new, old in state.moved.items())),
+        (FLOOR, [(state.floor,)]),
+        (DONE, sorted([*ranges_of(state.done), *_rows_of(state.done_runs)])),
+        (GAP, [(state.gap_end,)] if state.gap_end else []),
+        (
+            RETRY,
+            sorted(
+                (offset, *retry, OF_SNAPSHOT) for offset, retry in state.retries.items() if not state.is_done(offset)
+            ),
+        ),
+        (
+            HELD,
+            [
+                (offset, claim.deliveries, claim.owner, claim.claimed_ms, claim.expires_ms)
+                for offset, claim in state.claims.items()
+            ],
+        ),
+    ]
+    values = [
+        encode_events(kind, rows[at : at + ROWS_MAX]) for kind, rows in groups for at in range(0, len(rows), ROWS_MAX)
+    ]
+    name = random.getrandbits(63)
+    return [
+        encode_events(SNAPSHOT, [(as_of, name, part, len(values), *state.boot)]) + value
+        for part, value in enumerate(values)
+    ]
+
+
+def _rows_of(runs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for first, stop in runs:
+        for at in range(first, stop, COUNT_MAX):
+            yield at, min(stop - at, COUNT_MAX)
+
+
+def last_snapshot(records: Iterable[Sequence[Event]], start: int) -> tuple[int, list[Event]] | None:
+    """The latest whole snapshot among ``records`` that is of ``start`` or later: its offset, and its events."""
+    latest: tuple[int, list[Event]] | None = None
+    parts: dict[int, list[Event]] = {}
+    for events in records:
+        if not events or events[0][0] != SNAPSHOT:
+            continue
+        as_of, name, part, count, *_ = events[0][1]
+        if as_of < start or (part and name not in parts):
+            continue
+        found = parts.setdefault(name, [])
+        found += events
+        is_whole = part == count - 1 and sum(kind == SNAPSHOT for kind, _ in found) == count
+        if is_whole and (latest is None or latest[0] <= as_of):
+            latest = as_of, found
+    return latest

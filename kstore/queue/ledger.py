@@ -20,10 +20,9 @@ from kstore.log import Log
 from kstore.queue.config import QueueConfig
 from kstore.queue.events import BOOT, END, GAP, RETRY, ROWS_MAX, encode_events
 from kstore.queue.job import Job
-from kstore.queue.journal import Journal, row_values
+from kstore.queue.journal import Journal, row_values, snapshot_of
 from kstore.queue.known import OF_SNAPSHOT
 from kstore.queue.leases import Claim, Retry, numbers_of
-from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.record._codec import Record
 

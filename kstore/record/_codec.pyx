@@ -41,30 +41,6 @@ from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimesta
 from kstore.record.crc import crc32c as _crc32c
 from kstore.types import TIMESTAMP_TYPES as _TIMESTAMP_TYPES
 
-__all__ = [
-    "BatchBuffer",
-    "ConsumerRecord",
-    "EncodedBatch",
-    "OpenBatch",
-    "Record",
-    "RecordCursor",
-    "RecordsSummary",
-    "as_headers",
-    "check_records",
-    "decode_offsets_timestamps",
-    "decode_values",
-    "decode_varint",
-    "decode_varlong",
-    "encode_batch",
-    "encode_varint",
-    "encode_varlong",
-    "java_string",
-    "murmur2",
-    "patch_crc",
-    "patch_header",
-    "patch_producer",
-]
-
 cdef extern from *:
     # gcc's and clang's, and Cython's own.
     int __builtin_clzll(uint64_t value) nogil

@@ -36,8 +36,6 @@ from kstore.record._layout cimport (
 
 from kstore.errors import CorruptRecordError
 
-__all__ = ["BytesColumn", "ColumnBuffer", "ColumnBuilder", "Columns", "HeadersColumn"]
-
 cdef extern from *:
     int __builtin_clzll(uint64_t value) nogil
     bint unlikely(bint condition) nogil

@@ -38,8 +38,6 @@ from kstore.record._layout cimport (
 
 from kstore.errors import CorruptRecordError
 
-__all__ = ["FilteredBatch", "OffsetMap", "siphash128"]
-
 cdef extern from *:
     """
     static inline size_t kstore_scale(unsigned long long hash, size_t count) {

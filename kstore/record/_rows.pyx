@@ -19,8 +19,6 @@ from kstore.record._codec cimport OpenBatch, murmur2_of
 
 from kstore.errors import CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
 
-__all__ = ["BytesRows", "HeaderRows", "NumberRows", "RowEncoder", "Rows"]
-
 cdef extern from *:
     int __builtin_clzll(uint64_t value) nogil
     bint unlikely(bint condition) nogil

@@ -8,41 +8,12 @@ from kstore.record._codec import Record
 from kstore.record.batch import RecordBatch
 from kstore.record.control import ControlRecordType
 
-# A Producer with its RememberedBatches, and the fields of one.
+# A KnownProducer with its RememberedBatches, and the fields of one.
 _Producer = tuple[int, int, tuple[tuple[int, int, int, int], ...], int, int, int]
 _ProducerFields = tuple[int, int, list[tuple[int, int, int, int]], int, int, int]
 
 class _Source(Protocol):
     def pread(self, size: int, position: int) -> bytes: ...
-
-__all__ = [
-    "CheckedBatch",
-    "CheckedBatches",
-    "CheckedMemory",
-    "FoundRecords",
-    "IndexNotes",
-    "KeySketch",
-    "OffsetCheck",
-    "Run",
-    "RunCounts",
-    "RunRecords",
-    "RunValues",
-    "Texts",
-    "TimeCheck",
-    "batch_run",
-    "batch_times",
-    "checksum",
-    "epoch_starts",
-    "falling_epoch",
-    "find_batch",
-    "follow_producers",
-    "follow_transactions",
-    "greatest_bytes",
-    "index_notes",
-    "pass_producers",
-    "record_at",
-    "walk_run",
-]
 
 @final
 class Run:

@@ -44,12 +44,6 @@ from kstore.errors import CorruptRecordError
 from kstore.record._codec import check_records
 from kstore.record.batch import batch_crc, parse_v2
 
-__all__ = [
-    "CheckedBatch", "CheckedBatches", "CheckedMemory", "FoundRecords", "IndexNotes", "KeySketch", "OffsetCheck", "Run", "RunCounts", "RunRecords", "RunValues", "Texts",
-    "TimeCheck", "batch_run", "batch_times", "checksum", "epoch_starts", "falling_epoch", "find_batch", "follow_producers",
-    "follow_transactions", "greatest_bytes", "index_notes", "pass_producers", "record_at", "walk_run",
-]
-
 cdef extern from *:
     # gcc's and clang's, and Cython's own.
     int __builtin_clzll(uint64_t value) nogil

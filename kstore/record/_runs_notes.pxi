@@ -94,7 +94,7 @@ def epoch_starts(Run run not None, int64_t latest):
 @cython.final
 @cython.no_gc
 cdef class ProducerNotes:
-    """What is known of a producer at a place in a run (``rules.sequence.Producer``)."""
+    """What is known of a producer at a place in a run (``rules.sequence.KnownProducer``)."""
 
     cdef int64_t producer_id
     cdef int64_t timestamp
@@ -198,7 +198,7 @@ def follow_producers(
     """What becomes of producers in a run, by the rules of ``ProducerState.apply``.
 
     Args:
-        producers: the Producer of each id before the run.
+        producers: the KnownProducer of each id before the run.
         open_transactions: an iterator over the first offset and the producer id of each transaction that is open before
             the run, the oldest first. It is asked for as many as the run needs.
         first, last: places in the run's data, for the batches between them alone.

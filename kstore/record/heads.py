@@ -1,17 +1,30 @@
 """Steps over batches by the first fields of their headers, without records or CRCs. No I/O but a Source's.
 
 A step believes a header only if it is plausible: a size that fits, and an offset that follows the one before it.
+``HeadWalk``, which finds the batches that matter to transactions, also waits until the header at the end of a batch is
+plausible, or the bytes end there. It reads markers whole, and checks their CRCs. A caller that depends on a data batch
+checks that one itself.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from kstore.record.batch import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD_BYTES, MAGIC_V2
+from kstore.errors import CorruptDataError
+from kstore.record.batch import (
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_HEADER_BYTES,
+    CRC_START,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_V2,
+    Batch,
+)
 from kstore.record.legacy import SIZE_MIN
-from kstore.record.parse import MAGIC_POSITION
+from kstore.record.parse import MAGIC_POSITION, parse_batch
 from kstore.record.scan import Source
 from kstore.types import INT64_MAX
 
@@ -20,8 +33,8 @@ from kstore.types import INT64_MAX
 HEAD_BYTES = CRC_START
 # Offset, size and magic, which all formats share; then the last offset delta of version 2.
 HEAD = struct.Struct(">qi4xb6xi")
-# ``HEAD``, and the producer id.
-PRODUCER_HEAD = struct.Struct(">qi4xb6xi16xq")
+# ``HEAD`` with the attributes, and the producer id.
+PRODUCER_HEAD = struct.Struct(">qi4xb4xhi16xq")
 # By magic: the least that an entry can take.
 ENTRY_SIZE_MIN = dict(enumerate((*SIZE_MIN, BATCH_HEADER_BYTES)))
 # Leader epoch and magic of version 2.
@@ -29,6 +42,10 @@ EPOCH_POSITION = 12
 EPOCH_AND_MAGIC = struct.Struct(">ib")
 assert EPOCH_POSITION + EPOCH_AND_MAGIC.size == MAGIC_POSITION + 1
 BLOCK_BYTES = 4096
+# A header, and all of a marker.
+HEAD_READ_BYTES = 128
+# Real markers have 78 bytes.
+MARKER_BYTES_MAX = 4096
 
 
 class StopReason(enum.Enum):
@@ -108,7 +125,7 @@ def skip_plain(source: Source, start: int, stop: int) -> tuple[int, int] | None:
         block = source.pread(min(block_size, stop - position), position)
         at = 0
         while at + BATCH_HEADER_BYTES <= len(block):
-            base_offset, size, magic, last_offset_delta, producer_id = PRODUCER_HEAD.unpack_from(block, at)
+            base_offset, size, magic, _, last_offset_delta, producer_id = PRODUCER_HEAD.unpack_from(block, at)
             size += LOG_OVERHEAD_BYTES
             follows = expected is None or base_offset == expected
             if not (magic == MAGIC_V2 and follows and last_offset_delta >= 0 and base_offset >= 0):
@@ -125,3 +142,84 @@ def skip_plain(source: Source, start: int, stop: int) -> tuple[int, int] | None:
         # After a large batch the next one is usually large too: then only its header is read.
         block_size = BATCH_HEADER_BYTES if at > BLOCK_BYTES else BLOCK_BYTES
     return (stop, expected) if expected is not None else None
+
+
+class HeadWalk:
+    """The transactional batches and the markers of one segment, in order; for one use by one thread.
+
+    Data batches are headers only: whatever reads their records fails. After the iteration ``stopped`` is the position
+    from which nothing can be believed by headers alone, and the offset expected there; None if all could.
+    """
+
+    def __init__(self, source: Source, start: int, stop: int, *, next_offset: int) -> None:
+        """A batch begins at position ``start``, at or after ``next_offset``, and one ends at ``stop``.
+
+        ``source`` may give fewer bytes than are asked for, but at least a header's if there are as many.
+        """
+        self._source = source
+        self._start = start
+        self._stop = stop
+        self._next_offset = next_offset
+        self.stopped: tuple[int, int] | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        source, stop = self._source, self._stop
+        position, expected = self._start, self._next_offset
+        # The last header, which the next one has to confirm, and its batch if it matters.
+        self.stopped = before = (position, expected)
+        held: tuple[int, Batch] | None = None
+        block_bytes = BLOCK_BYTES
+        while position < stop:
+            block = source.pread(min(block_bytes, stop - position), position)
+            at = 0
+            while at + BATCH_HEADER_BYTES <= len(block):
+                head = PRODUCER_HEAD.unpack_from(block, at)
+                base_offset, size, magic, attributes, last_offset_delta, producer_id = head
+                size += LOG_OVERHEAD_BYTES
+                delta = last_offset_delta if magic == MAGIC_V2 else 0
+                size_min = ENTRY_SIZE_MIN.get(magic, INT64_MAX)
+                if not (size_min <= size <= stop - position - at and base_offset >= expected and delta >= 0):
+                    self.stopped = before
+                    return
+                if held is not None:
+                    yield held
+                    held = None
+                self.stopped = before = (position + at, expected)
+                if magic == MAGIC_V2 and producer_id >= 0:
+                    if attributes & ATTRIBUTE_CONTROL:
+                        marker = self._marker(block, at, position + at, size)
+                        if marker is None:
+                            return
+                        held = position + at, marker
+                    elif attributes & ATTRIBUTE_TRANSACTIONAL:
+                        try:
+                            held = position + at, parse_batch(block, at, header_only=True)
+                        except CorruptDataError:
+                            return
+                expected = base_offset + delta + 1
+                at += size
+            if at == 0:
+                return  # fewer bytes than a header has
+            position += at
+            # After a large batch the next one is usually large too: then only its header is read.
+            block_bytes = HEAD_READ_BYTES if at > BLOCK_BYTES else BLOCK_BYTES
+        if held is not None:
+            yield held
+        self.stopped = None
+
+    def _marker(self, block: bytes, at: int, position: int, size: int) -> Batch | None:
+        """The control batch at ``position``, which the block has from ``at`` on; None if it is damaged."""
+        if size > MARKER_BYTES_MAX:
+            return None
+        data = block[at : at + size]
+        while len(data) < size:
+            more = self._source.pread(size - len(data), position + len(data))
+            if not more:
+                return None
+            data += more
+        try:
+            batch = parse_batch(data)
+            batch.ensure_valid()
+        except CorruptDataError:
+            return None
+        return batch

@@ -48,7 +48,7 @@ LOG_APPEND_TIME_MASK = 0x08
 assert PREFIX.size == PREFIX_BYTES
 
 
-class Message(NamedTuple):
+class LegacyMessage(NamedTuple):
     """One message: a plain entry's, or one in a wrapper. ``offset`` is absolute, ``timestamp`` ms."""
 
     offset: int
@@ -204,10 +204,10 @@ class LegacyBatch:
                     position=self._position,
                 )
 
-    def _messages(self, size_max: int) -> list[Message]:
+    def _messages(self, size_max: int) -> list[LegacyMessage]:
         key, value = _fields(self.data, self.magic, self._position)
         if not self.is_wrapper:
-            return [Message(self.last_offset, self.max_timestamp, self.timestamp_type, key, value, self.magic)]
+            return [LegacyMessage(self.last_offset, self.max_timestamp, self.timestamp_type, key, value, self.magic)]
         if not value:
             raise CorruptRecordError("a compressed message without a value", position=self._position)
         # Not at the top: only a wrapper needs the codecs' libraries.
@@ -216,8 +216,8 @@ class LegacyBatch:
         inner = CODECS_BY_NAME[self.codec].decompress(value, size_max, self.magic)
         return self._absolute(self._inner(memoryview(inner)))
 
-    def _inner(self, data: memoryview) -> list[Message]:
-        messages: list[Message] = []
+    def _inner(self, data: memoryview) -> list[LegacyMessage]:
+        messages: list[LegacyMessage] = []
         at = 0
         while not _is_cut(data, at):
             try:
@@ -234,7 +234,7 @@ class LegacyBatch:
                 timestamp_type = self.timestamp_type
                 if timestamp_type == LOG_APPEND_TIME:
                     timestamp = self.max_timestamp
-            messages.append(Message(entry.last_offset, timestamp, timestamp_type, key, value, entry.magic))
+            messages.append(LegacyMessage(entry.last_offset, timestamp, timestamp_type, key, value, entry.magic))
             at += entry.size
         if not messages:
             raise CorruptRecordError("a compressed message without messages", position=self._position)
@@ -242,7 +242,7 @@ class LegacyBatch:
             raise CorruptRecordError("inner offsets that do not increase", position=self._position)
         return messages
 
-    def _absolute(self, messages: list[Message]) -> list[Message]:
+    def _absolute(self, messages: list[LegacyMessage]) -> list[LegacyMessage]:
         last = messages[-1].offset
         if self.last_offset < last and self.last_offset != 0:
             raise CorruptRecordError(

@@ -54,7 +54,7 @@ class RememberedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Producer(NamedTuple):
+class KnownProducer(NamedTuple):
     """A producer's state in a log (Kafka: ProducerStateEntry). -1 means none, ``timestamp`` is in ms.
 
     ``batches`` are its last ones, at most five, the newest last; all have ``producer_epoch``.
@@ -84,7 +84,7 @@ class Producer(NamedTuple):
         return self.current_txn_first_offset != NO_OFFSET
 
 
-class ProducerBatch(NamedTuple):
+class SequencedBatch(NamedTuple):
     """The producer's fields of a batch. ``end``: the marker in a control batch, or None.
 
     It may stand for several data batches with contiguous sequences and offsets: ``run`` then has the last ones to
@@ -104,7 +104,7 @@ class ProducerBatch(NamedTuple):
     run: tuple[RememberedBatch, ...] = ()
 
 
-def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBatch:
+def producer_batch(batch: Batch, first_offset: int | None = None) -> SequencedBatch:
     """The fields of ``batch``; ``first_offset`` replaces its own, which may not be assigned yet.
 
     Raises: CorruptDataError for a control batch whose marker cannot be read.
@@ -117,7 +117,7 @@ def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBat
         # Compaction leaves empty control batches, and other kinds of control records exist.
         record = next(iter(batch.records()), None)
         end = None if record is None else parse_end_transaction_marker(record.key, record.value)
-    return ProducerBatch(
+    return SequencedBatch(
         batch.producer_id,
         batch.producer_epoch,
         batch.base_sequence,
@@ -131,7 +131,7 @@ def producer_batch(batch: Batch, first_offset: int | None = None) -> ProducerBat
     )
 
 
-def repeats(known: Producer | None, batch: ProducerBatch) -> RememberedBatch | None:
+def repeats(known: KnownProducer | None, batch: SequencedBatch) -> RememberedBatch | None:
     """The remembered batch that ``batch`` repeats, if any."""
     if known is None or known.producer_epoch != batch.producer_epoch:
         return None
@@ -141,7 +141,7 @@ def repeats(known: Producer | None, batch: ProducerBatch) -> RememberedBatch | N
     return None
 
 
-def check_next(known: Producer | None, batch: ProducerBatch) -> None:
+def check_next(known: KnownProducer | None, batch: SequencedBatch) -> None:
     """Checks a data batch that is not a repetition.
 
     Raises: InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError (it precedes the remembered
@@ -163,7 +163,7 @@ def check_next(known: Producer | None, batch: ProducerBatch) -> None:
         )
 
 
-def _check_follows(known: Producer, batch: ProducerBatch) -> None:
+def _check_follows(known: KnownProducer, batch: SequencedBatch) -> None:
     # 0 comes after 2^31 - 1, and also first.
     expected = increment_sequence(known.last_sequence, 1)
     if batch.first_sequence == expected:
@@ -174,7 +174,7 @@ def _check_follows(known: Producer, batch: ProducerBatch) -> None:
     raise error(batch.producer_id, batch.producer_epoch, batch.first_sequence, expected)
 
 
-def follows(known: Producer | None, batch: ProducerBatch) -> bool:
+def follows(known: KnownProducer | None, batch: SequencedBatch) -> bool:
     """Whether a data batch, or a run of them, certainly comes next, so that ``check_next`` would accept it."""
     return (
         known is not None
@@ -184,7 +184,7 @@ def follows(known: Producer | None, batch: ProducerBatch) -> bool:
     )
 
 
-def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int) -> ProducerBatch:
+def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]], first_offset: int) -> SequencedBatch:
     """The run of data batches that starts at ``first_offset``; each has a record count and a greatest timestamp (ms).
 
     ``stamp``: producer id, epoch, the first sequence, whether they are transactional.
@@ -197,7 +197,7 @@ def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]]
     for record_count, timestamp in reversed(batches[-REMEMBERED_MAX:]):
         run.append(RememberedBatch(sequence, offset, record_count - 1, timestamp))
         sequence, offset = decrement_sequence(sequence, record_count), offset - record_count
-    return ProducerBatch(
+    return SequencedBatch(
         producer_id,
         epoch,
         first_sequence,
@@ -212,7 +212,7 @@ def run_of(stamp: tuple[int, int, int, bool], batches: Sequence[tuple[int, int]]
     )
 
 
-def check_end(known: Producer | None, batch: ProducerBatch) -> None:
+def check_end(known: KnownProducer | None, batch: SequencedBatch) -> None:
     """Checks the end of a transaction. Raises: ProducerFencedError, TransactionCoordinatorFencedError."""
     if known is None or batch.end is None:
         return
@@ -225,10 +225,10 @@ def check_end(known: Producer | None, batch: ProducerBatch) -> None:
         )
 
 
-def after(known: Producer | None, batch: ProducerBatch) -> Producer:
+def after(known: KnownProducer | None, batch: SequencedBatch) -> KnownProducer:
     """The state of the producer once ``batch`` is in the log. A control batch without a marker changes nothing."""
     if known is None:
-        known = Producer(batch.producer_id)
+        known = KnownProducer(batch.producer_id)
     if batch.is_control and batch.end is None:
         return known
     batches = known.batches if known.producer_epoch == batch.producer_epoch else ()
@@ -243,7 +243,7 @@ def after(known: Producer | None, batch: ProducerBatch) -> Producer:
     first_offset = known.current_txn_first_offset
     if batch.is_transactional and first_offset == NO_OFFSET:
         first_offset = batch.first_offset
-    return Producer(
+    return KnownProducer(
         known.producer_id,
         batch.producer_epoch,
         remembered((*batches, *(batch.run or (seen(batch),)))),
@@ -253,7 +253,7 @@ def after(known: Producer | None, batch: ProducerBatch) -> Producer:
     )
 
 
-def seen(batch: ProducerBatch) -> RememberedBatch:
+def seen(batch: SequencedBatch) -> RememberedBatch:
     """The part of a data batch that is remembered."""
     return RememberedBatch(
         batch.last_sequence, batch.last_offset, batch.last_offset - batch.first_offset, batch.timestamp
@@ -265,6 +265,6 @@ def remembered(batches: Sequence[RememberedBatch]) -> tuple[RememberedBatch, ...
     return tuple(batches[-REMEMBERED_MAX:])
 
 
-def is_expired(known: Producer, now_ms: int, expiration_ms: int) -> bool:
+def is_expired(known: KnownProducer, now_ms: int, expiration_ms: int) -> bool:
     """Whether the producer has been silent long enough to be dropped; never inside a transaction."""
     return not known.is_in_transaction and now_ms - known.timestamp >= expiration_ms

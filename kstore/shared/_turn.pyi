@@ -5,7 +5,7 @@ from kstore.engine.others import Others
 from kstore.files.lock import DirectoryLock
 from kstore.shared.turn import SharedTurn
 
-class TurnLock:
+class SharedTurnLock:
     _mutex: object
     def __init__(self, turn: SharedTurn, files: LogFiles, others: Others, directory_lock: DirectoryLock) -> None: ...
     @property

@@ -30,8 +30,6 @@ from kstore.files.local import OsMapping
 from kstore.files.lock import TURN, DirectoryLock
 from kstore.state.shared_slot import MAGIC, POSITION, SIZE, SLOT, TAIL_KNOWN, VERSION, SharedState
 
-__all__ = ["TurnLock"]
-
 cdef extern from *:
     """
     #include <fcntl.h>
@@ -103,7 +101,7 @@ cdef bytes HEAD = SLOT.pack(MAGIC, VERSION, TAIL_KNOWN, *[0] * 15)[:FIELDS_AT]
 include "../record/_crc.pxi"
 
 
-cdef class TurnLock:
+cdef class SharedTurnLock:
     """The log's lock: that of the threads and, inside it, that of the processes.
 
     An exception from outside (KeyboardInterrupt) may end either method anywhere. The turn is released nevertheless, at

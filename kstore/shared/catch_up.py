@@ -27,7 +27,7 @@ from kstore.files.paths import (
     TXN_INDEX_SUFFIX,
     classify,
 )
-from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.indexes.transaction_index import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.tail import SegmentTail
 from kstore.shared.telling import tell

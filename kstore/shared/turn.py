@@ -16,7 +16,7 @@ from kstore.engine.others import Others
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.watch import DirectoryWatch
-from kstore.shared._turn import TurnLock
+from kstore.shared._turn import SharedTurnLock
 from kstore.shared.catch_up import CatchUp
 from kstore.shared.telling import tell
 from kstore.state.shared_slot import SharedState
@@ -36,7 +36,7 @@ class SharedTurn:
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:
         """The caller has the turn of the processes."""
-        self.lock: TurnLock = TurnLock(self, files, others, directory_lock)
+        self.lock: SharedTurnLock = SharedTurnLock(self, files, others, directory_lock)
         self.watch: DirectoryWatch = DirectoryWatch(files.context.directory)
         self._files = files
         self._others = others

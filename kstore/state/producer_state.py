@@ -14,9 +14,9 @@ from kstore.record._runs import Run, follow_producers
 from kstore.record.batch import Batch, RecordBatch
 from kstore.record.control import ControlRecordType
 from kstore.rules.sequence import (
-    Producer,
-    ProducerBatch,
+    KnownProducer,
     RememberedBatch,
+    SequencedBatch,
     after,
     is_expired,
     producer_batch,
@@ -84,7 +84,7 @@ class ProducerState:
     """The producers of one log, by their ids."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        self.producers: dict[int, Producer] = {entry.producer_id: to_producer(entry) for entry in entries}
+        self.producers: dict[int, KnownProducer] = {entry.producer_id: to_producer(entry) for entry in entries}
         self._open: OpenTransactions = self._opened()
 
     def _opened(self) -> OpenTransactions:
@@ -111,7 +111,7 @@ class ProducerState:
         return bool(self._open)
 
     @property
-    def open_transactions(self) -> Iterator[Producer]:
+    def open_transactions(self) -> Iterator[KnownProducer]:
         """The producers with an open transaction, the oldest transaction first."""
         return (self.producers[producer_id] for _, producer_id in self._open)
 
@@ -137,7 +137,7 @@ class ProducerState:
         changed, aborted, unreadable = follow_producers(run, self.producers, iter(self._open), first, last)
         found = list(map(AbortedTransaction._make, aborted)), unreadable
         producers = [
-            (producer_id, Producer(producer_id, epoch, tuple(map(RememberedBatch._make, batches)), *others))
+            (producer_id, KnownProducer(producer_id, epoch, tuple(map(RememberedBatch._make, batches)), *others))
             for producer_id, epoch, batches, *others in changed
         ]
         were = [self.producers.get(producer_id) for producer_id, _ in producers]
@@ -170,7 +170,7 @@ class ProducerState:
             raise
         return found
 
-    def apply(self, batch: ProducerBatch) -> AbortedTransaction | None:
+    def apply(self, batch: SequencedBatch) -> AbortedTransaction | None:
         """Adds ``batch``; returns the entry that an abort marker adds to the transaction index, if it is one."""
         if batch.is_control and batch.end is None:
             return None
@@ -206,14 +206,14 @@ class ProducerState:
         return len(gone)
 
 
-def _transaction_of(producer: Producer | None) -> OpenTransaction | None:
+def _transaction_of(producer: KnownProducer | None) -> OpenTransaction | None:
     """The open transaction of a producer that may not be known."""
     if producer is None or not producer.is_in_transaction:
         return None
     return producer.current_txn_first_offset, producer.producer_id
 
 
-def to_entry(producer: Producer) -> ProducerEntry:
+def to_entry(producer: KnownProducer) -> ProducerEntry:
     """The entry of a producer in a snapshot."""
     return ProducerEntry(
         producer.producer_id,
@@ -227,12 +227,12 @@ def to_entry(producer: Producer) -> ProducerEntry:
     )
 
 
-def to_producer(entry: ProducerEntry) -> Producer:
+def to_producer(entry: ProducerEntry) -> KnownProducer:
     """The producer of a snapshot's entry."""
     batches: tuple[RememberedBatch, ...] = ()
     if entry.last_offset >= 0:
         batches = (RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp),)
-    return Producer(
+    return KnownProducer(
         entry.producer_id,
         entry.producer_epoch,
         batches,

@@ -14,7 +14,7 @@ from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from kstore.errors import UnsupportedFormatError
 from kstore.files.paths import TopicPartition
-from kstore.messages.primitives import INT16, Reader
+from kstore.messages.primitives import INT16, MessageReader
 from kstore.messages.schema import load_messages
 from kstore.types import NO_TIMESTAMP
 
@@ -78,7 +78,7 @@ def decode_offset_key(key: bytes) -> GroupPartition | None:
 
     Raises: CorruptRecordError.
     """
-    reader = Reader(key)
+    reader = MessageReader(key)
     if reader.int16() not in KEY_TYPES:
         return None
     fields = cast(_Key, load_messages("group")["OffsetCommitKey"].read(reader, 0))
@@ -87,7 +87,7 @@ def decode_offset_key(key: bytes) -> GroupPartition | None:
 
 def decode_offset_value(value: bytes) -> OffsetAndMetadata:
     """Raises: CorruptRecordError; UnsupportedFormatError for a later version."""
-    reader = Reader(value)
+    reader = MessageReader(value)
     version = reader.int16()
     if not 0 <= version <= VERSION:
         raise UnsupportedFormatError(f"a committed offset of version {version}, expected 0 to {VERSION}")

@@ -18,7 +18,7 @@ from typing import NotRequired, TypedDict, cast
 
 from kstore.errors import CorruptRecordError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
-from kstore.messages.primitives import INT16, Reader
+from kstore.messages.primitives import INT16, MessageReader
 from kstore.messages.schema import load_messages
 from kstore.rules.sequence import NO_EPOCH
 from kstore.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState
@@ -91,7 +91,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[_Partitions]:
 
 def decode_transaction_key(key: bytes) -> str | None:
     """The transactional id; None for a record of another type. Raises: CorruptRecordError."""
-    reader = Reader(key)
+    reader = MessageReader(key)
     if reader.int16() != KEY_TYPE:
         return None
     return cast(_Key, load_messages("transaction")["TransactionLogKey"].read(reader, 0))["transactionalId"]
@@ -99,7 +99,7 @@ def decode_transaction_key(key: bytes) -> str | None:
 
 def decode_transaction_value(transactional_id: str, value: bytes) -> TransactionMetadata:
     """Raises: CorruptRecordError; UnsupportedFormatError for a later version."""
-    reader = Reader(value)
+    reader = MessageReader(value)
     version = reader.int16()
     if not 0 <= version <= VERSION:
         raise UnsupportedFormatError(f"a transaction's record of version {version}, expected 0 to {VERSION}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from kstore.messages.schema import load_messages
 from tests.interop.conftest import Kafka
 from tests.interop.decoder_logs import encode_random
@@ -29,9 +29,9 @@ def test_messages_of_all_versions_come_back_from_kafka_with_the_same_bytes(dump_
         kind = "request" if message.name.endswith("Request") else "response"
         for version in range(message.versions.lowest, message.versions.highest + 1):
             for _ in range(MESSAGES_EACH):
-                values = message.read(Reader(encode_random(message, version, rng, ())), version)
+                values = message.read(MessageReader(encode_random(message, version, rng, ())), version)
                 data = message.write(values, version)
-                assert message.read(Reader(data), version) == values
+                assert message.read(MessageReader(data), version) == values
                 lines.append(f"{kind}\t{message.key}\t{version}\t{data.hex()}")
                 written.append(data)
     target = tmp_path / "answers"

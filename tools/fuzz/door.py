@@ -29,7 +29,7 @@ from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
-from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.primitives import MessageError, MessageReader
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import MIB
@@ -217,7 +217,7 @@ def frames(data: bytes) -> None:
 
 def _check(head: Head, name: str, sent: bytearray) -> None:
     """An answer is read to its end."""
-    reader = Reader(memoryview(sent))
+    reader = MessageReader(memoryview(sent))
     [size] = SIZE.unpack(reader.take(SIZE.size))
     expect(size == reader.remaining, f"a frame of {size} bytes with {reader.remaining}")
     [number] = SIZE.unpack(reader.take(SIZE.size))

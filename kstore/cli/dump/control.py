@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kstore.cli.decoders import json_text
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 from kstore.record.control import KEY, ControlRecordType, parse_control_type, parse_end_transaction_marker
@@ -46,4 +46,4 @@ def control_note(record: Record) -> ControlNote:
 
 def _read(message: Message, value: bytes) -> Value:
     # The first field of each is its version.
-    return message.read(Reader(value, text_errors="replace"), Reader(value).int16())
+    return message.read(MessageReader(value, text_errors="replace"), MessageReader(value).int16())

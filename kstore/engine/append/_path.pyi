@@ -10,7 +10,7 @@ from kstore.engine.change.growth import Growth
 from kstore.engine.change.roll import Rolls
 from kstore.engine.turn import TurnLock
 from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.rules.sequence import Producer, ProducerBatch
+from kstore.rules.sequence import KnownProducer, SequencedBatch
 from kstore.types import AppendInfo
 
 SINGLE_BYTES_MAX: int
@@ -63,7 +63,7 @@ class AppendPath:
         plan: Plan,
         appends: list[PendingAppend],
         results: list[AppendInfo | None],
-        checked: Sequence[ProducerBatch] | None,
+        checked: Sequence[SequencedBatch] | None,
     ) -> None: ...
     def take_back(self, plan: Plan, error: BaseException) -> None: ...
     def wake(self) -> None: ...
@@ -71,5 +71,5 @@ class AppendPath:
 def single_first(append: Append) -> Append: ...
 def settle(singles: list[PendingSingle | PendingAppend], appends: list[PendingAppend | None]) -> None: ...
 def continued(
-    known: Producer, stamp: tuple[int, int, int, bool], batches: Sequence[EncodedBatch], offset: int
-) -> Producer | None: ...
+    known: KnownProducer, stamp: tuple[int, int, int, bool], batches: Sequence[EncodedBatch], offset: int
+) -> KnownProducer | None: ...

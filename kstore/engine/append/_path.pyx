@@ -47,7 +47,7 @@ from kstore.engine.producers import EXPIRY_INTERVAL_MS as _EXPIRY_INTERVAL_MS
 from kstore.errors import KstoreError
 from kstore.metrics import APPENDED
 from kstore.record._codec import EncodedBatch
-from kstore.rules.sequence import NO_SEQUENCE, REMEMBERED_MAX, Producer, RememberedBatch
+from kstore.rules.sequence import NO_SEQUENCE, REMEMBERED_MAX, KnownProducer, RememberedBatch
 from kstore.types import AppendInfo
 
 cdef enum:
@@ -765,4 +765,4 @@ def continued(known not None, stamp not None, list batches not None, int64_t off
         sequence, offset = sequence + count, offset + count
         kept.append(named_tuple(RememberedBatch, ((sequence - 1) & INT32_MAX, offset - 1, count - 1, timestamp)))
     del kept[:max(len(kept) - <Py_ssize_t>REMEMBERED_MAX, 0)]
-    return named_tuple(Producer, (producer_id, epoch, tuple(kept), timestamp, coordinator_epoch, NO_OFFSET))
+    return named_tuple(KnownProducer, (producer_id, epoch, tuple(kept), timestamp, coordinator_epoch, NO_OFFSET))

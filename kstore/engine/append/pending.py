@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kstore.engine.append._group import PendingBatches
 from kstore.errors import InvalidOffsetError
 from kstore.record._codec import BatchBuffer
-from kstore.rules.sequence import ProducerBatch, run_of
+from kstore.rules.sequence import SequencedBatch, run_of
 from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
 # The encode buffers are used again: fresh memory costs a page fault for each 4 KiB, more than the encoding. They belong
@@ -63,7 +63,7 @@ class PendingAppend(PendingBatches):
             return InvalidOffsetError(f"the last offset is {last_offset}, expected at most {RECORD_OFFSET_MAX}")
         return None
 
-    def run_from(self, offset: int) -> ProducerBatch | None:
+    def run_from(self, offset: int) -> SequencedBatch | None:
         """The batches as one run of their producer, starting at ``offset``, or None."""
         if self.stamp is None:
             return None

@@ -41,7 +41,7 @@ from kstore.files.paths import (
     classify,
     parse_segment_name,
 )
-from kstore.indexes.transaction_sizes import TransactionIndexSizes
+from kstore.indexes.transaction_index import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
 from kstore.state.compaction_state import KSTORE_COMPACTION, read_compaction_state
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks

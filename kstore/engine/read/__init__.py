@@ -7,10 +7,10 @@ only what is still wrong after the same ``truncation_count`` is damage.
     reads         what readers ask of a log, and the second look
     reader        a range of offsets, as an iterator; onward: the same for what was just appended
     lookup        one record
-    fetch         one slice of a segment, named and not read; checking: that a slice is sound before it is sent
+    fetch         one slice of a segment, named and not read, and checked before it is sent
     times         records by time; segment_times: the greatest time of each segment, kept in memory
     columns       Arrow tables, out and in
-    describe      what ``repr`` says; metrics: what ``metrics()`` measures
+    describe      what ``metrics()`` measures, and what ``repr`` says
 
 Why
 ===

@@ -3,6 +3,10 @@
 Every read of the log builds on it. A slice begins with the batch that holds the requested offset, so it may hold
 earlier records, and it may end within a batch. A slice keeps its file open, so it stays readable after retention
 unlinks the file.
+
+A reader of records checks each batch that it reads. Bytes that are sent as they lie were never read, so they are
+checked once: CRCs and the order of offsets, as in every read. The segment remembers the range until its file may have
+changed.
 """
 
 from __future__ import annotations
@@ -15,18 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstore.engine.ends import Ends
-from kstore.engine.read.checking import checked_size
 from kstore.engine.read.reads import LogReads, looked_up
 from kstore.engine.source import LogSource
 from kstore.errors import CorruptBatchError, LogNotFoundError, OffsetOutOfRangeError, TruncatedFileError
 from kstore.files.fs import File
 from kstore.record._codec import Record
+from kstore.record._runs import Run
 from kstore.record.batch import Batch
+from kstore.record.scan import RUN_BYTES_MAX
 from kstore.record.walk import OFFSET_COUNT_MAX, Damage, walk
 from kstore.rules.arguments import one_of
 from kstore.rules.losses import LOST, NO_LOSSES, LossRanges, corrupt_batch_error
 from kstore.segment import SHORT_CHUNK_BYTES, LogSegment
-from kstore.segments.places import START, BatchPosition, Located
+from kstore.segments.places import START, BatchPosition, CheckedSpan, CheckedSpans, Located
 from kstore.types import ISOLATION_LEVELS, OFFSET_MAX, AbortedTransaction, CorruptRange, IsolationLevel
 
 if TYPE_CHECKING:
@@ -287,3 +292,70 @@ def _position_of(source: LogSource, segment: LogSegment, bound: Ends, limit: int
         return limit
     batch = segment.batch_at(bound.high_watermark, limit)
     return limit if batch is None else batch.position
+
+
+# A slice that is checked to this part of what was wanted is not worth another read.
+ENOUGH_OF = 8
+
+
+def checked_size(
+    segment: LogSegment, contents: object, first: BatchPosition, size: int, limit: int, batch_stop: int
+) -> int:
+    """How many of ``size`` bytes, which begin with batch ``first``, hold no damage; at least that batch.
+
+    The caller has just checked that batch itself, and ``contents`` are those that the segment had before. Up to
+    position ``limit`` of ``segment``, no batch ends at or above offset ``batch_stop``.
+
+    Raises: CorruptBatchError if ``first`` is not there any more; StorageError.
+    """
+    known = segment.checked
+    if known.contents is not contents:
+        known = CheckedSpans(contents)
+    wanted, first_stop = first.position + size, first.position + first.size
+    before = known.holding(first.position)
+    span = known.with_batch(first) if before is None else before
+    if span.stop < wanted:
+        enough = max(wanted - size // ENOUGH_OF, first_stop)
+        span = _grown(segment, known, span, wanted, enough, limit, batch_stop)
+    if before is None or span.stop > before.stop:
+        segment.checked = known.joined(span)
+    if span.stop < first_stop:
+        raise CorruptBatchError(
+            f"{span.stop - first.position} bytes, expected the {first.size} of the batch that was found there",
+            path=str(segment.log_file().path),
+            position=first.position,
+        )
+    return min(span.stop, wanted) - first.position
+
+
+def _grown(
+    segment: LogSegment, known: CheckedSpans, span: CheckedSpan, wanted: int, enough: int, limit: int, batch_stop: int
+) -> CheckedSpan:
+    """``span``, grown by the batches after it: to ``enough`` at least, unless damage or ``limit`` comes first."""
+    while span.stop < min(enough, limit):
+        before = span
+        # To the limit, not to ``wanted``: an offset is confirmed by the batch that follows.
+        walked = segment.runs_from(
+            Located(span.stop, 0, span.next_offset),
+            limit,
+            offset_stop=batch_stop,
+            run_bytes=min(RUN_BYTES_MAX, wanted - span.stop),
+            with_compressed=True,
+        )
+        for item in walked:
+            if isinstance(item, Damage):
+                return span
+            if isinstance(item, Run):
+                span = span._replace(stop=item.position + item.stop, next_offset=item.next_offset)
+            else:
+                position, batch = item
+                span = span._replace(stop=position + batch.size, next_offset=batch.last_offset + 1)
+            if span.stop >= enough:
+                return span
+            after = known.beginning(span.stop)
+            if after is not None and after.first_offset >= span.next_offset:
+                span = span._replace(stop=after.stop, next_offset=after.next_offset)
+                break
+        if span.stop == before.stop:
+            break
+    return span

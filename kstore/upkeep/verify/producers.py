@@ -27,7 +27,7 @@ from kstore.index import TransactionIndex
 from kstore.record._runs import Run, pass_producers
 from kstore.record.batch import Batch, parse_v2
 from kstore.record.control import ControlRecordType, parse_end_transaction_marker
-from kstore.rules.sequence import Producer
+from kstore.rules.sequence import KnownProducer
 from kstore.scan.visits import Visitor
 from kstore.state.producer_snapshot import ProducerEntry, decode_snapshot
 from kstore.state.producer_state import ProducerState
@@ -273,7 +273,7 @@ class ProducerCheck(Visitor):
             if compacted:
                 self._replace(compacted)
 
-    def _starts_later(self, known: Producer, entry: ProducerEntry) -> bool:
+    def _starts_later(self, known: KnownProducer, entry: ProducerEntry) -> bool:
         """Whether they differ only by where a transaction across the log's start begins, which a broker's recovery
         looks for above the start."""
         first_offset, latest = entry.current_txn_first_offset, self._start_offset
@@ -305,7 +305,7 @@ def _replaced(state: ProducerState, entries: Mapping[int, ProducerEntry]) -> Pro
     return ProducerState([entries.get(one.producer_id, one) for one in state.entries()])
 
 
-def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
+def _is_compacted(known: KnownProducer, entry: ProducerEntry, gap_end: int) -> bool:
     """Whether they differ only by the open transaction, as after compaction has removed its first batches or its
     marker; the last gap in the offsets ends at ``gap_end``."""
     first_offset = entry.current_txn_first_offset
@@ -320,7 +320,7 @@ def _is_compacted(known: Producer, entry: ProducerEntry, gap_end: int) -> bool:
     return has_ended or 0 <= first_offset < min(known.current_txn_first_offset, gap_end)
 
 
-def _contradicts(known: Producer, entry: ProducerEntry) -> bool:
+def _contradicts(known: KnownProducer, entry: ProducerEntry) -> bool:
     """Whether the batches cannot have led to ``entry``; those that compaction or retention removed prove nothing."""
     if known.last_offset < entry.last_offset:
         return False
@@ -333,7 +333,7 @@ def _contradicts(known: Producer, entry: ProducerEntry) -> bool:
     )
 
 
-def _text(entry: ProducerEntry | Producer) -> str:
+def _text(entry: ProducerEntry | KnownProducer) -> str:
     return (
         f"producer {entry.producer_id}: epoch {entry.producer_epoch}, last sequence {entry.last_sequence}"
         f" at offset {entry.last_offset}, open transaction {entry.current_txn_first_offset}"

@@ -15,7 +15,7 @@ from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from kstore.setting_rules import MIB
 
 ELEMENTS_MAX = 100_000
@@ -77,7 +77,7 @@ class Caller:
             answer.send(sender)
             assert len(sender.data) == answer.length
             data = sender.data
-        reader = Reader(data)
+        reader = MessageReader(data)
         response = wire.response.read(reader, version)
         assert not reader.remaining
         assert wire.response.write(response, version) == data, "what is written by hand is what the codec writes"

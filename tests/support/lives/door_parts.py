@@ -10,7 +10,7 @@ from typing import Any
 
 import kstore
 from kstore.door.frames import API_VERSIONS, wire_of
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from kstore.messages.schema import Message
 
 # A test that hangs fails.
@@ -56,7 +56,7 @@ class WireClient:
     def answer(self) -> dict[str, Any]:
         """The answer to the oldest request without one."""
         message, version, number = self._asked.pop(0)
-        reader = Reader(self.frame())
+        reader = MessageReader(self.frame())
         assert struct.unpack(">i", reader.take(4)) == (number,)
         if flexible_header(message, version):
             assert reader.take(1) == b"\0"

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from kstore.cli.decoders import TransactionLogDecoder, java_double, json_text, remote_log_metadata_decoder
-from kstore.messages.primitives import MessageError, Reader
+from kstore.messages.primitives import MessageError, MessageReader
 from kstore.messages.schema import Uuid, load_messages
 from kstore.record._codec import java_string
 from kstore.record.builder import build_batch
@@ -180,7 +180,7 @@ def test_a_message_cannot_ask_for_more_than_its_bytes() -> None:
     message = load_messages("transaction")["TransactionLogValue"]
     for data in (b"\xff" * 14, struct.pack(">qhib", 1, 1, 1, 1) + b"\x7f\xff\xff\xff", b""):
         with pytest.raises(MessageError):
-            message.read(Reader(data), 0)
+            message.read(MessageReader(data), 0)
 
 
 @pytest.mark.parametrize(

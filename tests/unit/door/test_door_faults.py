@@ -15,7 +15,7 @@ from kstore.door.errors import NOT_LEADER_OR_FOLLOWER
 from kstore.door.faults import CODES, PLACES, Faults, refusal
 from kstore.door.frames import wire_of
 from kstore.errors import ConfigError
-from kstore.messages.primitives import Reader
+from kstore.messages.primitives import MessageReader
 from tests.support.lives.door_parts import WireClient, opened
 
 # Answers with no place for an error of the whole request.
@@ -135,7 +135,7 @@ def test_a_refusal_can_be_written_and_has_its_error_in_every_version(api: Any) -
     for version in range(api.lowest, api.highest + 1):
         body = {places.asked: [_element(places)] for places in PLACES.get(api.name, ())}
         data = wire.response.write(refusal(api.name, body, NOT_LEADER_OR_FOLLOWER), version)
-        read = wire.response.read(Reader(data), version)
+        read = wire.response.read(MessageReader(data), version)
         found = list(_codes(read))
         if (api.name, version) not in WITHOUT_A_PLACE and api.name != "ApiVersions":
             assert NOT_LEADER_OR_FOLLOWER in found, version

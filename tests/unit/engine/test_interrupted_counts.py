@@ -28,7 +28,7 @@ from kstore.files._locks import Gate
 from kstore.files.threads import start_thread
 from kstore.files.watch import DirectoryWatch
 from kstore.log import writer_of
-from kstore.shared._turn import TurnLock
+from kstore.shared._turn import SharedTurnLock
 from kstore.store import coordinator_of
 from kstore.types import Durability
 from kstore.ui.survey import Survey
@@ -370,7 +370,7 @@ class _Interrupting:
 
 def test_a_wait_for_the_turn_that_is_interrupted_leaves_the_turn_to_its_owner() -> None:
     alone: Any = _Alone()
-    turn = TurnLock(alone, alone, alone, alone)
+    turn = SharedTurnLock(alone, alone, alone, alone)
     has_turn, may_end, found = threading.Event(), threading.Event(), list[bool]()
 
     def own() -> None:

@@ -16,7 +16,7 @@ from kstore.files._locks import OwnedLock, block
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_in_store, lock_log
 from kstore.log import writer_of
-from kstore.logs.topic_settings import TopicSettings
+from kstore.logs.topic_settings import EffectiveSettings
 from kstore.store import Store, parts_of
 from kstore.types import Durability
 from tests.crash.interrupted_life import InterruptAfterCode
@@ -96,7 +96,7 @@ def test_a_store_whose_opening_is_interrupted_after_its_lock_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(TopicSettings, "__init__", interrupt)
+        patch.setattr(EffectiveSettings, "__init__", interrupt)
         with pytest.raises(KeyboardInterrupt) as caught:
             Store(tmp_path / "data")
     Store(tmp_path / "data").close()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kstore.messages.primitives import STRING_BYTES_MAX, MessageError, Reader, Writer
+from kstore.messages.primitives import STRING_BYTES_MAX, MessageError, MessageReader, MessageWriter
 from kstore.messages.schema import Message, Uuid, load_messages
 from tests.interop.decoder_logs import encode_random
 
@@ -29,9 +29,9 @@ def test_a_message_of_every_type_and_version_is_written_as_it_was_read(message: 
     rng = random.Random(version)
     for _ in range(50):
         data = encode_random(message, version, rng)
-        values = message.read(Reader(data), version)
+        values = message.read(MessageReader(data), version)
         written = message.write(values, version)
-        assert message.read(Reader(written), version) == values
+        assert message.read(MessageReader(written), version) == values
         # Left out: tagged fields with their defaults, and fields that no schema knows.
         assert written == data or len(written) < len(data)
         assert version in message.flexible or written == data
@@ -50,7 +50,7 @@ def test_a_damaged_message_is_read_or_is_a_typed_error(
         else:
             del data[rng.randrange(len(data) + 1) :]
         try:
-            message.read(Reader(bytes(data)), version)
+            message.read(MessageReader(bytes(data)), version)
         except MessageError:
             pass
     tried("fuzz inputs", 20)
@@ -59,17 +59,17 @@ def test_a_damaged_message_is_read_or_is_a_typed_error(
 def test_bytes_after_a_tagged_field_are_damage() -> None:
     message = load_messages("transaction")["TransactionLogValue"]
     head = struct.pack(">qhib", 1, 1, 1, 0) + b"\0" + struct.pack(">qq", 2, 3)
-    assert message.read(Reader(head + b"\x01\x02\x02\0\x01"), 1)["clientTransactionVersion"] == 1
+    assert message.read(MessageReader(head + b"\x01\x02\x02\0\x01"), 1)["clientTransactionVersion"] == 1
     with pytest.raises(MessageError, match="clientTransactionVersion: 1 bytes more than the field takes"):
-        message.read(Reader(head + b"\x01\x02\x03\0\x01\0"), 1)
+        message.read(MessageReader(head + b"\x01\x02\x03\0\x01\0"), 1)
 
 
 def test_text_that_is_not_utf_8_is_refused_or_shown_with_replacements() -> None:
     message = load_messages("group")["GroupMetadataKey"]
     data = struct.pack(">h", 3) + b"a\xffb"
     with pytest.raises(MessageError, match="UTF-8"):
-        message.read(Reader(data), 0)
-    assert message.read(Reader(data, text_errors="replace"), 0) == {"group": "a\ufffdb"}
+        message.read(MessageReader(data), 0)
+    assert message.read(MessageReader(data, text_errors="replace"), 0) == {"group": "a\ufffdb"}
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ def test_a_value_that_its_field_cannot_hold_is_not_written(
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**31, 2**32 - 1])
 def test_an_unsigned_varint_is_read_as_it_was_written(value: int) -> None:
-    writer = Writer()
+    writer = MessageWriter()
     writer.uvarint(value)
-    assert Reader(bytes(writer.data)).uvarint() == value
+    assert MessageReader(bytes(writer.data)).uvarint() == value
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 5, b"\xff" * 9], ids=["none", "one", "five", "nine"])
 def test_a_varint_that_does_not_end_is_damage(data: bytes) -> None:
     with pytest.raises(MessageError, match=r"the 0 bytes that remain|more than 5 bytes"):
-        Reader(data).uvarint()
+        MessageReader(data).uvarint()
 
 
 def test_a_response_takes_the_defaults_of_missing_fields_in_every_version() -> None:
@@ -107,7 +107,7 @@ def test_a_response_takes_the_defaults_of_missing_fields_in_every_version() -> N
     partition = {"index": 3, "errorCode": 6}
     response = {"responses": [{"name": "orders", "partitionResponses": [partition]}]}
     for version in range(3, 12):
-        read = message.read(Reader(message.write(response, version)), version)
+        read = message.read(MessageReader(message.write(response, version)), version)
         [topic] = cast(list[Any], read["responses"])
         [found] = topic["partitionResponses"]
         assert (found["index"], found["errorCode"], found["baseOffset"]) == (3, 6, 0)
@@ -118,7 +118,7 @@ def test_a_response_takes_the_defaults_of_missing_fields_in_every_version() -> N
 def test_a_request_has_the_fields_of_all_versions_with_their_own_defaults() -> None:
     message = load_messages("wire")["FetchRequest"]
     data = message.write({"maxWaitMs": 7, "topics": [{"topic": "t", "partitions": [{"partition": 1}]}]}, 4)
-    first, second = (message.read(Reader(data), 4) for _ in range(2))
+    first, second = (message.read(MessageReader(data), 4) for _ in range(2))
     assert (first["sessionEpoch"], first["rackId"], first["clusterId"]) == (-1, "", None)
     assert first["replicaState"] == {"replicaId": -1, "replicaEpoch": -1}
     [topic] = cast(list[Any], first["topics"])
@@ -149,7 +149,7 @@ def test_records_are_a_view_of_what_was_read() -> None:
     for version in (3, 9):
         data = message.write({"topicData": [{"name": "t", "partitionData": [partition]}]}, version)
         view = memoryview(data)
-        [topic] = cast(list[Any], message.read(Reader(view), version)["topicData"])
+        [topic] = cast(list[Any], message.read(MessageReader(view), version)["topicData"])
         records = topic["partitionData"][0]["records"]
         assert isinstance(records, memoryview)
         assert records.obj is data
@@ -162,29 +162,29 @@ def test_elements_are_counted_over_all_arrays_and_tagged_fields_of_a_message() -
     topics = [{"name": f"t{number}", "partitions": [{"partitionIndex": 0}] * 4} for number in range(5)]
     for version in (1, 8):
         data = message.write({"topics": topics}, version)
-        message.read(Reader(data, elements_max=25), version)
+        message.read(MessageReader(data, elements_max=25), version)
         with pytest.raises(MessageError, match="4 elements, expected at most 3 more in this message"):
-            message.read(Reader(data, elements_max=24), version)
+            message.read(MessageReader(data, elements_max=24), version)
     # Unknown tagged fields, of two bytes each.
     data = message.write({}, 8)[:-1] + b"\x64" + b"\x7f\x00" * 100
-    message.read(Reader(data, elements_max=100), 8)
+    message.read(MessageReader(data, elements_max=100), 8)
     with pytest.raises(MessageError, match="100 elements, expected at most 99"):
-        message.read(Reader(data, elements_max=99), 8)
+        message.read(MessageReader(data, elements_max=99), 8)
 
 
 def test_elements_within_a_tagged_field_are_counted_too() -> None:
     message = load_messages("wire")["FetchResponse"]
     nodes = [{"nodeId": number, "host": "h", "port": 1} for number in range(10)]
     data = message.write({"nodeEndpoints": nodes, "responses": [{"topicId": Uuid(16)}]}, 16)
-    message.read(Reader(data, elements_max=12), 16)
+    message.read(MessageReader(data, elements_max=12), 16)
     with pytest.raises(MessageError, match="elements"):
-        message.read(Reader(data, elements_max=11), 16)
+        message.read(MessageReader(data, elements_max=11), 16)
 
 
 def test_a_null_text_in_an_array_is_neither_read_nor_written() -> None:
     message = load_messages("wire")["DescribeGroupsRequest"]
     for version, data in ((0, "00000001 ffff"), (5, "02 00 00 00")):
         with pytest.raises(MessageError, match="groups: null among its elements"):
-            message.read(Reader(bytes.fromhex(data)), version)
+            message.read(MessageReader(bytes.fromhex(data)), version)
         with pytest.raises(ValueError, match="groups: None among its elements"):
             message.write({"groups": ["a", None]}, version)

@@ -9,8 +9,7 @@ import threading
 import pytest
 
 from kstore.errors import BufferExhaustedError, ClosedError, RecordTooLargeError
-from kstore.producer.accumulator import retry_delay, size_upper_bound
-from kstore.producer.compression_ratio import MARGIN, CompressionRatios
+from kstore.producer.accumulator import MARGIN, CompressionRatios, retry_delay, size_upper_bound
 from kstore.producer.config import ProducerConfig
 from kstore.record._codec import BatchBuffer
 from kstore.record.batch import BATCH_HEADER_BYTES

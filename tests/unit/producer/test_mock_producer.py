@@ -24,7 +24,7 @@ from kstore.producer.interceptors import ProducerInterceptor
 from kstore.producer.mock import CALLS, MockProducer
 from kstore.producer.producer import Producer
 from kstore.producer.records import ProducerRecord, RecordMetadata
-from kstore.producer.transactions import TransactionState
+from kstore.producer.transactions import TransactionPhase
 from tests.support.fakes.fake_clock import ManualClock
 
 FIRST = ProducerRecord("topic", b"value1", b"key1")
@@ -223,7 +223,7 @@ def test_transactions_are_initialized_and_begun() -> None:
     states = [producer.transaction_state]
     producer.init_transactions()
     states.append(producer.transaction_state)
-    assert states == [TransactionState.UNINITIALIZED, TransactionState.READY]
+    assert states == [TransactionPhase.UNINITIALIZED, TransactionPhase.READY]
     # A second call does nothing: ``transaction()`` calls it each time.
     producer.init_transactions()
     producer.begin_transaction()
@@ -452,7 +452,7 @@ def test_a_fenced_producer_says_so(call: str, begun: bool) -> None:
     producer.fence()
     with pytest.raises(ProducerFencedError, match="producer 0 has epoch 0, expected at least 1"):
         CALL[call](producer)
-    assert producer.transaction_state is TransactionState.FATAL_ERROR
+    assert producer.transaction_state is TransactionPhase.FATAL_ERROR
 
 
 def test_a_fenced_producer_can_be_flushed_and_closed() -> None:

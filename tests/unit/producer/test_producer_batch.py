@@ -17,9 +17,8 @@ import pytest
 from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, seal_run
-from kstore.producer.accumulator import BatchQueue, Topic
+from kstore.producer.accumulator import BatchQueue, CompressionRatios, Topic
 from kstore.producer.batch_writing import seal, split
-from kstore.producer.compression_ratio import CompressionRatios
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import BatchBuffer
 from kstore.record.parse import parse_batch

@@ -22,7 +22,7 @@ from kstore.errors import (
 from kstore.files.paths import TopicPartition
 from kstore.log import writer_of
 from kstore.producer.producer import Producer
-from kstore.producer.transactions import TransactionState
+from kstore.producer.transactions import TransactionPhase
 from kstore.store import coordinator_of
 from tests.crash.interrupted_life import InterruptWithin
 from tests.support.fakes.fake_fs import WRITES, Fault
@@ -225,8 +225,8 @@ def test_a_block_whose_begin_or_end_is_interrupted_is_aborted_or_in_its_commit(o
             except KeyboardInterrupt:
                 pass
         state = producer._transactions.state
-        assert state in (TransactionState.READY, TransactionState.COMMITTING), interrupted.place
-        if state is TransactionState.COMMITTING:
+        assert state in (TransactionPhase.READY, TransactionPhase.COMMITTING), interrupted.place
+        if state is TransactionPhase.COMMITTING:
             producer.commit_transaction()
         expected += [value for value in [b"%d" % number] if value in committed(one)]
         if not interrupted.struck:

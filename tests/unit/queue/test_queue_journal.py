@@ -11,9 +11,9 @@ import pytest
 
 from kstore.errors import Empty, LeaseLostError
 from kstore.queue.events import DONE, MOVED, SNAPSHOT, Event
+from kstore.queue.journal import last_snapshot
 from kstore.queue.ledger import Ledger
 from kstore.queue.queue import Queue, core_of
-from kstore.queue.snapshot import last_snapshot
 from kstore.store import Store
 from tests.support.fakes.fake_clock import ManualClock
 

@@ -27,8 +27,8 @@ from kstore.queue.events import (
     decode_events,
     encode_events,
 )
+from kstore.queue.journal import snapshot_of
 from kstore.queue.offsets import OffsetRuns, OffsetSet
-from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import QueueState
 from kstore.store import Store
 from tests.support.harness.selection import tries

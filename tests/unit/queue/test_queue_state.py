@@ -29,8 +29,8 @@ from kstore.queue.events import (
     encode_events,
     ranges_of,
 )
+from kstore.queue.journal import snapshot_of
 from kstore.queue.leases import Leases
-from kstore.queue.snapshot import snapshot_of
 from kstore.queue.state import EXPIRED_MAX, QueueState
 from tests.crash.interrupted_life import InterruptAfterCode
 

@@ -39,7 +39,7 @@ from kstore.record._codec import BatchBuffer, OpenBatch, Record, RecordCursor
 from kstore.record._compact import OffsetMap
 from kstore.record._rows import BytesRows, RowEncoder, Rows
 from kstore.record._runs import Run, RunRecords, RunValues, walk_run
-from kstore.shared._turn import TurnLock
+from kstore.shared._turn import SharedTurnLock
 from kstore.state.shared_slot import MAGIC, SLOT, TAIL_KNOWN, VERSION
 from tests.support.lives.producer_helpers import Unthreaded, unthreaded
 
@@ -274,7 +274,7 @@ def test_memory_that_is_closed_while_a_turn_begins_is_not_read(tmp_path: Path) -
 
     parts = Parts()
     directory_lock = DirectoryLock(tmp_path, shared=True)
-    with TurnLock(parts, parts, parts, directory_lock):  # type: ignore[arg-type]  # all in one
+    with SharedTurnLock(parts, parts, parts, directory_lock):  # type: ignore[arg-type]  # all in one
         assert parts.turns == 1
     directory_lock.release()
     file.close()

@@ -19,9 +19,9 @@ from kstore.record._codec import EncodedBatch
 from kstore.record.control import ControlRecordType, EndTransactionMarker
 from kstore.record.parse import parse_batch
 from kstore.rules.sequence import (
-    Producer,
-    ProducerBatch,
+    KnownProducer,
     RememberedBatch,
+    SequencedBatch,
     after,
     check_end,
     check_next,
@@ -38,18 +38,18 @@ LAST = 2**31 - 1
 
 def batch(
     first: int, last: int | None = None, *, epoch: int = 0, at: int = 0, transactional: bool = False
-) -> ProducerBatch:
+) -> SequencedBatch:
     last = first if last is None else last
-    return ProducerBatch(7, epoch, first, last, at, at + (last - first) % 2**31, 1000 + at, transactional, False, None)
+    return SequencedBatch(7, epoch, first, last, at, at + (last - first) % 2**31, 1000 + at, transactional, False, None)
 
 
-def end(*, epoch: int = 0, at: int = 0, coordinator: int = 0, commit: bool = True) -> ProducerBatch:
+def end(*, epoch: int = 0, at: int = 0, coordinator: int = 0, commit: bool = True) -> SequencedBatch:
     kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
-    return ProducerBatch(7, epoch, -1, -1, at, at, 1000 + at, True, True, EndTransactionMarker(kind, coordinator))
+    return SequencedBatch(7, epoch, -1, -1, at, at, 1000 + at, True, True, EndTransactionMarker(kind, coordinator))
 
 
-def known(*batches: ProducerBatch) -> Producer:
-    producer: Producer | None = None
+def known(*batches: SequencedBatch) -> KnownProducer:
+    producer: KnownProducer | None = None
     for each in batches:
         producer = after(producer, each)
     assert producer is not None
@@ -62,7 +62,7 @@ def known(*batches: ProducerBatch) -> Producer:
 @pytest.mark.parametrize("first", [0, 1, 57, LAST])
 def test_an_unknown_producer_may_begin_with_any_sequence(first: int) -> None:
     check_next(None, batch(first))
-    check_next(Producer(7), batch(first))
+    check_next(KnownProducer(7), batch(first))
 
 
 def test_the_next_sequence_is_one_more() -> None:
@@ -277,7 +277,7 @@ def test_a_producer_that_continues_is_as_after_its_run(
     is_transactional: bool,
     is_in_transaction: bool,
 ) -> None:
-    producer = Producer(7, 7, (), 0, 3)
+    producer = KnownProducer(7, 7, (), 0, 3)
     if before:
         producer = after(producer, run_of((7, 7, first, is_in_transaction), before, 100))
     offset = 1 + producer.last_offset
