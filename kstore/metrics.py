@@ -258,9 +258,8 @@ class MeteredStore(Protocol):
     def door_metrics(self) -> Mapping[str, MetricValue]: ...
 
 
-@runtime_checkable
-class MeteredProducer(Protocol):
-    """A producer: its own metrics, and those by topic."""
+class MeteredClient(Protocol):
+    """What a producer and a consumer have in common."""
 
     @property
     def client_id(self) -> str: ...
@@ -272,24 +271,18 @@ class MeteredProducer(Protocol):
     def closed(self) -> bool: ...
 
     def metrics(self) -> Mapping[str, MetricValue]: ...
+
+
+@runtime_checkable
+class MeteredProducer(MeteredClient, Protocol):
+    """A producer: its own metrics, and those by topic."""
 
     def topic_metrics(self) -> Mapping[str, Mapping[str, MetricValue]]: ...
 
 
 @runtime_checkable
-class MeteredConsumer(Protocol):
+class MeteredConsumer(MeteredClient, Protocol):
     """A consumer: its own metrics, and those by topic and partition."""
-
-    @property
-    def client_id(self) -> str: ...
-
-    @property
-    def store_path(self) -> PathLike[str]: ...
-
-    @property
-    def closed(self) -> bool: ...
-
-    def metrics(self) -> Mapping[str, MetricValue]: ...
 
     def partition_metrics(self) -> Mapping[Any, Mapping[str, MetricValue]]: ...
 

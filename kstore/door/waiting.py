@@ -6,8 +6,8 @@ An event wakes it from any thread, also from a finalizer or a signal handler: ``
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+
+from kstore.files.threads import Bell
 
 
 class Waiter:
@@ -16,7 +16,7 @@ class Waiter:
     def __init__(self) -> None:
         # Whether the peer has left, or the door closes: there is no one to answer, or no time left to wait.
         self.gone = False
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._bell = Bell()
 
     def wait(self, until: float) -> None:
         """Returns when woken since the last ``wait``, when ``gone``, or at ``until`` (``time.monotonic()`` seconds).
@@ -26,17 +26,14 @@ class Waiter:
         seconds = until - time.monotonic()
         if self.gone or seconds <= 0:
             return
-        with suppress(Empty):
-            self._bell.get(timeout=seconds)
-            # One more ring is kept at most, see ``wake``; both are answered by one look.
-            self._bell.get_nowait()
+        if self._bell.wait(seconds):
+            self._bell.clear()
 
     def wake(self) -> None:
         """Ends a ``wait``, now or the next one."""
-        if self._bell.empty():
-            self._bell.put(None)
+        self._bell.set()
 
     def leave(self) -> None:
         """The peer has left, or the door closes."""
         self.gone = True
-        self._bell.put(None)
+        self._bell.set()
