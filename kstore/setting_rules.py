@@ -188,7 +188,7 @@ def resolved(
     """
     found: dict[str, Any] = {}
     for given, value in settings.items():
-        name = snake_case(given, rules)
+        name = given if given in rules else snake_case(given, rules)
         if name not in rules:
             raise ConfigError(f"there is no setting {shown(given)}{whose}{_advice(given, rules, hints)}")
         if name in found:
