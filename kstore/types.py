@@ -5,37 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple, get_args
 
-__all__ = [
-    "CREATE_TIME",
-    "DURABILITIES",
-    "INT32_MAX",
-    "INT64_MAX",
-    "ISOLATION_LEVELS",
-    "LOG_APPEND_TIME",
-    "NO_OFFSET",
-    "NO_TIMESTAMP",
-    "NO_TIMESTAMP_TYPE",
-    "OFFSET_MAX",
-    "RECORD_OFFSET_MAX",
-    "RELATIVE_OFFSET_MAX",
-    "TIMESTAMP_MAX",
-    "TIMESTAMP_TYPES",
-    "AbortedTransaction",
-    "AppendInfo",
-    "CorruptRange",
-    "CutRange",
-    "Durability",
-    "IsolationLevel",
-    "OffsetPosition",
-    "OnCorrupt",
-    "OpenTransaction",
-    "ProducerInfo",
-    "RecoveryReport",
-    "RetentionResult",
-    "TimestampOffset",
-    "TimestampType",
-]
-
 # Positions in an index and sizes in a batch are 32-bit, so no segment and no batch can be larger.
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

@@ -22,8 +22,6 @@ from kstore.files.paths import TopicPartition
 from kstore.transactions.group_offsets import GroupOffsets
 from kstore.transactions.group_records import OffsetAndMetadata
 
-__all__ = ["OffsetAndMetadata", "Offsets", "SetBack", "offsets_above_end", "set_back"]
-
 logger = logging.getLogger(__name__)
 
 # The input: a number, or one with metadata.

@@ -27,8 +27,6 @@ from kstore.queue.space import QueueSpace
 from kstore.record._codec import Record, as_headers
 from kstore.rules.arguments import as_columns
 
-__all__ = ["Queue", "QueueStats"]
-
 # How often a waiting get looks for items that were not put through this queue.
 LOOK_SECONDS = 0.25
 # Items of a larger call are not kept in memory for the next get.

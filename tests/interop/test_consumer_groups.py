@@ -21,12 +21,12 @@ import kstore
 from kstore import TopicPartition
 from kstore.cli.main import main
 from kstore.consumer.consumer import Consumer
-from kstore.consumer.offsets import OffsetAndMetadata
 from kstore.files.checkpoint import read_topic_id
 from kstore.files.local import SYSTEM_FS
 from kstore.files.paths import PARTITION_METADATA
 from kstore.rules.handover import format_topic_id
 from kstore.store import Store, coordinator_of
+from kstore.transactions.group_records import OffsetAndMetadata
 from tests.interop.conftest import Kafka
 from tests.support.harness.evidence import Hung, Lost, Wrong
 from tools.interop.broker import Broker
