@@ -71,14 +71,7 @@ if TYPE_CHECKING:
         clock: Clock
 
 
-__all__ = [
-    "PartitionDescription",
-    "Store",
-    "StoreStatus",
-    "TopicDescription",
-    "TopicSummary",
-    "open",
-]
+__all__ = ["PartitionDescription", "Store", "StoreStatus", "TopicDescription", "TopicSummary", "open"]
 
 # Differences from a lone log: readers get a minute with removed segments, and each log has fewer open files.
 LOG_DEFAULTS: dict[str, Any] = {"file_delete_delay_ms": 60_000, "open_files_max": 32}
@@ -499,11 +492,7 @@ class Store(Closing):
         from kstore.backup.take import back_up
 
         return back_up(
-            self._topics,
-            target,
-            storage_options=storage_options,
-            bytes_per_second=bytes_per_second,
-            progress=progress,
+            self._topics, target, storage_options=storage_options, bytes_per_second=bytes_per_second, progress=progress
         )
 
     def replicator(self, target: str | os.PathLike[str], **settings: Unpack[ReplicatorSettings]) -> Replicator:

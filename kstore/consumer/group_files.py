@@ -66,14 +66,7 @@ class FileGroup:
     look_seconds = LOOK_SECONDS
 
     def __init__(
-        self,
-        fs: FileSystem,
-        directory: Path,
-        name: str,
-        clock: Clock,
-        *,
-        file_mode: int = 0o600,
-        create: bool = True,
+        self, fs: FileSystem, directory: Path, name: str, clock: Clock, *, file_mode: int = 0o600, create: bool = True
     ) -> None:
         """Creates ``directory`` if necessary; its parent's parent must exist. Without ``create`` it only reads.
 

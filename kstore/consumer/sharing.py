@@ -77,10 +77,7 @@ class Sharing:
     # --- what it asks for -------------------------------------------------------------------------------------------
 
     def subscribe(
-        self,
-        topics: Collection[str],
-        pattern: str | re.Pattern[str] | None,
-        listener: RebalanceListener | None,
+        self, topics: Collection[str], pattern: str | re.Pattern[str] | None, listener: RebalanceListener | None
     ) -> None:
         """See ``Consumer.subscribe``."""
         if self._assigned is not None:

@@ -43,11 +43,7 @@ def offset_commit(call: Call) -> Message:
         codes.append((topic["name"], found))
     try:
         error = call.door.groups.commit(
-            body["groupId"],
-            body["memberId"],
-            body["groupInstanceId"],
-            body["generationIdOrMemberEpoch"],
-            offsets,
+            body["groupId"], body["memberId"], body["groupInstanceId"], body["generationIdOrMemberEpoch"], offsets
         )
         if error == errors.GROUP_ID_NOT_FOUND and call.version < GROUP_NOT_FOUND_VERSION:
             error = errors.ILLEGAL_GENERATION

@@ -39,9 +39,7 @@ class Checkpoints:
         return self._stored[LOG_START_OFFSETS].get(owner)
 
     def write(
-        self,
-        changes: Mapping[str, Mapping[TopicPartition, int | None]],
-        has_log: Callable[[TopicPartition], bool],
+        self, changes: Mapping[str, Mapping[TopicPartition, int | None]], has_log: Callable[[TopicPartition], bool]
     ) -> int:
         """Applies the changes of some logs (None: no entry), and drops entries without a log; returns the number of
         changed files. Raises: StorageError."""

@@ -33,11 +33,7 @@ from kstore.errors import (
     UnsupportedFormatError,
 )
 from kstore.files._locks import block
-from kstore.files.checkpoint import (
-    replace_file,
-    write_clean_shutdown,
-    write_topic_id,
-)
+from kstore.files.checkpoint import replace_file, write_clean_shutdown, write_topic_id
 from kstore.files.fs import FileSystem
 from kstore.files.linked import is_link, link_target
 from kstore.files.lock import DirectoryLock
@@ -74,14 +70,7 @@ class LogDirectory:
     """The root of a store: its contents, and their changes. Thread-safe."""
 
     def __init__(
-        self,
-        fs: FileSystem,
-        path: Path,
-        clock: Clock,
-        *,
-        file_mode: int,
-        read_only: bool = False,
-        shared: bool = False,
+        self, fs: FileSystem, path: Path, clock: Clock, *, file_mode: int, read_only: bool = False, shared: bool = False
     ) -> None:
         """Opens the directory. For writing it is created if missing, and changes that a crash interrupted are finished,
         unless the directory is ``shared`` and another process has it open.

@@ -292,12 +292,7 @@ class RecordAccumulator(BatchOpener):
             if buffer is not None and not is_opened and all(one.buffer is not buffer for one in list(self.incomplete)):
                 self.pool.deallocate(buffer, size)
 
-    def _set_aside(
-        self,
-        topic: Topic,
-        partition: int | None,
-        record: _Fields,
-    ) -> tuple[Delivery, BatchQueue] | None:
+    def _set_aside(self, topic: Topic, partition: int | None, record: _Fields) -> tuple[Delivery, BatchQueue] | None:
         """Makes a batch of one record, which ``take_over`` puts into its queue. Takes no lock. Raises:
         BufferExhaustedError at once, ClosedError, InvalidTransactionStateError."""
         if self.is_closed or self.is_paused:
@@ -351,12 +346,7 @@ class RecordAccumulator(BatchOpener):
             except ReentrantCallError:
                 return  # the outer call does it
 
-    def _try(
-        self,
-        topic: Topic,
-        queue: BatchQueue,
-        record: _Fields,
-    ) -> Delivery | None:
+    def _try(self, topic: Topic, queue: BatchQueue, record: _Fields) -> Delivery | None:
         """Appends to the open batch; closes it if that is not possible. Needs the queue's lock."""
         if self.is_closed or self.is_paused:
             raise self._refusal()
@@ -371,14 +361,7 @@ class RecordAccumulator(BatchOpener):
             topic.sticky_bytes += batch.size - size
         return delivery
 
-    def _open(
-        self,
-        topic: Topic,
-        queue: BatchQueue,
-        buffer: BatchBuffer,
-        size: int,
-        record: _Fields,
-    ) -> Delivery:
+    def _open(self, topic: Topic, queue: BatchQueue, buffer: BatchBuffer, size: int, record: _Fields) -> Delivery:
         """Opens a batch with this record in it. Needs the queue's lock."""
         now = self._clock.monotonic()
         batch = ProducerBatch(queue.topic, queue.partition, buffer, size, now, self._failures, self._hurry, size)

@@ -20,13 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from kstore.clock import SystemClock
-from kstore.errors import (
-    ClosedError,
-    DeliveryError,
-    InvalidRecordError,
-    SerializationError,
-    not_picklable,
-)
+from kstore.errors import ClosedError, DeliveryError, InvalidRecordError, SerializationError, not_picklable
 from kstore.files._locks import block
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import closed_elsewhere

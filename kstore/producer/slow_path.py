@@ -200,12 +200,7 @@ class SlowPath:
         return (murmur2(key) & 0x7FFFFFFF) % topic.partition_count
 
     def _check(
-        self,
-        topic: Topic,
-        record: ProducerRecord,
-        headers: RecordHeaders,
-        key: bytes | None,
-        value: bytes | None,
+        self, topic: Topic, record: ProducerRecord, headers: RecordHeaders, key: bytes | None, value: bytes | None
     ) -> None:
         """Raises: RecordTooLargeError, InvalidRecordError, InvalidTimestampError."""
         size = size_upper_bound(value, key, headers)

@@ -29,13 +29,7 @@ def made_records(
     first_offset: int, timestamp: int, keys: Sequence[object] | None, values: Sequence[object], /
 ) -> list[Record] | None: ...
 def new_jobs(
-    job_type: type[JobT],
-    queue: object,
-    records: Iterable[Record],
-    seconds: float,
-    deadline: float,
-    thread: int,
-    /,
+    job_type: type[JobT], queue: object, records: Iterable[Record], seconds: float, deadline: float, thread: int, /
 ) -> list[JobT]: ...
 def lease_first(
     job_type: type[JobT],

@@ -9,18 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from kstore.clock import Clock
-from kstore.setting_rules import (
-    COUNT,
-    MIB,
-    SIZE,
-    Rule,
-    Setting,
-    changed,
-    parse_fields,
-    resolved,
-    table,
-    within,
-)
+from kstore.setting_rules import COUNT, MIB, SIZE, Rule, Setting, changed, parse_fields, resolved, table, within
 from kstore.types import DURABILITIES, INT32_MAX
 
 # A year: a larger number is a mistake.

@@ -92,21 +92,11 @@ class FoundRecords:
 @final
 class Texts:
     def __init__(
-        self,
-        texts: Iterable[bytes],
-        folds: bool = False,
-        keys: bool = True,
-        values: bool = True,
-        headers: bool = True,
+        self, texts: Iterable[bytes], folds: bool = False, keys: bool = True, values: bool = True, headers: bool = True
     ) -> None: ...
     def find(self, data: bytes, start: int = 0, stop: int = ...) -> int: ...
     def records_of_run(
-        self,
-        run: Run,
-        first_offset: int,
-        stop_offset: int,
-        tally: array[int],
-        aborted: array[int] | None = None,
+        self, run: Run, first_offset: int, stop_offset: int, tally: array[int], aborted: array[int] | None = None
     ) -> FoundRecords: ...
     def records_of_payload(
         self,
@@ -300,14 +290,7 @@ class CheckedBatches:
     def find(self, contents: object, place: int) -> CheckedBatch | None: ...
     def drop(self, checked: CheckedBatch) -> None: ...
     def record_at(
-        self,
-        data: bytes,
-        at: int,
-        target: int,
-        tally: array[int],
-        contents: object,
-        place: int,
-        position: int,
+        self, data: bytes, at: int, target: int, tally: array[int], contents: object, place: int, position: int
     ) -> Record | None: ...
     def keep_payload(
         self, data: bytes, at: int, payload: bytes, contents: object, place: int, position: int

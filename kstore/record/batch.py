@@ -336,10 +336,7 @@ class RecordBatch:
         """
         header = self.header
         return check_records(
-            *self.payload(max_bytes_uncompressed),
-            header.record_count,
-            header.last_offset_delta,
-            header.base_timestamp,
+            *self.payload(max_bytes_uncompressed), header.record_count, header.last_offset_delta, header.base_timestamp
         )
 
     def _codec(self) -> Codec:

@@ -89,10 +89,7 @@ def as_rows(name: str, given: Iterable[Any]) -> Sequence[Any]:
 
 
 def as_columns(
-    values: Iterable[Any],
-    keys: Iterable[Any] | None,
-    timestamps: Iterable[Any] | None,
-    headers: Iterable[Any] | None,
+    values: Iterable[Any], keys: Iterable[Any] | None, timestamps: Iterable[Any] | None, headers: Iterable[Any] | None
 ) -> tuple[Sequence[Any], Sequence[Any] | None, Sequence[Any] | None, Sequence[Any] | None]:
     """``values`` and what belongs to each of them, as lists or tuples.
 

@@ -47,9 +47,7 @@ def match_segments(
     first = source[0].base_offset if source else source_end
     rest = [base for base in there if base not in verdicts]
     return Matching(
-        verdicts,
-        old=[base for base in rest if base < first],
-        foreign=[base for base in rest if base >= first],
+        verdicts, old=[base for base in rest if base < first], foreign=[base for base in rest if base >= first]
     )
 
 

@@ -136,10 +136,7 @@ def _ended(decision: Decision, last: SegmentFindings, doubt: Doubt) -> Decision:
     reason = f"the log ends at offset {end_offset}, but {known_end} was durable"
     gone = CorruptRange(end_offset, known_end - 1, last.size, reason, last.path)
     return decision._replace(
-        fenced=[*decision.fenced, gone],
-        lost=[*decision.lost, (gone.first, gone.last)],
-        end_offset=known_end,
-        seal=True,
+        fenced=[*decision.fenced, gone], lost=[*decision.lost, (gone.first, gone.last)], end_offset=known_end, seal=True
     )
 
 

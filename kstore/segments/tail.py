@@ -170,13 +170,7 @@ class SegmentTail:
 
     @classmethod
     def open(
-        cls,
-        files: SegmentFiles,
-        config: LogConfig,
-        clock: Clock,
-        counters: LogCounters,
-        *,
-        empty_indexes: bool = False,
+        cls, files: SegmentFiles, config: LogConfig, clock: Clock, counters: LogCounters, *, empty_indexes: bool = False
     ) -> SegmentTail:
         """Opens the files at their ends. Indexes whose last entries do not match the log are rebuilt."""
         base_offset = files.base_offset

@@ -19,14 +19,7 @@ from kstore.engine.others import Others
 from kstore.engine.producers import LogProducers
 from kstore.engine.segments import LogSegments
 from kstore.errors import ConfigError, CorruptIndexError, StorageError
-from kstore.files.paths import (
-    KSTORE_STATE,
-    LEADER_EPOCHS,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    classify,
-)
+from kstore.files.paths import KSTORE_STATE, LEADER_EPOCHS, LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, classify
 from kstore.indexes.transaction_index import TransactionIndexSizes
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.tail import SegmentTail

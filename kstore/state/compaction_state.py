@@ -20,13 +20,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from kstore.errors import (
-    CorruptDataError,
-    CorruptFileError,
-    FileMissingError,
-    StorageError,
-    UnsupportedFormatError,
-)
+from kstore.errors import CorruptDataError, CorruptFileError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files.checkpoint import read_offset_checkpoint, read_small_file, replace_file
 from kstore.files.fs import FileSystem
 from kstore.files.paths import CLEANER_OFFSETS, topic_partition

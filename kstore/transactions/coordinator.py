@@ -61,12 +61,7 @@ class _Entry:
 class TransactionCoordinator:
     """The coordinator of one store. Thread-safe: calls for the same transactional id wait for each other."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        ids: ProducerIds,
-        offsets: GroupOffsets,
-    ) -> None:
+    def __init__(self, topics: Topics, ids: ProducerIds, offsets: GroupOffsets) -> None:
         """Reads the known transactional ids; writes nothing (``recover`` does).
 
         Args:
@@ -99,11 +94,7 @@ class TransactionCoordinator:
     # --- producers --------------------------------------------------------------------------------------------------
 
     def init_producer_id(
-        self,
-        transactional_id: str | None,
-        timeout_ms: int = 60_000,
-        *,
-        producer: tuple[int, int] | None = None,
+        self, transactional_id: str | None, timeout_ms: int = 60_000, *, producer: tuple[int, int] | None = None
     ) -> tuple[int, int]:
         """Assigns a producer id and an epoch, with which no other producer writes from now on.
 

@@ -45,11 +45,7 @@ FETCH_BYTES = 1 << 20
 # Kafka: offset.metadata.max.bytes.
 METADATA_BYTES_MAX = 4096
 # A partition is read whole at the first request for one of its groups.
-SETTINGS: dict[str, object] = {
-    "cleanup_policy": "compact",
-    "compression_type": "producer",
-    "segment_bytes": 1 << 20,
-}
+SETTINGS: dict[str, object] = {"cleanup_policy": "compact", "compression_type": "producer", "segment_bytes": 1 << 20}
 
 
 class _Commit(NamedTuple):

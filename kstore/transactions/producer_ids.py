@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from kstore.errors import (
-    CorruptDataError,
-    CorruptFileError,
-    FileMissingError,
-    StorageError,
-    UnsupportedFormatError,
-)
+from kstore.errors import CorruptDataError, CorruptFileError, FileMissingError, StorageError, UnsupportedFormatError
 from kstore.files._locks import OwnedLock
 from kstore.files.checkpoint import CheckedText, read_small_file
 from kstore.files.fs import FileSystem, read_file

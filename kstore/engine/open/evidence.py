@@ -40,11 +40,7 @@ from kstore.segment import LogSegment, SegmentContext
 from kstore.state.producer_snapshot import decode_snapshot
 from kstore.types import OFFSET_MAX
 
-READERS = (
-    (INDEX_SUFFIX, index_end),
-    (TIME_INDEX_SUFFIX, time_index_end),
-    (TXN_INDEX_SUFFIX, transaction_index_end),
-)
+READERS = ((INDEX_SUFFIX, index_end), (TIME_INDEX_SUFFIX, time_index_end), (TXN_INDEX_SUFFIX, transaction_index_end))
 
 
 def find_evidence(

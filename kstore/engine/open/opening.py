@@ -181,11 +181,7 @@ def _epochs_of(context: SegmentContext, found: _Found) -> list[EpochEntry] | Non
 
 
 def _unchecked(
-    context: SegmentContext,
-    durability: Durability,
-    found: _Found,
-    segments: LogSegments,
-    epochs: Sequence[EpochEntry],
+    context: SegmentContext, durability: Durability, found: _Found, segments: LogSegments, epochs: Sequence[EpochEntry]
 ) -> Loaded:
     """The log, as if its last segment were empty: nothing of it has been read yet."""
     fs, directory = context.fs, context.directory
