@@ -10,7 +10,7 @@ import errno
 import logging
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,30 +33,103 @@ from kstore.errors import (
     UnsupportedFormatError,
 )
 from kstore.files._locks import block
-from kstore.files.checkpoint import replace_file, write_clean_shutdown, write_topic_id
+from kstore.files.checkpoint import (
+    read_offset_checkpoint,
+    replace_file,
+    write_clean_shutdown,
+    write_offset_checkpoint,
+    write_topic_id,
+)
 from kstore.files.fs import FileSystem
 from kstore.files.linked import is_link, link_target
 from kstore.files.lock import DirectoryLock
 from kstore.files.log_lock import lock_past_lone_writers
 from kstore.files.meta import random_id, read_meta_properties, write_meta_properties
 from kstore.files.paths import (
+    CHECKPOINTS,
     CLEAN_SHUTDOWN,
     DELETE_MARK,
     KSTORE_STATE,
     LOCK,
+    LOG_START_OFFSETS,
     META_PROPERTIES,
+    METADATA_TOPIC,
     PARTITION_METADATA,
+    RECOVERY_POINTS,
     TEMPORARY_SUFFIX,
     TopicPartition,
     marked_dir_name,
 )
-from kstore.logs.checkpoints import Checkpoints
 from kstore.logs.root import RootContents, ensure_root, ensure_unused, segment_ages, was_closed_cleanly
 from kstore.rules.retain import SegmentAge
 from kstore.rules.topics import KSTORE_TOPICS, TopicEntry, TopicRows
 from kstore.state.kafka_marks import KafkaMarks
 
 logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The offsets of each checkpoint file, as stored: for a broker, and for logs that kstore has not opened yet.
+
+    Not thread-safe: its owner's lock guards it.
+    """
+
+    def __init__(self, fs: FileSystem, path: Path, *, file_mode: int) -> None:
+        """Nothing is read until ``read``."""
+        self._fs = fs
+        self._path = path
+        self._mode = file_mode
+        self._stored: dict[str, dict[TopicPartition, int]] = {name: {} for name in CHECKPOINTS}
+
+    def read(self) -> list[str]:
+        """Reads every file; returns a note for each one that is ignored because it is damaged. Raises: StorageError."""
+        notes = []
+        for name in CHECKPOINTS:
+            try:
+                self._stored[name] = read_offset_checkpoint(self._fs, self._path / name)
+            except CorruptFileError as error:
+                self._stored[name] = {}
+                notes.append(f"{name} is ignored: {error.reason}")
+        return notes
+
+    def recovery_point(self, owner: TopicPartition) -> int | None:
+        return self._stored[RECOVERY_POINTS].get(owner)
+
+    def log_start_offset(self, owner: TopicPartition) -> int | None:
+        return self._stored[LOG_START_OFFSETS].get(owner)
+
+    def write(
+        self, changes: Mapping[str, Mapping[TopicPartition, int | None]], has_log: Callable[[TopicPartition], bool]
+    ) -> int:
+        """Applies the changes of some logs (None: no entry), and drops entries without a log; returns the number of
+        changed files. Raises: StorageError."""
+        count = 0
+        for name in CHECKPOINTS:
+            merged = {**self._stored[name], **changes.get(name, {})}
+            wanted = {
+                owner: offset
+                for owner, offset in merged.items()
+                if offset is not None and (owner.topic == METADATA_TOPIC or has_log(owner))
+            }
+            count += self._store(name, wanted)
+        return count
+
+    def forget(self, owners: Iterable[TopicPartition]) -> None:
+        """Removes partitions, durably: a later log of the same name must not start with their offsets.
+
+        Raises: StorageError.
+        """
+        gone = set(owners)
+        for name, offsets in self._stored.items():
+            self._store(name, {owner: offset for owner, offset in offsets.items() if owner not in gone})
+
+    def _store(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """Replaces a file, if that changes it; whether it did."""
+        if offsets == self._stored[name]:
+            return False
+        write_offset_checkpoint(self._fs, self._path / name, offsets, mode=self._mode)
+        self._stored[name] = offsets
+        return True
 
 
 class _Deleted(NamedTuple):
