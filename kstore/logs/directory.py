@@ -203,7 +203,7 @@ class LogDirectory:
         fs, path = self.fs, self.path
         marker = path / CLEAN_SHUTDOWN
         self.was_clean = fs.exists(marker)
-        contents = self._look()
+        contents = self.look()
         self._read_checkpoints()
         self._deleted = [_Deleted(name, 0.0) for name in contents.deleted]
         try:
@@ -243,11 +243,8 @@ class LogDirectory:
 
     # --- the contents -------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self) -> RootContents:
         """Reads the directory again. Raises: LogNotFoundError, NotALogError, StorageError."""
-        self._look()
-
-    def _look(self) -> RootContents:
         if self.read_only:
             ensure_root(self.fs, self.path)
         with self._mutex:

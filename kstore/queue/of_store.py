@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kstore.config import LogConfig
-from kstore.errors import ConfigError, KstoreError, TopicNotFoundError
+from kstore.errors import ConfigError, KstoreError
 from kstore.files._locks import block
 from kstore.files.paths import TopicPartition, validate_topic
 from kstore.logs.topics import Topics
@@ -61,6 +61,7 @@ class StoreQueues:
                 return known
             # In the turn: if two processes find the journal ahead of the items, after a power cut, one records it.
             with self._topics.turn():
+                self._topics.refresh()
                 self._check_kept(name)
                 if not adopt and self._is_of_others(name):
                     warnings.warn(
@@ -75,14 +76,14 @@ class StoreQueues:
 
     def _is_of_others(self, name: str) -> bool:
         """Whether the topic has records and was never a queue's."""
-        if is_internal(name) or self._count(name) != 1 or self._count(journal_of(name)):
+        if is_internal(name) or self._topics.count(name) != 1 or self._topics.count(journal_of(name)):
             return False
         log = self._topics.log(name)
         return log.end_offset > log.start_offset
 
     def _check_kept(self, name: str) -> None:
         """Raises: ConfigError if the topic exists and would lose items that were not acked."""
-        if is_internal(name) or not self._count(name):
+        if is_internal(name) or not self._topics.count(name):
             return
         settings, _ = self._topics.settings.of(TopicPartition(name, 0))
         for setting in ("cleanup_policy", "retention_ms", "retention_bytes"):
@@ -102,11 +103,11 @@ class StoreQueues:
             validate_topic(journal_of(dead_name))
         # Stored permanently: the queue keeps its durability, whatever that of the store is at later opens.
         own = {"durability": config.durability or self._topics.settings.durability}
-        if not self._count(name):
+        if not self._topics.count(name):
             # First: a process that finds the items must find their journal. An existing one belongs to a deleted topic.
             self._ensure(journal, segment_bytes=SEGMENT_BYTES, **own)
             self._ensure(name, segment_bytes=config.segment_bytes, **_message_bytes(config), **own)
-        if (count := self._count(name)) != 1:
+        if (count := self._topics.count(name)) != 1:
             raise ConfigError(f"topic {name} has {count} partitions, expected 1 for a queue")
         _, durability = self._topics.settings.of(TopicPartition(name, 0))
         if config.durability and durability != config.durability:
@@ -124,7 +125,7 @@ class StoreQueues:
         leasing = SharedLeasing(ledger) if self._topics.shared else LocalLeasing(ledger)
 
         def dead_letters(*, create: bool) -> Queue | None:
-            if not create and not self._count(dead_name):
+            if not create and not self._topics.count(dead_name):
                 return None
             # Dead letters stay there, however many times they are delivered.
             return self.get(dead_name, {"max_deliveries": 0} if self._is_new(dead_name) else {})
@@ -135,7 +136,7 @@ class StoreQueues:
         """Opens once each queue among ``topics`` whose logs were not closed cleanly. The journal's events about items
         that a power cut has taken must be revoked before other items get their offsets."""
         for name in topics:
-            if is_internal(name) or not self._count(journal_of(name)):
+            if is_internal(name) or not self._topics.count(journal_of(name)):
                 continue
             try:
                 self._open(name, QueueConfig.from_settings(max_deliveries=0)).close()
@@ -145,12 +146,6 @@ class StoreQueues:
     def _is_new(self, name: str) -> bool:
         with self._lock:
             return name not in self._queues
-
-    def _count(self, name: str) -> int:
-        try:
-            return len(self._topics.partitions(name))
-        except TopicNotFoundError:
-            return 0
 
     def _ensure(self, name: str, **settings: Any) -> None:
         self._topics.ensure(name, 1, **{**KEPT, **settings})
