@@ -12,8 +12,7 @@ from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.offsets import Offsets
 from kstore.consumer.place import GroupPlace
-from kstore.consumer.positions import Positions
-from kstore.consumer.reading import Reading
+from kstore.consumer.reading import Positions, Reading
 from kstore.consumer.wanted import topic_partition
 from kstore.errors import ConfigError, KstoreError
 from kstore.files.paths import TopicPartition

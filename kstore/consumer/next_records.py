@@ -12,8 +12,7 @@ from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.deserializers import Deserializers
 from kstore.consumer.pieces import LentItems, ListPiece
 from kstore.consumer.place import GroupPlace
-from kstore.consumer.positions import UNSTABLE_WAIT_SECONDS, Positions
-from kstore.consumer.reading import Reading
+from kstore.consumer.reading import UNSTABLE_WAIT_SECONDS, Positions, Reading
 from kstore.consumer.sharing import Sharing
 from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter

@@ -12,8 +12,7 @@ from kstore.consumer.deserializers import Deserializers
 from kstore.consumer.next_records import NextRecords
 from kstore.consumer.of_store import StoreGroups
 from kstore.consumer.place import GroupPlace
-from kstore.consumer.positions import Positions
-from kstore.consumer.reading import Reading
+from kstore.consumer.reading import Positions, Reading
 from kstore.consumer.sharing import Sharing
 from kstore.consumer.use import SoleUse
 from kstore.consumer.waiting import LogWaiter

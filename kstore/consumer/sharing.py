@@ -11,8 +11,7 @@ from kstore.consumer.config import ConsumerConfig
 from kstore.consumer.consumer_metrics import ConsumerCounters
 from kstore.consumer.groups import Membership
 from kstore.consumer.place import GroupPlace
-from kstore.consumer.positions import Positions
-from kstore.consumer.reading import Reading
+from kstore.consumer.reading import Positions, Reading
 from kstore.consumer.waiting import LogWaiter
 from kstore.consumer.wanted import RebalanceListener, Wanted, topic_partitions
 from kstore.errors import ConfigError, ConsumerStateError
