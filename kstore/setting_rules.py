@@ -6,7 +6,7 @@ A configuration is a frozen dataclass, with a table of rules that has a row for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from operator import index
@@ -104,6 +104,41 @@ def gzip_level(value: object) -> int:
     return level
 
 
+def boolean(value: object) -> bool:
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def text_up_to(bytes_max: int) -> Callable[[object], str]:
+    """Accepts a str of at most ``bytes_max`` bytes in UTF-8."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        if len(value.encode("utf-8")) > bytes_max:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def object_with(method: str, names: Collection[str]) -> Callable[[object], object]:
+    """Accepts one of ``names``, an object with ``method``, or a callable that is not a class."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str):
+            if value not in names:
+                raise ValueError
+        elif isinstance(value, type) or not (callable(value) or callable(getattr(value, method, None))):
+            raise TypeError
+        return value
+
+    return parse
+
+
 def _same(value: object) -> object:
     return value
 
@@ -156,6 +191,7 @@ def shown(value: object) -> str:
 SIZE = (_size, "bytes as an int or like '64MiB'")
 TIME = (_time, "ms as an int or like '7d', '500ms', or a timedelta")
 COUNT = (whole, "an int")
+BOOL = "True or False"
 
 
 # --- whole configurations ---------------------------------------------------------------------------------------------

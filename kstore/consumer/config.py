@@ -13,6 +13,7 @@ from kstore.consumer.assignor import STRATEGIES
 from kstore.consumer.deserializers import DESERIALIZERS
 from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.setting_rules import (
+    BOOL,
     COUNT,
     MIB,
     SIZE,
@@ -20,11 +21,14 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
+    boolean,
     changed,
+    object_with,
     one_of,
     parse_fields,
     resolved,
     table,
+    text_up_to,
     within,
 )
 from kstore.types import INT32_MAX, ISOLATION_LEVELS, IsolationLevel
@@ -89,36 +93,8 @@ def next_client_id(config: ConsumerConfig, group: str | None) -> str:
 
 # --- how values are read ----------------------------------------------------------------------------------------------
 
-
-def _bool(value: object) -> bool:
-    if isinstance(value, str):
-        value = {"true": True, "false": False}.get(value.strip().lower())
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    if len(value.encode("utf-8")) > STRING_BYTES_MAX:
-        raise ValueError
-    return value
-
-
-def _deserializer(value: object) -> object:
-    """Accepts one of the names, an object with ``deserialize``, or a callable that is not a class."""
-    if isinstance(value, str):
-        if value not in DESERIALIZERS:
-            raise ValueError
-        return value
-    if isinstance(value, type) or not (callable(value) or callable(getattr(value, "deserialize", None))):
-        raise TypeError
-    return value
-
-
-BOOL = "True or False"
 DESERIALIZER = "'bytes', 'str', 'json', a function of bytes, or an object with deserialize(topic, headers, data)"
+_deserializer = object_with("deserialize", DESERIALIZERS)
 
 # In the order of ConsumerConfig.
 RULES: dict[str, Rule] = {
@@ -131,10 +107,11 @@ RULES: dict[str, Rule] = {
         "an error (NoOffsetError, OffsetOutOfRangeError).",
     ),
     "client_id": Rule(
-        "client.id", _name, "a str of at most 32767 bytes", "The name in the group and in messages; '' generates one."
+        "client.id", text_up_to(STRING_BYTES_MAX), "a str of at most 32767 bytes",
+        "The name in the group and in messages; '' generates one.",
     ),
     "enable_auto_commit": Rule(
-        "enable.auto.commit", _bool, BOOL,
+        "enable.auto.commit", boolean, BOOL,
         "poll and iteration commit the position after the records they returned before; close commits the rest.",
     ),
     "heartbeat_interval_ms": within(

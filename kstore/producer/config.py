@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
@@ -15,6 +15,7 @@ from kstore.config import RULES as LOG_RULES
 from kstore.errors import ConfigError
 from kstore.messages.primitives import STRING_BYTES_MAX
 from kstore.setting_rules import (
+    BOOL,
     COUNT,
     KIB,
     MIB,
@@ -23,12 +24,15 @@ from kstore.setting_rules import (
     UNLIMITED,
     Rule,
     Setting,
+    boolean,
     changed,
+    object_with,
     one_of,
     parse_fields,
     resolved,
     shown,
     table,
+    text_up_to,
     whole,
     within,
 )
@@ -182,47 +186,14 @@ def _acks(value: object) -> object:
     return acks
 
 
-def _bool(value: object) -> bool:
-    if isinstance(value, str):
-        value = {"true": True, "false": False}.get(value.strip().lower())
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
 def _bool_or_true(value: object) -> bool:
-    return True if value is None else _bool(value)
+    return True if value is None else boolean(value)
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    if len(value.encode("utf-8")) > STRING_BYTES_MAX:
-        raise ValueError
-    return value
-
-
-def _name_or_none(value: object) -> str | None:
+def _name_or_none(value: object) -> object:
     if value is not None and not _name(value):
         raise ValueError
-    return value  # type: ignore[return-value]  # _name has checked it
-
-
-def _object_with(methods: tuple[str, ...], names: tuple[str, ...]) -> Callable[[object], object]:
-    """Accepts one of ``names``, an object with one of ``methods``, or a callable that is not a class."""
-
-    def parse(value: object) -> object:
-        if isinstance(value, str):
-            if value not in names:
-                raise ValueError
-            return value
-        if isinstance(value, type) or not (
-            callable(value) or any(callable(getattr(value, method, None)) for method in methods)
-        ):
-            raise TypeError
-        return value
-
-    return parse
+    return value
 
 
 def _interceptors(value: object) -> tuple[object, ...]:
@@ -252,9 +223,9 @@ def _linger(value: object) -> int:
     return min(linger_ms, INT32_MAX)
 
 
-BOOL = "True or False"
 SERIALIZER = "'bytes', 'str', 'json', a function of a value, or an object with serialize(topic, headers, data)"
-_serializer = _object_with(("serialize",), SERIALIZERS)
+_name = text_up_to(STRING_BYTES_MAX)
+_serializer = object_with("serialize", SERIALIZERS)
 
 # In the order of ProducerConfig; the bounds are Kafka's.
 RULES: dict[str, Rule] = {
@@ -306,16 +277,16 @@ RULES: dict[str, Rule] = {
         5000, UNLIMITED, TIME, "metadata.max.idle.ms", "A topic is looked up again after this long without a send."
     ),
     "partitioner": Rule(
-        "partitioner.class", _object_with(("partition",), PARTITIONERS),
+        "partitioner.class", object_with("partition", PARTITIONERS),
         "'sticky', 'round_robin', a function, or an object with partition(topic, key, value, partition_count)",
         "Chooses the partition of a record that names none.",
     ),
     "partitioner_adaptive_partitioning_enable": Rule(
-        "partitioner.adaptive.partitioning.enable", _bool, BOOL,
+        "partitioner.adaptive.partitioning.enable", boolean, BOOL,
         "Records without keys prefer partitions with less to write; only 'sticky' uses this.",
     ),
     "partitioner_ignore_keys": Rule(
-        "partitioner.ignore.keys", _bool, BOOL, "Treat records with a key as if they had none."
+        "partitioner.ignore.keys", boolean, BOOL, "Treat records with a key as if they had none."
     ),
     "retries": within(0, INT32_MAX, COUNT, "retries", "How many times a batch that could not be written is retried."),
     "retry_backoff_ms": within(
