@@ -153,11 +153,6 @@ class LogCounters:
         self.append_errors: dict[str, float] = {}
         self._errors_lock = threading.RLock()
 
-    def count_appends(self, appends: int, batches: int, records: int, size: int) -> None:
-        """Counts published appends. Needs the log's lock."""
-        for at, count in enumerate((appends, batches, records, size)):
-            self.appended[at] += count
-
     def fetched(self, size: int) -> None:
         """Counts a requested slice of ``size`` bytes."""
         self.reads += 1

@@ -323,11 +323,6 @@ class TransactionCoordinator:
         """The groups that have committed offsets, sorted. Opens every partition of the topic."""
         return self._offsets.groups()
 
-    def forget_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Removes committed offsets of a group."""
-        check_string("group", group)
-        self._offsets.forget(group, partitions)
-
     # --- background work -------------------------------------------------------------------------------------
 
     def recover(self) -> None:

@@ -12,7 +12,7 @@ from kstore.files.paths import TopicPartition
 from kstore.log import Log
 from kstore.record._codec import Record
 from kstore.rules.internal_topics import is_internal, java_hash, partition_for
-from kstore.store import Store, coordinator_of
+from kstore.store import Store, coordinator_of, parts_of
 from kstore.transactions.group_records import (
     GroupPartition,
     OffsetAndMetadata,
@@ -169,13 +169,13 @@ def test_what_is_committed_is_there_after_a_new_open(tmp_path: Path) -> None:
 def test_the_last_commit_counts_and_offsets_can_be_forgotten(tmp_path: Path) -> None:
     other = TopicPartition("orders", 4)
     with opened(tmp_path / "s") as store:
-        coordinator = coordinator_of(store)
+        coordinator, store_offsets = coordinator_of(store), parts_of(store).groups.offsets
         coordinator.commit_offsets("billing", {ORDERS: 1, other: 2})
         coordinator.commit_offsets("billing", {ORDERS: 0})
         assert offsets(store) == {ORDERS: 0, other: 2}
-        coordinator.forget_offsets("billing", [ORDERS])
+        store_offsets.forget("billing", [ORDERS])
         assert offsets(store) == {other: 2}
-        coordinator.forget_offsets("billing", [other])
+        store_offsets.forget("billing", [other])
         assert coordinator.groups() == []
     with opened(tmp_path / "s") as store:
         assert offsets(store) == {}

@@ -32,7 +32,6 @@ from kstore.errors import (
 from kstore.files import platform
 from kstore.files.local import OsFile
 from kstore.log import writer_of
-from kstore.metrics import LogCounters
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.segments._numbers import TailNumbers
@@ -455,7 +454,7 @@ def test_an_interrupt_between_the_write_and_its_index_entry_leaves_nothing(
 
 @pytest.mark.parametrize("durability", ["interval", "os"])
 @pytest.mark.parametrize("how", ["append", "append with headers", "append_many", "append_batches"])
-@pytest.mark.parametrize("step", ["flush", "count", "keep"])
+@pytest.mark.parametrize("step", ["flush", "keep"])
 def test_what_is_in_the_log_is_no_error_if_memory_runs_out_after_that(
     step: str, how: str, durability: Durability, tmp_path: Path
 ) -> None:
@@ -464,7 +463,6 @@ def test_what_is_in_the_log_is_no_error_if_memory_runs_out_after_that(
         log.append(b"first")
         patched: Any = {
             "flush": (writer_of(log)._flush, "flush_in_turn"),
-            "count": (LogCounters, "count_appends"),
             "keep": (append_module, "keep_buffer"),
         }[step]
         with mock.patch.object(*patched, side_effect=MemoryError):
