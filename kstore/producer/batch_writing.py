@@ -72,7 +72,7 @@ def _compressed(
     return replace_records(buffer, encoded, topic.codec, compressed)
 
 
-def split(batch: ProducerBatch, topic: Topic, size_max: int) -> list[ProducerBatch]:
+def split(batch: ProducerBatch, size_max: int) -> list[ProducerBatch]:
     """Moves the records of a batch that the log refused into smaller ones of at most ``size_max`` bytes.
 
     The deliveries and callbacks move with them; the new batches keep the age of the old one. Their memory is not the

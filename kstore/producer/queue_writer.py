@@ -178,7 +178,7 @@ class QueueWriter(ReadyWriter):
         if topic.codec != "none":
             accumulator.ratios.reset(topic.name, topic.codec, ratio)
         size_max = min(topic.config.max_message_bytes, max(self._config.batch_size, 1), topic.config.segment_bytes)
-        children = split(batch, topic, min(size_max, max(batch.size // 2, 1 << 7)))
+        children = split(batch, min(size_max, max(batch.size // 2, 1 << 7)))
         accumulator.incomplete.update(children)
         accumulator.put_back(queue, [*children, *behind])
         self._counters.splits += 1
@@ -219,7 +219,7 @@ class QueueWriter(ReadyWriter):
             # A finalizer inside a change of the log: another thread writes them later.
             self._accumulator.put_back(queue, batches)
             return []
-        if self._can_retry(queue, first, error):
+        if self._can_retry(queue, error):
             queue.retry_at = now + retry_delay(self._config, queue.retry_count, random.uniform)
             queue.retry_count += 1
             self._counters.retried(queue.topic)
@@ -248,7 +248,7 @@ class QueueWriter(ReadyWriter):
         for batch in list(queue.closed):
             batch.producer_id = batch.producer_epoch = batch.base_sequence = -1
 
-    def _can_retry(self, queue: BatchQueue, batch: ProducerBatch, error: Exception) -> bool:
+    def _can_retry(self, queue: BatchQueue, error: Exception) -> bool:
         if self.forced is not None or queue.retry_count >= self._config.retries:
             return False
         if isinstance(error, (SyncFailedError, PoisonedError, ProducerFencedError, ClosedError)):

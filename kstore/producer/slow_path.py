@@ -120,7 +120,7 @@ class SlowPath:
             )
             record_headers = as_headers(given)
             if chosen is None:
-                chosen = self._partition(found, record, key_bytes, value_bytes)
+                chosen = self._partition(found, key_bytes, value_bytes)
             self._check(found, record, record_headers, key_bytes, value_bytes)
             time_ms = self._clock.now_ms() if record.timestamp is None else record.timestamp
             # A partitioner with ``on_new_batch`` is called again before a batch would be opened (KIP-480).
@@ -138,7 +138,7 @@ class SlowPath:
                     may_open = True
                     assert self._on_new_batch is not None
                     self._on_new_batch(found.name, found.partition_count, chosen)
-                    chosen = self._partition(found, record, key_bytes, value_bytes)
+                    chosen = self._partition(found, key_bytes, value_bytes)
                 else:
                     self._metadata.note_change(found.name)
                     found = self._metadata.get(record.topic, chosen, remaining)
@@ -188,7 +188,7 @@ class SlowPath:
         """Called by the compiled ``send`` when it has opened a batch and the sender sleeps."""
         self._outbox.appended(queue)
 
-    def _partition(self, topic: Topic, record: ProducerRecord, key: bytes | None, value: bytes | None) -> int | None:
+    def _partition(self, topic: Topic, key: bytes | None, value: bytes | None) -> int | None:
         """The partition of a record that names none; None: the current one for records without keys."""
         if self._partitioner is not None:
             number = self._partitioner.partition(topic.name, key, value, topic.partition_count)

@@ -187,7 +187,7 @@ def test_what_a_batch_was_split_into_has_its_records_headers_times_and_codec(cod
     batch, _ = batch_of(*values, key=b"k", headers=[("h", b"1"), ("n", None)])
     batch.is_transactional = True
     sealed(batch, topic)
-    children = split(batch, topic, 1000)
+    children = split(batch, 1000)
     assert len(children) > 3
     records = []
     for child in children:
@@ -211,9 +211,9 @@ def test_deliveries_and_callbacks_follow_the_records_through_splits_of_splits() 
         delivery.add_callback(lambda metadata, error: told.append(metadata.offset))
     sealed(batch, topic)
     leaves = []
-    for child in split(batch, topic, 1000):
+    for child in split(batch, 1000):
         sealed(child, topic)
-        leaves += split(child, topic, 300)
+        leaves += split(child, 300)
     batch.release()
     offset = 100
     for leaf in leaves:
@@ -234,7 +234,7 @@ def test_a_wait_for_a_record_covers_the_parts_of_its_split_batch() -> None:
     waiter = threading.Thread(target=lambda: got.append(deliveries[3].result(SECONDS_MAX).offset))
     waiter.start()
     sealed(batch, topic)
-    *others, last = split(batch, topic, 200)
+    *others, last = split(batch, 200)
     batch.release()
     for number, child in enumerate(others):
         child.succeed(number)
@@ -252,7 +252,7 @@ def test_a_callback_added_to_a_record_of_a_split_batch_is_called_once() -> None:
     topic, told = topic_of(), []
     batch, (delivery,) = batch_of(b"v")
     sealed(batch, topic)
-    (child,) = split(batch, topic, 1000)
+    (child,) = split(batch, 1000)
 
     def tell(metadata: RecordMetadata, error: Exception | None) -> None:
         told.append(metadata.offset)
