@@ -18,7 +18,7 @@ from kstore.config import LogConfig
 from kstore.errors import ClosedError, InvalidRecordError, KstoreError, RecordError, TransactionAbortedError
 from kstore.producer._accumulate import Deliveries, Delivery, Failures, ProducerBatch, seal_run
 from kstore.producer.accumulator import BatchQueue, CompressionRatios, Topic
-from kstore.producer.batch_writing import seal, split
+from kstore.producer.queue_writer import seal, split
 from kstore.producer.records import RecordMetadata
 from kstore.record._codec import BatchBuffer
 from kstore.record.parse import parse_batch
