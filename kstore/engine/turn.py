@@ -30,75 +30,47 @@ class TurnLock(Protocol):
     ) -> None: ...
 
 
-class Turn(Protocol):
-    """Thread-safe. ``with turn.lock:`` takes the turn. In a shared log it first reads what other processes did."""
+class Turn:
+    """Thread-safe. ``with turn.lock:`` takes the turn. In a shared log it first reads what other processes did.
 
-    @property
-    def lock(self) -> TurnLock: ...
+    What only a shared log has to do is empty here: each caller would otherwise ask whether the log is shared.
+    """
 
-    @property
-    def watch(self) -> DirectoryWatch | None:
-        """Signals what other processes append, for followers; None if no other process may append."""
-        ...
+    lock: TurnLock
+    # Signals what other processes append, for followers; None if no other process may append.
+    watch: DirectoryWatch | None = None
 
     def refresh(self) -> None:
         """Reads what other processes have appended; called without the turn."""
-        ...
 
     def notice(self) -> None:
         """``refresh``, for what other processes told of: that compares a few bytes."""
-        ...
 
     def read_producers_ahead(self) -> None:
         """Reads the producers' batches of other processes before a turn needs them; called without the turn."""
-        ...
 
     def is_last(self) -> bool:
         """Whether no other process has the log open. Needs the turn."""
-        ...
+        return True
 
     def leave(self) -> None:
         """Ends the last turn of a log that is being closed."""
-        ...
 
     def close_alone(self) -> bool:
         """Whether this thread may close a log although it could not get the turn of the processes."""
-        ...
+        return False
 
     def release(self) -> None:
         """Releases the directory and everything that the turn has open."""
-        ...
+        raise NotImplementedError
 
 
-class Alone:
-    """The turn of a log with one writing process: a lock of its threads.
-
-    Where it has nothing to do its methods are empty, because each caller would otherwise ask whether the log is shared.
-    """
-
-    watch = None
+class Alone(Turn):
+    """The turn of a log with one writing process: a lock of its threads."""
 
     def __init__(self, directory_lock: WriteLock) -> None:
         self.lock: OwnedLock = OwnedLock()
         self._directory_lock = directory_lock
-
-    def refresh(self) -> None:
-        """Does nothing: what is published is complete."""
-
-    def notice(self) -> None:
-        """Does nothing: no other process has anything to tell."""
-
-    def read_producers_ahead(self) -> None:
-        """Does nothing: every append comes from this process."""
-
-    def is_last(self) -> bool:
-        return True
-
-    def leave(self) -> None:
-        """Does nothing: no other process waits."""
-
-    def close_alone(self) -> bool:
-        return False
 
     def release(self) -> None:
         self._directory_lock.release()

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kstore.engine.change.durability import HasResult, raise_recovery_point
-from kstore.engine.change.flush import BackgroundFlusher, flushed
+from kstore.engine.change.durability import DurabilityStrategy, HasResult, raise_recovery_point
+from kstore.engine.change.flush import Flush, flushed
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
-from kstore.errors import StorageError, SyncFailedError, ThreadStartError
+from kstore.errors import StorageError, SyncFailedError
 from kstore.files.fs import File
 from kstore.files.paths import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from kstore.segments.tail import SegmentTail
@@ -21,10 +21,8 @@ from kstore.types import OFFSET_MAX
 logger = logging.getLogger(__name__)
 
 
-class NameFlush:
+class NameFlush(Flush):
     """Syncs every segment that may not be on disk, by name: another process may have written it."""
-
-    flusher: BackgroundFlusher
 
     def __init__(self, files: LogFiles, others: Others, turn: SharedTurn) -> None:
         self._files = files
@@ -48,12 +46,6 @@ class NameFlush:
     def flush_in_turn(self) -> None:
         self.sync_all()
         self._flushed(self._files.ends.end_offset)
-
-    def soon(self) -> None:
-        try:
-            self.flusher.note()
-        except ThreadStartError:
-            self.flush_in_turn()
 
     def sealed_soon(self, tail: SegmentTail) -> None:
         """Does nothing: a flush finds the segment by its name."""
@@ -117,7 +109,7 @@ class NameFlush:
                 logger.warning("%s: not synced: %s", path.with_suffix(suffix), error)
 
 
-class SyncAfterTurn:
+class SyncAfterTurn(DurabilityStrategy):
     """With "sync", the sync follows the turn, so that processes share the disk's work; one more turn then moves the
     durable end. After a failed sync the record says so, and no process writes any more."""
 

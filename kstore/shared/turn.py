@@ -13,6 +13,7 @@ from threading import get_ident
 
 from kstore.engine.files import LogFiles
 from kstore.engine.others import Others
+from kstore.engine.turn import Turn
 from kstore.errors import StorageError
 from kstore.files.lock import DirectoryLock
 from kstore.files.watch import DirectoryWatch
@@ -31,7 +32,7 @@ READS_AHEAD_MAX = 8
 POLL_SECONDS = 0.0002
 
 
-class SharedTurn:
+class SharedTurn(Turn):
     """The turns of one process. Thread-safe, except for methods that need a lock."""
 
     def __init__(self, files: LogFiles, others: Others, catch_up: CatchUp, directory_lock: DirectoryLock) -> None:

@@ -29,42 +29,33 @@ class HasResult(Protocol):
     result: AppendInfo | None
 
 
-class DurabilityStrategy(Protocol):
+class DurabilityStrategy:
     """Everything except ``make_durable`` and ``withdraw`` needs the turn.
 
     ``note_written`` and ``make_durable`` are the two ends of a sync after the turn: only ``SyncAfterTurn`` has one, and
-    something to withdraw between them. The others leave them empty, so that an append is the same steps with each
+    something to withdraw between them. They are empty for the others, so that an append is the same steps with each
     durability.
     """
 
-    @property
-    def is_sync(self) -> bool:
-        """Whether an append waits for the disk."""
-        ...
-
-    @property
-    def syncs_writes(self) -> bool:
-        """Whether each write is on disk when it returns."""
-        ...
+    # Whether an append waits for the disk, and whether each write is on disk when it returns.
+    is_sync: bool
+    syncs_writes: bool
 
     def note_written(self) -> None:
         """Called after appends were written, or found to be repetitions; ``make_durable`` follows, after the turn."""
-        ...
 
     def make_durable(self) -> None:
         """Returns when everything written is as durable as promised. Raises: SyncFailedError."""
-        ...
 
     def withdraw(self, appends: Sequence[HasResult]) -> None:
         """Takes back the results of ``appends``, which were not made durable, if that may lose them."""
-        ...
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         """Called when a segment begins at ``base_offset``, after ``sealed``. ``was_flushed``: all below was on disk."""
-        ...
+        raise NotImplementedError
 
 
-class SyncInWrite:
+class SyncInWrite(DurabilityStrategy):
     """A write is on disk when it returns."""
 
     is_sync = syncs_writes = True
@@ -72,20 +63,11 @@ class SyncInWrite:
     def __init__(self, files: LogFiles) -> None:
         self._files = files
 
-    def note_written(self) -> None:
-        """Does nothing: they are durable already."""
-
-    def make_durable(self) -> None:
-        """Does nothing: they are durable already."""
-
-    def withdraw(self, appends: Sequence[HasResult]) -> None:
-        """Does nothing: what has a result is durable."""
-
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         raise_recovery_point(self._files, base_offset)
 
 
-class WriteBehind:
+class WriteBehind(DurabilityStrategy):
     """A write is in the page cache when it returns. ``is_prompt``: a thread flushes soon after it."""
 
     is_sync = syncs_writes = False
@@ -112,15 +94,6 @@ class WriteBehind:
                     self._flush.flusher.note()
             reason = str(error) or repr(error)
             logger.warning("%s: a flush failed, and is tried again: %s", files.context.directory, reason)
-
-    def note_written(self) -> None:
-        """Does nothing: an append does not wait for the disk."""
-
-    def make_durable(self) -> None:
-        """Does nothing: an append does not wait for the disk."""
-
-    def withdraw(self, appends: Sequence[HasResult]) -> None:
-        """Does nothing: what has a result is in the log."""
 
     def rolled(self, sealed: SegmentTail | None, base_offset: int, *, was_flushed: bool) -> None:
         files = self._files

@@ -41,7 +41,7 @@ class BackgroundFlusher(Protocol):
         ...
 
 
-class Flush(Protocol):
+class Flush:
     """How a log is put on disk. Syncs outside the turn run alongside appends."""
 
     # Set after the log is open, because it needs the log.
@@ -50,37 +50,38 @@ class Flush(Protocol):
     def flush(self) -> None:
         """Syncs everything that is published, and moves the recovery point there. Raises: SyncFailedError,
         StorageError."""
-        ...
+        raise NotImplementedError
 
     def flush_sealed(self) -> None:
         """Syncs the sealed segments; the recovery point moves up to the active one. Raises: as ``flush``."""
-        ...
+        raise NotImplementedError
 
     def flush_in_turn(self) -> None:
         """``flush``, with the turn."""
-        ...
+        raise NotImplementedError
 
     def soon(self) -> None:
         """Makes the background thread call ``flush``, or calls it now if that is impossible; with the turn."""
-        ...
+        try:
+            self.flusher.note()
+        except ThreadStartError:
+            self.flush_in_turn()
 
     def sealed_soon(self, tail: SegmentTail) -> None:
         """Syncs ``tail``, which a roll has sealed, in the background, or now; with the turn."""
-        ...
+        raise NotImplementedError
 
     def sync_before_cut(self) -> None:
         """Makes what is published as durable as a truncation assumes; with the turn."""
-        ...
+        raise NotImplementedError
 
     def sync_to_close(self) -> None:
         """Syncs whatever is not on disk when a log is closed cleanly; with the turn."""
-        ...
+        raise NotImplementedError
 
 
-class TailFlush:
+class TailFlush(Flush):
     """Syncs through the descriptors that wrote: a failed writeback is reported to them, and to no later ones."""
-
-    flusher: BackgroundFlusher
 
     def __init__(self, files: LogFiles, turn: Turn) -> None:
         self._files = files
@@ -128,12 +129,6 @@ class TailFlush:
         sealed, indexes = tuple(files.unflushed), files.producers.unsynced()
         self._sync_in_turn(self._dirty_tails(), indexes)
         flushed(files, files.ends.end_offset, sealed, indexes)
-
-    def soon(self) -> None:
-        try:
-            self.flusher.note()
-        except ThreadStartError:
-            self.flush_in_turn()
 
     def sealed_soon(self, tail: SegmentTail) -> None:
         files = self._files
