@@ -34,6 +34,7 @@ from kstore.index import TimeIndex
 from kstore.record.batch import Batch
 from kstore.record.walk import Damage
 from kstore.rules.handover import EpochTrack
+from kstore.scan.visits import RecordCheck, Visitor, visit
 from kstore.segment import LogSegment, SegmentContext
 from kstore.segments.places import START
 from kstore.state.kafka_marks import KafkaMarks, read_kafka_marks
@@ -191,15 +192,13 @@ class Partition:
         try:
             ends = view.ends
             segments = list(view.segments)
-            damage: list[CorruptRange] = []
-            epochs = EpochTrack()
-            misindexed: list[int] = []
+            contents = _Contents(self._context.config.max_batch_bytes_uncompressed)
             whole_end, batch_end = ends.end_offset, ends.start_offset
-            for number, segment in enumerate(segments):
-                following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-                whole_end = self._read_segment(segment, following, ends.end_offset, damage, epochs, misindexed)
+            for segment, stop in zip(segments, [*(each.base_offset for each in segments[1:]), None], strict=False):
+                whole_end = contents.read(segment, ends.end_offset if stop is None else stop, is_last=stop is None)
                 if whole_end > segment.base_offset:
                     batch_end = max(batch_end, whole_end)
+            damage, misindexed = contents.damage, contents.misindexed
             if not closed and segments and misindexed[-1:] == [segments[-1].base_offset]:
                 misindexed.pop()  # a killed writer did not finish them; the next open does
             if damage and not closed and damage[-1].last >= ends.end_offset:
@@ -215,52 +214,50 @@ class Partition:
                 whole_end,
                 batch_end,
                 damage,
-                epochs,
+                contents.epochs,
                 misindexed,
                 empty,
             )
         finally:
             view.close()
 
-    def _read_segment(
-        self,
-        segment: LogSegment,
-        following: int | None,
-        end_offset: int,
-        damage: list[CorruptRange],
-        epochs: EpochTrack,
-        misindexed: list[int],
-    ) -> int:
-        """Records what is in one segment; returns the offset after its last batch."""
-        path = str(segment.path(LOG_SUFFIX))
-        stop = end_offset if following is None else following
+
+class _Contents(Visitor):
+    """What the segments of a log hold, read one after the other."""
+
+    def __init__(self, max_bytes_uncompressed: int) -> None:
+        self.damage: list[CorruptRange] = []
+        self.epochs = EpochTrack()
+        # The bases of the segments with a wrong index.
+        self.misindexed: list[int] = []
+        self._check = RecordCheck(max_bytes_uncompressed, self._refuse)
+
+    def read(self, segment: LogSegment, stop: int, *, is_last: bool) -> int:
+        """Reads a segment, which ends before offset ``stop``; returns the offset after its last batch."""
+        self._path, self._stop, self._is_last = str(segment.path(LOG_SUFFIX)), stop, is_last
         indexes = _IndexCheck(segment)
-        whole_end = segment.base_offset
         # To the end of the file: in a log that is not closed, a view skips what is unreadable there.
-        size = self._context.fs.stat(segment.path(LOG_SUFFIX)).size
-        for item in segment.walk_from(START, size, offset_stop=stop):
-            if isinstance(item, Damage):
-                if item.is_space and following is None:
-                    continue
-                last = (stop if item.next_offset is None else item.next_offset) - 1
-                damage.append(
-                    CorruptRange(item.first_offset, max(last, item.first_offset), item.position, item.reason, path)
-                )
-                continue
-            position, batch = item
-            try:
-                batch.check(self._context.config.max_batch_bytes_uncompressed)
-            except CorruptDataError as error:
-                damage.append(CorruptRange(batch.base_offset, batch.last_offset, position, error.reason, path))
-            epochs.note(batch.magic, batch.leader_epoch, batch.base_offset)
-            indexes.note(position, batch)
-            whole_end = batch.last_offset + 1
+        size = segment.context.fs.stat(segment.path(LOG_SUFFIX)).size
+        walk = segment.walk_from(START, size, offset_stop=stop)
+        end = visit(walk, self._check, self, indexes, base_offset=segment.base_offset)
         if not indexes.hold():
-            misindexed.append(segment.base_offset)
-        return whole_end
+            self.misindexed.append(segment.base_offset)
+        return end
+
+    def _refuse(self, position: int, batch: Batch, reason: str) -> None:
+        self.damage.append(CorruptRange(batch.base_offset, batch.last_offset, position, reason, self._path))
+
+    def note(self, position: int, batch: Batch) -> None:
+        self.epochs.note(batch.magic, batch.leader_epoch, batch.base_offset)
+
+    def note_damage(self, damage: Damage) -> None:
+        if damage.is_space and self._is_last:
+            return
+        first, last = damage.first_offset, (self._stop if damage.next_offset is None else damage.next_offset) - 1
+        self.damage.append(CorruptRange(first, max(last, first), damage.position, damage.reason, self._path))
 
 
-class _IndexCheck:
+class _IndexCheck(Visitor):
     """Checks the two indexes of one segment against its batches, which are noted in order.
 
     Does not check whether they are what kstore would have written, only whether a lookup can skip a record.
