@@ -79,12 +79,16 @@ def command(
                     replicator.flush()
                     _report(replicator, form)
                     if not once:
-                        threading.Event().wait()
+                        _wait()
             except KeyboardInterrupt:
                 pass
         if interrupts.came:
             _report(replicator, form)
     return OK
+
+
+def _wait() -> None:
+    threading.Event().wait()
 
 
 def _report(replicator: Replicator, form: str) -> None:
