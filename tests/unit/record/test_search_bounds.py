@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from kstore.record.builder import build_batch
 from kstore.record.scan import SEARCH_PASSES, WASTED_BYTES_MIN, BufferSource, SearchBudget, find_next_batch
 from kstore.record.walk import NOT_SEARCHED, Damage, walk
 
+INT64 = struct.Struct(">q")
 MIB = 1 << 20
 SIZE = 32 * MIB
 
@@ -44,8 +46,9 @@ def header(base_offset: int, size: int, crc: int = 1) -> bytes:
 def hostile(size: int, share: float) -> bytes:
     """Only headers, each of which claims that share of the file and is followed by one that matches."""
     count = size // BATCH_HEADER_BYTES
-    claimed = int(count * share) * BATCH_HEADER_BYTES
-    return b"".join(header(number, claimed) for number in range(count))
+    # They differ in their first field alone.
+    same = header(0, int(count * share) * BATCH_HEADER_BYTES)[INT64.size :]
+    return b"".join(INT64.pack(number) + same for number in range(count))
 
 
 def whole(base_offset: int, value: bytes = b"x") -> bytes:
