@@ -22,7 +22,6 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from importlib import resources
 from typing import NamedTuple, TypeAlias
 
 from kstore.messages.primitives import INT8, INT32, NUMBERS, UUID_SIZE, MessageError, MessageReader, MessageWriter
@@ -139,6 +138,9 @@ class Message:
 @cache
 def load_messages(name: str) -> dict[str, Message]:
     """The messages of the schema file ``name``, by their names."""
+    # Late, because it brings as many modules as a small program needs for all else, and most programs read no schema.
+    from importlib import resources
+
     text = resources.files(__package__).joinpath("schemas", f"{name}.schema").read_text("utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     messages = {}
