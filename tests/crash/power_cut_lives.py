@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from unittest import mock
 
 from kstore.errors import CorruptBatchError, KstoreError
 from kstore.files.fs import FileSystem
@@ -22,6 +21,7 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
+from tests.support.harness.replaced import replaced
 
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 # The log has no thread: the operations of a life are the same each time.
@@ -34,7 +34,7 @@ DAY_MS = 86_400_000
 @contextmanager
 def indexes_that_grow_early() -> Iterator[None]:
     """Inside, the mapping of an index grows every few entries; normally it grows by pages."""
-    with mock.patch.object(entry_index, "GROWTH_BYTES_MIN", 32):
+    with replaced(entry_index, "GROWTH_BYTES_MIN", 32):
         yield
 
 

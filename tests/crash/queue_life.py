@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
-from unittest import mock
 
 from kstore.errors import Empty, KstoreError
 from kstore.files.fs import FileSystem
@@ -21,6 +20,7 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Untyped, Wrong
+from tests.support.harness.replaced import replaced
 
 PATH = ROOT / "store"
 SETTINGS: dict[str, Any] = {"background": False, "recovery_threads": 1, "flush_ms": 10**9}
@@ -37,7 +37,7 @@ def small() -> ExitStack:
         (space, "LOOK_COUNT", 1),
         (of_store, "SEGMENT_BYTES", 1500),
     ):
-        stack.enter_context(mock.patch.object(module, name, value))
+        stack.enter_context(replaced(module, name, value))
     return stack
 
 

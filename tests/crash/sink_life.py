@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from unittest import mock
 
 from kstore.files.fs import FileSystem
 from kstore.spark import appending
@@ -25,6 +24,7 @@ from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Operation
 from tests.support.fakes.memory_fs import MemoryFs, MemoryRecording
 from tests.support.harness.evidence import Lost, Wrong
+from tests.support.harness.replaced import replaced
 from tests.support.lives.spark_sink import batch_of
 
 OPTIONS = WriteOptions(str(PATH), topic="orders", lock_timeout_ms=0)
@@ -32,7 +32,7 @@ WRITER = Writer("query", "query")
 BATCHES = 2
 TASKS = 2
 # A partition then takes several appends, so that some are between the first and the decision.
-each_batch_alone = mock.patch.object(appending, "APPEND_BYTES", 1)
+each_batch_alone = replaced(appending, "APPEND_BYTES", 1)
 
 
 def values_of(batch_id: int, task: int) -> list[bytes]:

@@ -17,7 +17,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 from tests.crash import refusals
 from tests.crash.interrupted_life import InterruptAfterCode
@@ -26,6 +25,7 @@ from tests.faults.harness import EXPECTED, Harness
 from tests.faults.lives import LIVES, Life, machine_in_memory
 from tests.support.fakes.fake_fs import Operation, Result
 from tests.support.harness.evidence import Untyped
+from tests.support.harness.replaced import replaced
 
 
 def after_operation(life: Life, at: int, then: Callable[[], None], stop: Callable[[], None]) -> Any:
@@ -42,7 +42,7 @@ def after_operation(life: Life, at: int, then: Callable[[], None], stop: Callabl
             then()
         return result
 
-    return mock.patch.object(life.fs, "perform", counting)
+    return replaced(life.fs, "perform", counting)
 
 
 def interrupted(life: Life, at: int, number: int) -> BaseException | None:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 from kstore.errors import KstoreError, StorageError
 from kstore.files.descriptors import OPEN_TAILS
@@ -33,6 +32,7 @@ from tests.simulation.transactions import TOPIC, Transactions
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.memory_fs import Machine, in_memory
 from tests.support.harness.evidence import Lost, Untyped, Wrong
+from tests.support.harness.replaced import replaced
 
 PATH = ROOT / "store"
 STEP_COUNT = 300
@@ -478,6 +478,6 @@ def _seeded(seed: int) -> Iterator[Machine]:
         stack.callback(gc.collect)
         machine = stack.enter_context(in_memory(generator))
         stack.enter_context(small())
-        stack.enter_context(mock.patch.object(uuid, "uuid4", made))
+        stack.enter_context(replaced(uuid, "uuid4", made))
         stack.callback(random.setstate, state)
         yield machine

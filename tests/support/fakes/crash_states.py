@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 from uuid import uuid4
 
 from kstore.files import platform
 from tests.support.fakes.fake_fs import Operation
+from tests.support.harness.replaced import replaced
 
 SECTOR_SIZE = 512
 NOISE = random.Random(512).randbytes(SECTOR_SIZE)
@@ -475,7 +475,7 @@ def another_boot(directory: Path) -> Iterator[None]:
     """The machine has restarted: inside, the boot is another one. ``directory`` keeps its name."""
     path = directory / "boot_id"
     path.write_text(str(uuid4()))
-    with mock.patch.object(platform, "LINUX_BOOT_ID", path):
+    with replaced(platform, "LINUX_BOOT_ID", path):
         platform.boot_id.cache_clear()
         try:
             yield

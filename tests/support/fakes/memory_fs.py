@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
-from unittest import mock
 from uuid import UUID, uuid4
 
 from kstore import store
@@ -35,6 +34,7 @@ from kstore.shared import opening as log_shared_open
 from tests.support.fakes.crash_states import Image, Stored
 from tests.support.fakes.fake_fs import Operation, RecordingFs, Result
 from tests.support.fakes.without_flusher import NoFlusher
+from tests.support.harness.replaced import replaced
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -426,7 +426,7 @@ def in_memory(generator: random.Random | None = None) -> Iterator[Machine]:
             (store, "side_by_side", _in_turn),
             (platform, "LINUX_BOOT_ID", machine),
         ):
-            stack.enter_context(mock.patch.object(module, name, fake))
+            stack.enter_context(replaced(module, name, fake))
         platform.boot_id.cache_clear()
         # Otherwise each of thousands of recoveries would log itself.
         package.setLevel(logging.CRITICAL)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 from kstore.engine.others import Others
 from kstore.errors import DiskFullError
@@ -14,6 +13,7 @@ from kstore.log import Log, writer_of
 from kstore.segments.tail import SegmentTail
 from kstore.shared.turn import SharedTurn
 from kstore.types import Durability
+from tests.support.harness.replaced import replaced
 
 
 def others_of(log: Log) -> Others:
@@ -58,7 +58,7 @@ def fails(log: Log) -> None:
             raise DiskFullError(28, "full", str(fs))
         before(self, *arguments, **options)
 
-    with mock.patch.object(SegmentTail, "write", write), suppress(DiskFullError):
+    with replaced(SegmentTail, "write", write), suppress(DiskFullError):
         log.append_many([b"f" * 300] * 12)
         raise AssertionError("a full disk has taken it")
     assert count == 2
