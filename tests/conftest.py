@@ -21,13 +21,7 @@ from tests.promises import PROMISES, commit, commit_times, marked, page, rows_of
 from tests.support.harness import again, selection
 from tests.support.harness.catalogue import ROOT, Listed, all_tests, listed
 from tests.support.harness.evidence import KINDS, Evidence, Tried, verdict_of
-from tests.support.harness.scheduling import (
-    compile_share,
-    report_what_matters,
-    scheduling,
-    shares_session,
-    worker_count,
-)
+from tests.support.harness.scheduling import compile_share, scheduling, shares_session, worker_count
 
 # No test is timed: a busy machine is not a failure.
 settings.register_profile("kstore", deadline=None, print_blob=True)
@@ -157,14 +151,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         for name in marker.args:
             assert name in PROMISES, f"{name!r} is no promise"
             item.user_properties.append(("promise", name))
-
-
-@pytest.hookimpl
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if hasattr(item.config, "workerinput") and item.config.option.durations is None:
-        report_what_matters(item, nextitem)
-        return True
-    return None
 
 
 class _Collector:
