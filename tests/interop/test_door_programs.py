@@ -35,12 +35,14 @@ SECONDS_MAX = 600
 TOOLS = "org.apache.kafka.tools"
 CONFIG_TOOL = "kafka.admin.ConfigCommand"
 GROUP_TOOL = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
-# What Java's tools are asked, in this order: a name for the output, the tool, its arguments.
+# What Java is asked, in this order: a name for the output, a tool and its arguments; or a command of Client.java, and
+# its arguments before the path.
 ASKED = (
     ("created", f"{TOOLS}.TopicCommand", "--create --topic orders --partitions 3"),
     ("topics", f"{TOOLS}.TopicCommand", "--list --exclude-internal"),
     ("described", f"{TOOLS}.TopicCommand", "--describe --topic orders"),
-    ("produce",),
+    ("produce", "orders\t30\tzstd\t0"),
+    ("pair", "team\torders\t30"),
     ("ends", f"{TOOLS}.GetOffsetShell", "--topic orders"),
     ("starts", f"{TOOLS}.GetOffsetShell", "--topic orders --time earliest"),
     (
@@ -198,9 +200,9 @@ def with_franz_go(server: str, _: Path, __: Kafka) -> list[str]:
 
 def with_java(server: str, directory: Path, kafka: Kafka) -> list[str]:
     lines = [
-        "\t".join(("produce", "orders", "30", "zstd", "0"))
-        if name == "produce"
-        else "\t".join(("tool", str(directory / name), *rest[:1], *rest[1].split()))
+        f"{name}\t{rest[0]}\t{directory / name}"
+        if len(rest) == 1
+        else "\t".join(("tool", str(directory / name), rest[0], *rest[1].split()))
         for name, *rest in ASKED
     ]
     java.run(kafka.java, kafka.jars, "Client.java", lines, seconds=SECONDS_MAX, server=server)

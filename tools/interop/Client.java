@@ -10,10 +10,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.BooleanSupplier;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -42,6 +45,8 @@ import org.apache.kafka.common.utils.Exit;
  *   committed GROUP PATH                               a line each, sorted: topic, partition, offset, metadata
  *   join    GROUP PROTOCOL TOPIC COUNT PATH            COUNT records as the only member of the group, which are committed then:
  *                                                      a line each: partition, offset, value
+ *   pair    GROUP TOPIC COUNT PATH                     COUNT records by a member that is alone, joined by another, and alone
+ *                                                      again: how many partitions each has then, a line each time
  *   tool    PATH CLASS ARGUMENT...                     what one of Kafka's command line tools prints
  *
  * The first line of a consumed file has the partition's begin and end offset, then comes a record a line; bytes are
@@ -67,6 +72,7 @@ public class Client {
                 case "time" -> time(fields[1], Path.of(fields[2]), numbers(fields));
                 case "committed" -> committed(fields[1], Path.of(fields[2]));
                 case "join" -> join(fields[1], fields[2], fields[3], Integer.parseInt(fields[4]), Path.of(fields[5]));
+                case "pair" -> pair(fields[1], fields[2], Integer.parseInt(fields[3]), Path.of(fields[4]));
                 case "tool" -> tool(Path.of(fields[1]), fields[2], Arrays.copyOfRange(fields, 3, fields.length));
                 default -> throw new IllegalArgumentException(fields[0]);
             }
@@ -207,6 +213,38 @@ public class Client {
                 }
             }
             consumer.commitSync(next, PATIENCE);
+        }
+    }
+
+    static void pair(String group, String topic, int count, Path path) throws IOException {
+        Map<String, Object> config = Map.of("bootstrap.servers", SERVER, "group.id", group, "group.protocol", "classic",
+            "auto.offset.reset", "earliest", "heartbeat.interval.ms", "200", "fetch.max.wait.ms", "20");
+        var read = new HashSet<String>();
+        try (var first = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+             var out = new PrintWriter(Files.newBufferedWriter(path))) {
+            int partitions = first.partitionsFor(topic, PATIENCE).size();
+            first.subscribe(List.of(topic));
+            poll(List.of(first), read, () -> first.assignment().size() == partitions);
+            out.println("alone: " + first.assignment().size());
+            try (var second = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                second.subscribe(List.of(topic));
+                poll(List.of(first, second), read, () -> !second.assignment().isEmpty()
+                    && first.assignment().size() + second.assignment().size() == partitions);
+                int one = first.assignment().size(), other = second.assignment().size();
+                out.println("together: " + Math.max(one, other) + " and " + Math.min(one, other));
+            }
+            poll(List.of(first), read, () -> first.assignment().size() == partitions && read.size() >= count);
+            out.println("alone again: " + first.assignment().size());
+            out.println("records: " + read.size());
+        }
+    }
+
+    /** Polls one consumer after the other until it is over, and notes the keys of the records. */
+    static void poll(List<KafkaConsumer<byte[], byte[]>> members, Set<String> read, BooleanSupplier isOver) throws IOException {
+        for (long deadline = System.nanoTime() + PATIENCE.toNanos(); !isOver.getAsBoolean(); ) {
+            if (System.nanoTime() > deadline) throw new IOException("the group did not settle");
+            for (var member : members)
+                for (var record : member.poll(Duration.ofMillis(100))) read.add(new String(record.key(), StandardCharsets.UTF_8));
         }
     }
 
