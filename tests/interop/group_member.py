@@ -59,9 +59,10 @@ class KafkaPython:
             **more,
         )
         # kafka-python 3.0 forgets an assignment, and sends no heartbeats, if a poll ends while it joins again because
-        # the topic's partitions have become known: so they are known before, and its first poll is long.
-        self._consumer.partitions_for_topic(topic)
+        # the topic's partitions have become known: so they are known before, and its first poll is long. What it knows
+        # of a topic that it does not subscribe to yet does not count.
         self._consumer.subscribe([topic])
+        self._consumer.partitions_for_topic(topic)
 
     def poll(self) -> list[Read]:
         from kafka.errors import KafkaError
