@@ -32,7 +32,7 @@ from kstore.door.frames import (
     wire_of,
 )
 from kstore.door.guard import CAN_ASK, is_own_user
-from kstore.door.memory import Budget, Loan, Memory
+from kstore.door.memory import Budget, Loan, Memory, buffer_size
 from kstore.door.reply import Reply
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
@@ -159,7 +159,7 @@ class Connection:
         with ExitStack() as held:
             frame = start[:size]
             if size > BUFFER_BYTES:
-                self._take_memory(self._budget.frames, held, size)
+                self._take_memory(self._budget.frames, held, buffer_size(size))
                 buffer = self._budget.spares.take(size)
                 held.callback(self._budget.spares.give, buffer)
                 frame = memoryview(buffer)[:size]

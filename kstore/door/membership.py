@@ -12,6 +12,9 @@ from kstore.door.errors import code_of
 from kstore.door.group import Join, Leaver, Sync
 from kstore.errors import KstoreError
 
+# Bits of the operations on a group: read, describe, delete, describe and alter its configs (Kafka: AclOperation).
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+UNKNOWN_OPERATIONS = -(2**31)
 # Of FindCoordinator: what a key names. Share groups are not served.
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 # Kafka: group.min.session.timeout.ms, group.max.session.timeout.ms.
@@ -136,11 +139,6 @@ def leave_group(call: Call) -> Message:
         for leaver, error in zip(leavers, found, strict=True)
     ]
     return {"members": members}
-
-
-# Bits of the operations on a group: read, describe, delete, describe and alter its configs (Kafka: AclOperation).
-GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
-UNKNOWN_OPERATIONS = -(2**31)
 
 
 def describe_groups(call: Call) -> Message:

@@ -7,7 +7,7 @@ elements until another gives up: forever, if not for the limit of that wait.
 from __future__ import annotations
 
 import time
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +16,7 @@ from kstore.files._locks import OwnedLock
 
 # What connections remember of their last requests, all together.
 SEEN_BYTES_MAX = 16 << 20
-# Of a budget there are this part of it in spare buffers, with sizes in these units: 8 MiB of 256.
+# This part of a budget may be spare buffers, with sizes in these units: 8 MiB of 256.
 SPARE_PART = 32
 SPARE_UNIT_BYTES = 64 << 10
 
@@ -123,6 +123,11 @@ class Memory:
             waiter.wake()
 
 
+def buffer_size(frame_size: int) -> int:
+    """The bytes of the buffer for a large frame: those of one client differ by a few bytes, and share one."""
+    return -(-frame_size // SPARE_UNIT_BYTES) * SPARE_UNIT_BYTES
+
+
 class Spares:
     """Buffers of frames that were handled, for the next ones. Thread-safe.
 
@@ -136,13 +141,14 @@ class Spares:
         self._buffers: list[bytearray] = []  # guarded by the lock, the smallest one first
 
     def take(self, size: int) -> bytearray:
-        """A buffer of ``size`` bytes or more, with anything in it."""
+        """A buffer of ``buffer_size(size)`` bytes, with anything in it. Never a larger one, of which slow peers could
+        hold more than was counted."""
+        wanted = buffer_size(size)
         with self._lock:
-            for at, buffer in enumerate(self._buffers):
-                if len(buffer) >= size:
-                    return self._buffers.pop(at)
-        # Frames of one client differ by a few bytes.
-        return bytearray(-(-size // SPARE_UNIT_BYTES) * SPARE_UNIT_BYTES)
+            at = bisect_left(self._buffers, wanted, key=len)
+            if at < len(self._buffers) and len(self._buffers[at]) == wanted:
+                return self._buffers.pop(at)
+        return bytearray(wanted)
 
     def give(self, buffer: bytearray) -> None:
         """Keeps ``buffer`` if there is room: its views must not be used any more."""

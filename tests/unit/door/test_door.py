@@ -396,13 +396,15 @@ def test_buffers_that_were_given_back_are_taken_again_and_bounded() -> None:
     assert spares.take(len(first) + 1) is not first
     assert spares.take(70_010) is first, "frames of one client differ by a few bytes"
     assert spares.take(70_000) is not first, "it is in use"
-    spares.give(bytearray(300 << 10))
-    assert len(spares.take(200_000)) < 300 << 10, "it is more than a quarter of what is kept"
-    kept = [bytearray(size << 10) for size in (250, 100, 250, 200, 250, 250)]
+    large = spares.take(300 << 10)
+    spares.give(large)
+    assert spares.take(300 << 10) is not large, "it is more than a quarter of what is kept"
+    kept = [spares.take(size << 10) for size in (256, 128, 256, 192, 256, 256)]
     for buffer in kept:
         spares.give(buffer)
-    assert [len(spares.take(size << 10)) >> 10 for size in (1, 1, 1, 1)] == [250, 250, 250, 250], "the largest are kept"
-    assert len(spares.take(1)) == 64 << 10
+    assert len(spares.take(70_000)) == 128 << 10, "a small frame that comes slowly must not hold a large buffer"
+    taken = [spares.take(256 << 10) for _ in range(5)]
+    assert [any(one is buffer for buffer in kept) for one in taken] == [True] * 4 + [False], "the largest are kept"
 
 
 # --- who may connect --------------------------------------------------------------------------------------------------
