@@ -182,7 +182,18 @@ class Life:
         return ModelAppend(batches, ModelProducer(producer_id, max(epoch, 0), sequence))
 
     def produced(self) -> None:
-        self.commit([self.next_of_a_producer()])
+        append = self.next_of_a_producer()
+        if self.chance.random() < 0.5:
+            self.commit([append])
+            return
+        (expected,) = self.model.append([append])
+        if expected.refused:
+            with pytest.raises(KstoreError) as raised:
+                self.log.append_batches(data_of(append))
+            assert type(raised.value).__name__ == expected.refused
+        else:
+            same(self.log.append_batches(data_of(append)), expected)
+        self.note(append, expected)
 
     def group(self) -> None:
         """Appends of several threads, as their leader commits them; also records that are not encoded yet."""
@@ -220,13 +231,15 @@ class Life:
                 assert found.error is None
                 assert found.result is not None
                 same(found.result, outcome)
-            if append.producer is not None and not outcome.refused and not outcome.is_duplicate:
-                producer_id, epoch, sequence = append.producer
-                count = sum(map(len, append.batches))
-                self.sequences[producer_id] = epoch, (sequence + count) % 2**31
-                self.repeatable = [
-                    one for one in [*self.repeatable, append] if self.is_remembered(one)
-                ]  # fmt: skip
+            self.note(append, outcome)
+
+    def note(self, append: ModelAppend, outcome: ModelOutcome) -> None:
+        """What a producer may write next, or again, after an append."""
+        if append.producer is None or outcome.refused or outcome.is_duplicate:
+            return
+        producer_id, epoch, sequence = append.producer
+        self.sequences[producer_id] = epoch, (sequence + sum(map(len, append.batches))) % 2**31
+        self.repeatable = [one for one in [*self.repeatable, append] if self.is_remembered(one)]
 
     def is_remembered(self, append: ModelAppend) -> bool:
         """Whether the log still knows all batches of a producer's append."""

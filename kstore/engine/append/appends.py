@@ -120,7 +120,7 @@ class Appends:
         """See ``Log.append_many``."""
         try:
             append = self._checked(values, keys, timestamps, headers)
-            return nothing_appended(self._files.ends.end_offset) if append is None else self._commit_built(append)
+            return nothing_appended(self._files.ends.end_offset) if append is None else self.commit_built(append)
         except Exception as error:
             self._counters.append_failed(error)
             raise
@@ -193,7 +193,7 @@ class Appends:
         if not batches:
             return None
         try:
-            return self._commit_built(self._pending(buffer, batches, now_ms))
+            return self.commit_built(self._pending(buffer, batches, now_ms))
         except Exception as error:
             self._counters.append_failed(error)
             raise
@@ -226,10 +226,10 @@ class Appends:
         decision: then use ``append_many``."""
         return self.path.append(value, key)
 
-    def _commit_built(self, append: PendingAppend) -> AppendInfo:
+    def commit_built(self, append: PendingAppend) -> AppendInfo:
+        """``commit``, of an append whose buffer is then used again; returns the result."""
         try:
-            if self._group is not None or not self.path.commit(append):
-                self.commit(append)
+            self.commit(append)
             # Only now: after an exception a leader may still be writing from the buffer.
             keep_buffer(append.buffer)
         except MemoryError:
@@ -250,18 +250,20 @@ class Appends:
 
         Raises the errors of this append before it joins other appends, which they must not affect.
         """
-        self._check_sizes(append)
         if self._group is not None:
+            self._check_sizes(append)
             self._group.submit(append)
-        else:
-            try:
+            return
+        try:
+            if not self.path.commit(append):
+                self._check_sizes(append)
                 self._commit((append,))
-            except MemoryError:
-                if append.result is None or self._files.poisoned is not None:
-                    raise
-                # As in a group: what has a result is in the log.
-            if append.error is not None:
-                raise append.error
+        except MemoryError:
+            if append.result is None or self._files.poisoned is not None:
+                raise
+            # As in a group: what has a result is in the log.
+        if append.error is not None:
+            raise append.error
 
     def _check_sizes(self, append: PendingAppend) -> None:
         segment_bytes = self._config.segment_bytes

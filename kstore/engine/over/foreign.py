@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kstore.engine.append.pending import PendingAppend, nothing_appended
+from kstore.engine.append.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
 from kstore.engine.writer import LogWriter
 from kstore.record._codec import BatchBuffer, EncodedBatch
+from kstore.record.batch import BATCH_HEADER_BYTES
+from kstore.record.parse import entry_size
 from kstore.rules.arguments import are_timely
-from kstore.rules.validate import split_batches, validate
+from kstore.rules.validate import split_batches, unchanged, validate
 from kstore.types import CREATE_TIME, AppendInfo
 
 
@@ -34,10 +36,30 @@ def append_batches(
 ) -> AppendInfo:
     """See ``Log.append_batches``. ``copy`` False: nothing changes the bytes while they are appended."""
     try:
-        return _append_batches(writer, buffer, assign_offsets=assign_offsets, copy=copy)
+        info = _append_unchanged(writer, buffer) if assign_offsets else None
+        return info or _append_batches(writer, buffer, assign_offsets=assign_offsets, copy=copy)
     except Exception as error:
         writer.context.counters.append_failed(error)
         raise
+
+
+def _append_unchanged(writer: LogWriter, data: bytes | bytearray | memoryview) -> AppendInfo | None:
+    """Appends one batch of magic 2 that needs no change. None, and nothing is done, for anything else."""
+    if len(data) < BATCH_HEADER_BYTES or entry_size(data, 0) != len(data):
+        return None
+    if isinstance(data, memoryview) and not data.contiguous:
+        return None
+    # All checks are of the copy, which nothing else can change.
+    buffer = spare_buffer()
+    buffer.extend(data)
+    context = writer.context
+    found = unchanged(buffer, context.config, context.clock.now_ms())
+    if found is None:
+        keep_buffer(buffer)
+        return None
+    return writer.appends.commit_built(
+        PendingAppend(buffer, [found.batch], found.codec, with_producers=found.stamp is not None, stamp=found.stamp)
+    )
 
 
 def _append_batches(

@@ -44,6 +44,19 @@ NOW_MS = 1_700_000_000_000
 DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_a_view_of_any_bytes_is_taken(tmp_path: Path, step: int) -> None:
+    data = build_batch([Record(0, NOW_MS, value=b"a")])
+    spread = bytearray(len(data) * abs(step))
+    view = memoryview(spread)[::step]
+    view[:] = data
+    with Log(tmp_path / "log", clock=ManualClock(NOW_MS)) as log:
+        assert log.append_batches(view).last_offset == 0
+        spread[:] = bytes(len(spread))
+        assert log.append_batches(data).last_offset == 1
+        assert [record.value for record in log.read()] == [b"a", b"a"]
+
+
 def test_a_failed_one_leaves_nothing_and_the_next_continues(tmp_path: Path) -> None:
     fs = FailingFs()
     with Log(tmp_path / "log", durability="os", fs=fs, max_message_bytes=200) as log:

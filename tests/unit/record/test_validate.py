@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kstore.errors import (
     InvalidOffsetError,
     InvalidRecordError,
     InvalidTimestampError,
+    KstoreError,
     RecordError,
     RecordTooLargeError,
     UnsupportedCodecError,
@@ -33,6 +35,7 @@ from tests.support.lives.foreign_batches import (
     append,
     contents,
     records,
+    short_way,
     tampered,
     written,
 )
@@ -51,6 +54,29 @@ def test_a_good_batch_is_stored_as_it_came_but_for_offset_and_epoch(codec: str) 
     assert stored[16:] == data[16:]
     assert validated.spans == [(1000, 1002)]
     assert (validated.source_codec, validated.target_codec, validated.size_changed) == (codec, codec, False)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("producer", [{}, {"producer_id": 9, "producer_epoch": 2, "base_sequence": 4}], ids=str)
+def test_a_good_batch_needs_no_closer_look(codec: str, producer: dict[str, Any]) -> None:
+    short = short_way(build_batch(THREE, codec=codec, **producer), LogConfig())
+    assert short is not None
+    assert short.stamp == ((9, 2, 4, False) if producer else None)
+
+
+@pytest.mark.parametrize("config", [LogConfig(), COMPACTED, STAMPING], ids=["kept", "compacted", "stamping"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_short_way_accepts_no_changed_bit_that_is_refused(codec: str, config: LogConfig) -> None:
+    data = build_batch(THREE, codec=codec, producer_id=9, producer_epoch=2, base_sequence=4)
+    short_count = 0
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        right = tampered(bytes(changed))
+        short_count += short_way(right, config) is not None
+        with suppress(KstoreError):
+            append(right, config)
+    assert (short_count > 0) == (config is not STAMPING)
 
 
 @pytest.mark.parametrize("codec", CODECS)
