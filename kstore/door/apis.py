@@ -67,7 +67,7 @@ def api_versions(call: Call) -> Message:
 
 def fallback_versions(version: int) -> Message | None:
     """The answer, in version 0, to an ApiVersions of a version above the highest; None for a served version."""
-    [api] = [api for api in APIS if api.key == API_VERSIONS]
+    api = BY_KEY[API_VERSIONS]
     if api.lowest <= version <= api.highest:
         return None
     return {"errorCode": errors.UNSUPPORTED_VERSION, "apiKeys": [_listed(api)]}
@@ -110,6 +110,7 @@ APIS: tuple[Api, ...] = (
     Api(47, "OffsetDelete", 0, 0, offset_delete, is_admin=True),
     Api(60, "DescribeCluster", 0, 1, cluster.describe_cluster, in_read_only=True),
 )
+BY_KEY = {api.key: api for api in APIS}
 
 
 def served(door: Served) -> list[Api]:
@@ -119,7 +120,7 @@ def served(door: Served) -> list[Api]:
 
 def find(door: Served, key: int) -> Api | None:
     """The row of a key, None if this door does not serve it."""
-    api = next((api for api in APIS if api.key == key), None)
+    api = BY_KEY.get(key)
     return api if api is not None and _is_served(api, door) else None
 
 

@@ -26,7 +26,7 @@ class ConnectionEnded(Exception):
     """The connection must be closed without an answer; the text says why, for the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One request. ``records`` in ``body`` are views of the connection's buffer: they end with the call."""
 

@@ -12,7 +12,8 @@ import select
 import socket
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kstore.door.apis import Api, fallback_versions, find
@@ -22,7 +23,6 @@ from kstore.door.frames import (
     API_VERSIONS,
     HEAD,
     RESPONSE_BYTES_MAX,
-    SIZE,
     Head,
     Request,
     read_head,
@@ -32,6 +32,7 @@ from kstore.door.frames import (
     wire_of,
 )
 from kstore.door.guard import CAN_ASK, is_own_user
+from kstore.door.inbox import BUFFER_BYTES, Inbox, set_timeout
 from kstore.door.memory import Budget, Loan, Memory, buffer_size
 from kstore.door.reply import Reply
 from kstore.door.served import Served
@@ -43,13 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What every connection keeps; a larger frame gets memory of its own, for as long as it is handled.
-BUFFER_BYTES = 64 << 10
-# A frame must come, and an answer must go, at least this fast.
-RATE_BYTES, RATE_SECONDS = 64 << 10, 10.0
-# And this fast if it has memory that others wait for, from its first second on: else a few that send nothing would
-# keep it from all others for hours.
-WANTED_RATE_BYTES, GRACE_SECONDS = 256 << 10, 1.0
+# How long a peer may take nothing of its answer.
 SEND_SECONDS = 30.0
 # How long a request waits for memory that others use.
 MEMORY_SECONDS = 30.0
@@ -68,7 +63,7 @@ class Connection:
         self.began = time.monotonic()
         self._door = door
         self._budget = budget
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._inbox = Inbox(peer, budget.frames)
         self._seen = Seen(budget.seen)
         self._host = ""
         # For other threads: the waiter of the request that is being handled, and whether one is.
@@ -140,15 +135,12 @@ class Connection:
             if self._door.closing:
                 return False
             self.is_busy = False
-        size = self._read_size()
+        size = self._inbox.next_size(self._door.settings.idle_ms / 1000)
         if size is None:
             return False
         if size < HEAD.size:
             raise ConnectionEnded(f"a frame of {size} bytes, expected at least {HEAD.size}")
-        began = time.monotonic()
-        start = memoryview(self._buffer)
-        self._receive(start[: HEAD.size], began, 0)
-        head = read_head(start)
+        head = read_head(self._inbox.start(HEAD.size))
         api = find(self._door, head.api)
         if api is None:
             raise ConnectionEnded(f"API {head.api}, which this door does not serve")
@@ -156,84 +148,53 @@ class Connection:
         limit = limits.request_bytes_max if api.is_large else limits.other_request_bytes_max
         if size > limit:
             raise ConnectionEnded(f"a frame of {size} bytes, expected at most {limit} for {api.name}")
-        with ExitStack() as held:
-            frame = start[:size]
-            if size > BUFFER_BYTES:
-                self._take_memory(self._budget.frames, held, buffer_size(size))
-                buffer = self._budget.spares.take(size)
-                held.callback(self._budget.spares.give, buffer)
+        if size <= BUFFER_BYTES:
+            return self._serve(api, head, self._inbox.whole(size))
+        with self._lent(self._budget.frames, buffer_size(size)):
+            buffer = self._budget.spares.take(size)
+            try:
                 frame = memoryview(buffer)[:size]
-                frame[: HEAD.size] = start[: HEAD.size]
-            self._receive(frame[HEAD.size :], began, HEAD.size, is_lent=size > BUFFER_BYTES)
-            with self._lock:
-                if self._door.closing:
-                    return False
-                self.is_busy = True
-            started = time.monotonic()
-            answer, error = self._handled(api, head, frame, held)
-            self._door.counters.answered(api.name, time.monotonic() - started, size, answer, error=error)
+                self._inbox.fill(frame)
+                return self._serve(api, head, frame)
+            finally:
+                self._budget.spares.give(buffer)
+
+    def _serve(self, api: Api, head: Head, frame: memoryview) -> bool:
+        """Handles a request and sends the answer; False if the door is being closed."""
+        with self._lock:
+            if self._door.closing:
+                return False
+            self.is_busy = True
+        started = time.monotonic()
+        answer, error = self._handled(api, head, frame)
+        self._door.counters.answered(api.name, time.monotonic() - started, len(frame), answer, error=error)
         return True
 
-    def _read_size(self) -> int | None:
-        """The size of the next frame; None if the peer closes the connection, or is idle for too long."""
-        view = memoryview(bytearray(SIZE.size))
-        self.socket.settimeout(self._door.settings.idle_ms / 1000)
-        try:
-            got = self.socket.recv_into(view)
-        except TimeoutError:
-            return None
-        if got == 0:
-            return None
-        if got < SIZE.size:
-            self._receive(view[got:], time.monotonic(), 0)
-        [size] = SIZE.unpack(view)
-        return int(size)
+    @contextmanager
+    def _lent(self, memory: Memory, size: int) -> Iterator[Loan]:
+        with memory.lent(size, MEMORY_SECONDS) as loan:
+            if not loan:
+                raise ConnectionEnded(
+                    f"no {size} bytes of memory for a request within {MEMORY_SECONDS:.0f} s (memory_max)"
+                )
+            yield loan
 
-    def _receive(self, target: memoryview, began: float, got: int, *, is_lent: bool = False) -> None:
-        """Fills ``target``; ``got`` bytes of the frame came before. Raises: ConnectionEnded, OSError.
-
-        ``is_lent``: it is memory that others may wait for.
-        """
-        at = 0
-        while at < len(target):
-            seconds = time.monotonic() - began
-            rest = RATE_SECONDS * (1 + (got + at) // RATE_BYTES) - seconds
-            if rest <= 0:
-                raise ConnectionEnded(f"{got + at} bytes of a frame in {seconds:.0f} s: too slow")
-            if is_lent:
-                rest = min(rest, GRACE_SECONDS)
-                if seconds > GRACE_SECONDS and got + at < WANTED_RATE_BYTES * seconds and self._budget.frames.is_wanted:
-                    raise ConnectionEnded(
-                        f"{got + at} bytes of a frame in {seconds:.0f} s, while others wait for memory"
-                    )
-            self.socket.settimeout(rest)
-            try:
-                count = self.socket.recv_into(target[at:])
-            except TimeoutError:
-                continue
-            if count == 0:
-                raise ConnectionResetError("the peer left within a frame")
-            at += count
-
-    def _take_memory(self, memory: Memory, held: ExitStack, size: int) -> Loan:
-        loan = held.enter_context(memory.lent(size, MEMORY_SECONDS))
-        if not loan:
-            raise ConnectionEnded(f"no {size} bytes of memory for a request within {MEMORY_SECONDS:.0f} s (memory_max)")
-        return loan
-
-    def _handled(self, api: Api, head: Head, frame: memoryview, held: ExitStack) -> tuple[int, int]:
+    def _handled(self, api: Api, head: Head, frame: memoryview) -> tuple[int, int]:
         """Handles a request and sends the answer: the bytes sent, and the error of the whole answer, if it has one."""
         if api.key == API_VERSIONS and (fallback := fallback_versions(head.version)) is not None:
             return self._send_message(api, head._replace(version=0), fallback)
         if not api.lowest <= head.version <= api.highest:
             raise ConnectionEnded(f"{api.name} version {head.version}, expected {api.lowest} to {api.highest}")
-        loan = None
-        if len(frame) > UNCOUNTED_BYTES:
-            loan = self._take_memory(self._budget.elements, held, min(len(frame) // 2, ELEMENTS_MAX) * ELEMENT_BYTES)
-        request = read_request(api.wire, frame, elements_max=ELEMENTS_MAX)
-        if loan is not None:
+        if len(frame) <= UNCOUNTED_BYTES:
+            return self._answered(api, read_request(api.wire, frame, elements_max=ELEMENTS_MAX))
+        with self._lent(self._budget.elements, min(len(frame) // 2, ELEMENTS_MAX) * ELEMENT_BYTES) as loan:
+            request = read_request(api.wire, frame, elements_max=ELEMENTS_MAX)
             # The request may wait for long.
             loan.keep(request.element_count * ELEMENT_BYTES)
+            return self._answered(api, request)
+
+    def _answered(self, api: Api, request: Request) -> tuple[int, int]:
+        head = request.head
         answer = self._answer(api, request)
         if answer is None:
             return 0, 0
@@ -285,11 +246,11 @@ class Connection:
 
     def write(self, data: bytes | memoryview, *, more: bool = False) -> None:
         flags = getattr(socket, "MSG_MORE", 0) if more else 0
-        self.socket.settimeout(SEND_SECONDS)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self.socket.send(rest, flags) :]
+        set_timeout(self.socket, SEND_SECONDS)
+        sent = self.socket.send(data, flags)
+        while sent < len(data):
+            sent += self.socket.send(memoryview(data)[sent:], flags)
 
     def send_slice(self, part: FetchSlice, count: int) -> None:
-        self.socket.settimeout(SEND_SECONDS)
+        set_timeout(self.socket, SEND_SECONDS)
         part.send_to(self.socket, count=count)

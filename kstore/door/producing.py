@@ -13,7 +13,7 @@ from kstore.door import errors
 from kstore.door.call import Call, ConnectionEnded, Message
 from kstore.door.cluster import is_reserved
 from kstore.door.errors import code_of
-from kstore.door.served import part_of
+from kstore.door.served import log_of
 from kstore.engine.over.foreign import append_batches
 from kstore.engine.writer import LogWriter
 from kstore.errors import CorruptBatchError, InvalidRecordError, KstoreError
@@ -29,6 +29,7 @@ from kstore.record.batch import (
     batch_crc,
 )
 from kstore.record.parse import parse_batch
+from kstore.rules.validate import plain_codec
 from kstore.store import coordinator_of
 
 NO_ACKS: Final = 0
@@ -112,19 +113,22 @@ class _Appended:
     def check(self) -> None:
         """Finds the log, and checks what a log does not check itself."""
         try:
-            part = part_of(self._call.door, self._topic, self._asked["index"])
+            log = log_of(self._call.door, self._topic, self._asked["index"])
             if is_reserved(self._topic):
                 self.fail(errors.INVALID_TOPIC_EXCEPTION, f"{self._topic} is written to by the store alone")
                 return
-            self.writer = writer_of(part.log)
-            self._check_form()
+            self.writer = writer_of(log)
+            header = self._header()
         except KstoreError as error:
             self._fail(error)
-        else:
+            return
+        codec = plain_codec(header)
+        if codec is None or (codec.name == "zstd" and self._call.version < ZSTD_SINCE):
             self._check_batch()
 
-    def _check_form(self) -> None:
-        """Checks that the records are one whole batch of magic 2. Raises: InvalidRecordError, CorruptBatchError."""
+    def _header(self) -> BatchHeader:
+        """The header of the records, which are one whole batch of magic 2. Raises: InvalidRecordError,
+        CorruptBatchError."""
         records = self._asked["records"]
         if not records:
             raise InvalidRecordError("no batch, expected one")
@@ -140,9 +144,10 @@ class _Appended:
             raise InvalidRecordError(f"a batch of magic {header.magic}, expected {MAGIC_V2}")
         if size != len(records):
             raise InvalidRecordError(f"{len(records)} bytes, expected the {size} of exactly one batch")
+        return header
 
     def _check_batch(self) -> None:
-        """Checks what a log does not: that a client may have built the batch. Its log checks everything else."""
+        """Checks what a log does not: whether a client may send this batch. Its log checks everything else."""
         try:
             batch = parse_batch(self._asked["records"], 0)
             if batch.base_offset != 0:

@@ -91,11 +91,16 @@ class Part(NamedTuple):
         return self.source.leader_epochs()
 
 
-def part_of(door: Served, topic: str, partition: int) -> Part:
+def log_of(door: Served, topic: str, partition: int) -> Log:
     """The log of a partition. Raises: TopicNotFoundError, ClosedError, StorageError."""
     if partition < 0:
         raise TopicNotFoundError(f"{topic} has no partition {partition}")
-    log = door.store.log(topic, partition)
+    return door.store.log(topic, partition)
+
+
+def part_of(door: Served, topic: str, partition: int) -> Part:
+    """The log of a partition, with what reads it. Raises: TopicNotFoundError, ClosedError, StorageError."""
+    log = log_of(door, topic, partition)
     reads = reads_of(log)
     return Part(log, reads, reads.source)
 

@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -206,8 +205,7 @@ def frames(data: bytes) -> None:
     connection = life.connection
     connection.sent.clear()
     try:
-        with ExitStack() as held:
-            size, _ = connection._handled(api, head, memoryview(bytearray(data)), held)
+        size, _ = connection._handled(api, head, memoryview(bytearray(data)))
     except (ConnectionEnded, MessageError):
         return
     expect(size == len(connection.sent), f"{len(connection.sent)} bytes sent, {size} were counted")

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import kstore
-from kstore.door import connection, guard
-from kstore.door.apis import APIS, Api
+from kstore.door import connection, guard, inbox
+from kstore.door.apis import APIS, BY_KEY, Api
 from kstore.door.call import Call
 from kstore.door.memory import Memory, Spares
 from kstore.door.waiting import Waiter
@@ -154,7 +154,7 @@ def test_refusals_of_one_peer_are_a_line_a_second(store: kstore.Store, caplog: p
 
 
 def test_a_peer_that_sends_too_slowly_is_closed(store: kstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "RATE_SECONDS", 0.05)
+    monkeypatch.setattr(inbox, "RATE_SECONDS", 0.05)
     with opened(store) as (_, client):
         client.socket.sendall(struct.pack(">i", 50))
         assert client.is_closed_by_peer()
@@ -285,7 +285,7 @@ def handled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Heartbeat, with the handler of a test."""
     own: dict[str, Any] = {}
     api = Api(12, "Heartbeat", 0, 4, lambda call: own["handle"](call), in_read_only=True)
-    monkeypatch.setattr("kstore.door.apis.APIS", (*(one for one in APIS if one.key != 12), api))
+    monkeypatch.setitem(BY_KEY, api.key, api)
     return own
 
 

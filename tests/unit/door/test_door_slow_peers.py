@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kstore
-from kstore.door import connection
+from kstore.door import inbox
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import MIB
@@ -100,7 +100,7 @@ def test_slow_peers_leave_another_client_its_speed(store: kstore.Store, count: i
 def test_peers_that_hold_the_memory_and_send_slowly_give_way(
     store: kstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(inbox, "GRACE_SECONDS", 0.05)
     with opened(store, memory_max=MIB) as (door, client), closing(slow_writer(door.port, 900 << 10)) as slow:
         wait_for(lambda: door.metrics()["taken_bytes"] == MIB // 2)
         client.socket.sendall(produced(1000, 400))
