@@ -25,6 +25,7 @@ COMPILED = {
     "kstore.record._compact": ["kstore/record/_compact.pyx"],
     "kstore.record._columns": ["kstore/record/_columns.pyx"],
     "kstore.files._memory": ["kstore/files/_memory.pyx"],
+    "kstore.messages._wire": ["kstore/messages/_wire.pyx"],
     "kstore.files._locks": ["kstore/files/_locks.pyx"],
     "kstore.indexes._search": ["kstore/indexes/_search.pyx"],
     "kstore.segments._numbers": ["kstore/segments/_numbers.pyx"],

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
-from kstore.messages.primitives import MessageError, MessageReader
-from kstore.messages.schema import Message, Uuid, Value, load_messages
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import MessageError, Uuid
+from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record, java_string
 from kstore.transactions.metadata import TransactionState
 

@@ -10,7 +10,7 @@ from kstore.errors import ConfigError, KstoreError, TopicExistsError, TopicNotFo
 from kstore.files.checkpoint import read_leader_epochs
 from kstore.files.paths import LEADER_EPOCHS, METADATA_TOPIC, TopicPartition, validate_topic
 from kstore.logs.topics import Topics
-from kstore.messages.schema import Uuid
+from kstore.messages.primitives import Uuid
 from kstore.rules.internal_topics import INTERNAL_TOPICS, QUEUE_JOURNAL, is_internal, journal_of
 from kstore.store import parts_of
 

@@ -13,7 +13,8 @@ from kstore.door import errors
 from kstore.door.reply import ReplySink
 from kstore.engine.read.fetch import FetchSlice
 from kstore.files.checkpoint import EpochEntry
-from kstore.messages.primitives import INT16, INT32, NUMBERS, MessageWriter
+from kstore.messages._wire import MessageWriter
+from kstore.messages.primitives import INT16, INT32, NUMBERS
 
 FLEXIBLE_SINCE = 12
 # number, error, high watermark, last stable offset
@@ -96,13 +97,13 @@ def _pieces(version: int, topics: Sequence[tuple[str, Sequence[FetchedPart]]], e
 def _write_head(out: MessageWriter, version: int, part: FetchedPart) -> None:
     """What comes before the records of a partition, with their size."""
     is_flexible = version >= FLEXIBLE_SINCE
-    out.data += PART.pack(part.number, part.error, part.high_watermark, part.last_stable_offset)
+    out.data.extend(PART.pack(part.number, part.error, part.high_watermark, part.last_stable_offset))
     if version >= 5:
         out.number(INT64, part.log_start_offset)
     aborted = part.aborted
     out.length(-1 if aborted is None else len(aborted), is_flexible=is_flexible, form=INT32)
     for transaction in aborted or ():
-        out.data += ABORTED.pack(*transaction)
+        out.data.extend(ABORTED.pack(*transaction))
         if is_flexible:
             out.uvarint(0)
     if version >= 11:
@@ -115,6 +116,6 @@ def _write_tags(out: MessageWriter, part: FetchedPart) -> None:
     if diverging is None:
         out.uvarint(0)
         return
-    out.data += bytes((1, DIVERGING_TAG, DIVERGING.size + 1))
-    out.data += DIVERGING.pack(*diverging)
+    out.data.extend(bytes((1, DIVERGING_TAG, DIVERGING.size + 1)))
+    out.data.extend(DIVERGING.pack(*diverging))
     out.uvarint(0)

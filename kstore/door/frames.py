@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kstore.door.call import Message
 from kstore.messages import schema
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from kstore.messages.schema import load_messages
 
 SIZE = struct.Struct(">i")
@@ -70,7 +70,7 @@ def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> 
     reader.take(HEAD.size)
     client_id = reader.string(is_flexible=False)
     if head.version in wire.request.flexible:
-        _skip_tagged(reader)
+        reader.skip_tagged()
     body: Message = wire.request.read(reader, head.version)
     return Request(head, client_id or "", body, elements_max - (reader.elements_left or 0))
 
@@ -85,11 +85,3 @@ def response_bytes(wire: Wire, head: Head, message: Message) -> bytes:
     """The whole frame of a response. Raises: ValueError, struct.error for a message that it cannot hold."""
     body = wire.response.write(message, head.version)
     return response_header(wire, head, len(body)) + body
-
-
-def _skip_tagged(reader: MessageReader) -> None:
-    count = reader.uvarint()
-    reader.count_elements(count)
-    for _ in range(count):
-        reader.uvarint()
-        reader.take(reader.uvarint())

@@ -21,7 +21,8 @@ from kstore.errors import KstoreError
 from kstore.files._locks import Attempt, OwnedLock, block
 from kstore.files.paths import TopicPartition
 from kstore.files.threads import start_thread
-from kstore.messages.primitives import MessageError, MessageReader
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import MessageError
 from kstore.messages.schema import load_messages
 from kstore.store import Store, parts_of
 from kstore.transactions.group_records import OffsetAndMetadata

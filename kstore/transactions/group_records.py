@@ -14,7 +14,8 @@ from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from kstore.errors import UnsupportedFormatError
 from kstore.files.paths import TopicPartition
-from kstore.messages.primitives import INT16, MessageReader
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import INT16
 from kstore.messages.schema import load_messages
 from kstore.types import NO_TIMESTAMP
 

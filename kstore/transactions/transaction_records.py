@@ -18,7 +18,8 @@ from typing import NotRequired, TypedDict, cast
 
 from kstore.errors import CorruptRecordError, UnsupportedFormatError
 from kstore.files.paths import TopicPartition
-from kstore.messages.primitives import INT16, MessageReader
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import INT16
 from kstore.messages.schema import load_messages
 from kstore.rules.sequence import NO_EPOCH
 from kstore.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState

@@ -19,6 +19,8 @@ from typing import Any
 from kstore.cli._json_lines import kcat_line, plain_line
 from kstore.cli.dump._lines import CONTENTS, UNKNOWN, plain_lines
 from kstore.indexes._search import entries_around, floor_slot, offset_entries, offset_rows, time_entries, time_rows
+from kstore.messages._wire import MessageReader, StructPlan
+from kstore.messages.schema import load_messages
 from kstore.record._codec import (
     BatchBuffer,
     EncodedBatch,
@@ -239,11 +241,27 @@ def passed(*arguments: Any) -> object:
     return pass_producers(*arguments), arguments[-3:]
 
 
+def plan() -> StructPlan:
+    return StructPlan(load_messages("wire")["FetchResponse"].fields, 16, is_flexible=True, fills_in=True)
+
+
+def message_read(given: StructPlan, data: bytes) -> object:
+    return given.read(MessageReader(memoryview(data), elements_max=2**40))
+
+
 # Each call, and what makes its arguments. Numbers and texts are large: CPython keeps objects for the small ones.
 RUN, PRODUCERS, MANY = run_of(DATA), run_of(of_producers()), run_of(of_many())
 PAYLOAD = (DATA, BATCH_HEADER_BYTES, FIRST_SIZE, COUNT)
 RECORDS = (DATA[BATCH_HEADER_BYTES:FIRST_SIZE], COUNT)
 VALUES = [b"value" * 40, None, b"x" * 3000] * 4
+# Every kind of array, structure and tagged field.
+FETCHED: dict[str, Any] = {
+    "throttleTimeMs": 2**30,
+    "responses": [
+        {"partitions": [{"highWatermark": 2**40, "records": b"r" * 600, "currentLeader": {"leaderId": 2**20}}]}
+    ],
+    "nodeEndpoints": [{"nodeId": 2**20, "host": "host" * 200, "port": 2**20, "rack": None}],
+}
 FIELDS = (VALUES, VALUES[::-1], [2**40, None, 2**41] * 4, [[("name", b"text" * 40)], None, ()] * 4)
 CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "entries_around": (entries_around, lambda: (OFFSETS, 200, 0, 2**20 + 100)),
@@ -285,6 +303,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "encode_batch": (encode_batch, lambda: (buffer(), *FIELDS, 0, 2**40, 2**20, 0, True)),
     "encode_batch, values": (encode_batch, lambda: (buffer(), VALUES, None, None, None, 0, 2**40, 2**20, 1, True)),
     "encode_batch, too large": (encode_batch, lambda: (buffer(), *FIELDS, 2, 2**40, 2**10)),
+    "message plan": (lambda: plan().write(FETCHED), lambda: ()),
+    "message read": (message_read, lambda: (plan(), plan().write(FETCHED))),
+    "message write": (StructPlan.write, lambda: (plan(), FETCHED)),
     "rows": (rows, lambda: ()),
     "rows of partitions": (partitioned, lambda: (rows(),)),
     "rows of a table": (built, lambda: (buffer(), rows(has_partitions=False))),

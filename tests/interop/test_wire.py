@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from kstore.messages.schema import load_messages
 from tests.interop.conftest import Kafka
 from tests.interop.decoder_logs import encode_random

@@ -28,7 +28,8 @@ from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
-from kstore.messages.primitives import MessageError, MessageReader
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import MessageError
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kstore.cli.decoders import json_text
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from kstore.messages.schema import Message, Value, load_messages
 from kstore.record._codec import Record
 from kstore.record.control import KEY, ControlRecordType, parse_control_type, parse_end_transaction_marker

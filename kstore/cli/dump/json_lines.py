@@ -16,7 +16,8 @@ from kstore.cli.dump.control import control_note
 from kstore.cli.dump.printer import Output, Reports, Shown
 from kstore.cli.record_json import add_bytes, compact, header_fields
 from kstore.errors import CorruptRecordError
-from kstore.messages.schema import Uuid, Value
+from kstore.messages.primitives import Uuid
+from kstore.messages.schema import Value
 from kstore.record._codec import Record
 from kstore.state.producer_snapshot import ProducerEntry
 from kstore.types import AbortedTransaction

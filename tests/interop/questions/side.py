@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from kstore.messages.schema import Uuid
+from kstore.messages.primitives import Uuid
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from tests.support.lives.door_group_stage import METADATA, SESSION_MS

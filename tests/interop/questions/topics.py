@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kstore.messages.schema import Uuid
+from kstore.messages.primitives import Uuid
 from tests.interop.questions.side import NO_ID, Body, Side, batch, question, versions
 
 

@@ -15,7 +15,7 @@ from kstore.door.memory import Budget
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.engine.read.fetch import FetchSlice
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from kstore.setting_rules import MIB
 
 ELEMENTS_MAX = 100_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import kstore
 from kstore.door.frames import API_VERSIONS, wire_of
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from kstore.messages.schema import Message
 
 # A test that hangs fails.

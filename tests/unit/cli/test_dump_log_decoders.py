@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from kstore.cli.decoders import TransactionLogDecoder, java_double, json_text, remote_log_metadata_decoder
-from kstore.messages.primitives import MessageError, MessageReader
-from kstore.messages.schema import Uuid, load_messages
+from kstore.messages._wire import MessageReader
+from kstore.messages.primitives import MessageError, Uuid
+from kstore.messages.schema import load_messages
 from kstore.record._codec import java_string
 from kstore.record.builder import build_batch
 from tests.support.lives.dump_helpers import BASE, Dump, batch, record, write_log

@@ -15,7 +15,7 @@ from kstore.door.errors import NOT_LEADER_OR_FOLLOWER
 from kstore.door.faults import CODES, PLACES, Faults, refusal
 from kstore.door.frames import wire_of
 from kstore.errors import ConfigError
-from kstore.messages.primitives import MessageReader
+from kstore.messages._wire import MessageReader
 from tests.support.lives.door_parts import WireClient, opened
 
 # Answers with no place for an error of the whole request.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from kstore.messages.primitives import STRING_BYTES_MAX, MessageError, MessageReader, MessageWriter
-from kstore.messages.schema import Message, Uuid, load_messages
+from kstore.messages._wire import MessageReader, MessageWriter
+from kstore.messages.primitives import STRING_BYTES_MAX, MessageError, Uuid
+from kstore.messages.schema import Message, load_messages
 from tests.interop.decoder_logs import encode_random
 
 SCHEMAS = ("consumer", "control", "group", "metadata", "remote", "share", "transaction", "wire")
@@ -141,6 +143,57 @@ def test_a_tagged_structure_that_equals_its_default_is_omitted_however_it_is_giv
 
     assert written({"leaderId": -1}) == written({"leaderId": -1, "leaderEpoch": -1}) == written(None)
     assert len(written({"leaderId": 0})) > len(written(None))
+
+
+def test_other_objects_that_are_numbers_are_written_as_their_numbers() -> None:
+    class Seven:
+        def __index__(self) -> int:
+            return 7
+
+    message = load_messages("wire")["HeartbeatResponse"]
+    numbers = {"throttleTimeMs": Seven(), "errorCode": True}
+    assert message.write(numbers, 1) == message.write({"throttleTimeMs": 7, "errorCode": 1}, 1)
+
+
+@pytest.mark.parametrize("value", [2**15, -(2**15) - 1, 2**63, 2**64, -(2**80), None, "7", 7.0])
+def test_what_a_number_does_not_hold_is_refused_as_struct_refuses_it(value: object) -> None:
+    with pytest.raises(struct.error) as expected:
+        struct.pack(">h", value)
+    with pytest.raises(struct.error, match=f"^{re.escape(str(expected.value))}$"):
+        load_messages("wire")["HeartbeatResponse"].write({"errorCode": value}, 1)
+
+
+def test_a_list_that_changes_while_it_is_written_is_written_up_to_its_end() -> None:
+    class Sabotage:
+        def __index__(self) -> int:
+            numbers.clear()
+            return 1
+
+    numbers = [Sabotage(), *range(1000)]
+    message = load_messages("wire")["MetadataResponse"]
+    message.write({"topics": [{"partitions": [{"replicaNodes": numbers}]}]}, 12)
+    assert numbers == []
+
+
+def test_a_reader_holds_its_bytes_only_while_it_lives() -> None:
+    message = load_messages("wire")["HeartbeatRequest"]
+    buffer = bytearray(message.write({"groupId": "g", "memberId": "m"}, 4))
+    reader = MessageReader(memoryview(buffer))
+    with pytest.raises(BufferError):
+        buffer.clear()
+    assert message.read(reader, 4)["groupId"] == "g"
+    del reader
+    buffer[1:] = b""
+    with pytest.raises(MessageError, match="a length of 1"):
+        message.read(MessageReader(memoryview(buffer)), 4)
+    buffer.clear()
+    assert not buffer
+
+
+@pytest.mark.parametrize("data", [None, "text", memoryview(b"abcd")[::2]], ids=["none", "text", "gaps"])
+def test_a_reader_takes_only_bytes_that_lie_side_by_side(data: Any) -> None:
+    with pytest.raises((TypeError, BufferError)):
+        MessageReader(data)
 
 
 def test_records_are_a_view_of_what_was_read() -> None:
