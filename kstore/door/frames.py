@@ -19,6 +19,7 @@ from kstore.messages.schema import load_messages
 
 SIZE = struct.Struct(">i")
 HEAD = struct.Struct(">hhi")
+RESPONSE_HEAD = struct.Struct(">ii")
 API_VERSIONS = 18
 # What a response has at most: a broker's fetch.max.bytes, whatever a client asks for.
 RESPONSE_BYTES_MAX = 57_671_680
@@ -78,7 +79,7 @@ def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> 
 def response_header(wire: Wire, head: Head, body_size: int) -> bytes:
     """Size and header of the response to ``head``, with ``body_size`` bytes after them."""
     tagged = b"\0" if head.version in wire.response.flexible and head.api != API_VERSIONS else b""
-    return b"".join((SIZE.pack(4 + len(tagged) + body_size), SIZE.pack(head.correlation_id), tagged))
+    return RESPONSE_HEAD.pack(4 + len(tagged) + body_size, head.correlation_id) + tagged
 
 
 def response_bytes(wire: Wire, head: Head, message: Message) -> bytes:
