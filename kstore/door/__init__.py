@@ -2,7 +2,8 @@
 
 faces       door
 bytes       frames (sizes and headers)  apis (the closed list)  errors (codes)
-threads     server (accepts, looks after idle ones)  connection (one thread each)  memory (the budget)  guard (who may)
+threads     server (accepts, looks after idle ones)  connection (one thread each)  inbox (what its peer has sent)
+            memory (the budget)  guard (who may)
 tests       faults (what a door does wrong on purpose)
 handlers    call  reply  served  waiting    what a handler gets, and what it gives: the request, the door, a way to wait
             cluster  topics            one module a subject
@@ -31,6 +32,10 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
 - **A large frame is received in memory that another one had**, of which a little is kept, and its batches are checked
   where they lie. Fresh memory was mapped, zeroed and given back three times for each batch of 1 MB, on a busy machine
   for as long as everything else took: 3.2 s of processor time for a GB, now 1.5 s.
+- **One receive takes all that has come**, up to 64 KiB: a small frame whole, or several of a peer that does not wait
+  for answers. A receive each for size, head and rest cost a tenth of a small request.
+- **A small request costs 80 us**: a Produce of 16 KB, of which the system takes 30. With the codec in Python, and an
+  append that looked at everything three times, it was 190.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
 - **A connection remembers what its last Fetch found at the ends of logs**, up to 16 MiB for all, and the next one looks

@@ -38,6 +38,7 @@ from kstore.door.reply import Reply
 from kstore.door.served import Served
 from kstore.door.waiting import Waiter
 from kstore.errors import KstoreError
+from kstore.messages.primitives import TooManyElementsError
 
 if TYPE_CHECKING:
     from kstore.engine.read.fetch import FetchSlice
@@ -49,10 +50,10 @@ SEND_SECONDS = 30.0
 # How long a request waits for memory that others use.
 MEMORY_SECONDS = 30.0
 ELEMENTS_MAX = 100_000
-# What a parsed element takes, at most on average; each takes 2 bytes of the frame or more. Frames of less than that
-# many bytes are not counted: all connections together could take that much.
+# What a parsed element takes, at most on average; each takes 2 bytes of the frame or more. A request with so few of
+# them is not counted: all connections together could take that much.
 ELEMENT_BYTES = 320
-UNCOUNTED_BYTES = 1 << 10
+UNCOUNTED_ELEMENTS = 512
 
 
 class Connection:
@@ -185,8 +186,12 @@ class Connection:
             return self._send_message(api, head._replace(version=0), fallback)
         if not api.lowest <= head.version <= api.highest:
             raise ConnectionEnded(f"{api.name} version {head.version}, expected {api.lowest} to {api.highest}")
-        if len(frame) <= UNCOUNTED_BYTES:
-            return self._answered(api, read_request(api.wire, frame, elements_max=ELEMENTS_MAX))
+        try:
+            request = read_request(api.wire, frame, elements_max=UNCOUNTED_ELEMENTS)
+        except TooManyElementsError:
+            pass
+        else:
+            return self._answered(api, request)
         with self._lent(self._budget.elements, min(len(frame) // 2, ELEMENTS_MAX) * ELEMENT_BYTES) as loan:
             request = read_request(api.wire, frame, elements_max=ELEMENTS_MAX)
             # The request may wait for long.

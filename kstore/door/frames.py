@@ -64,7 +64,7 @@ def read_request(wire: Wire, data: bytes | memoryview, *, elements_max: int) -> 
 
     Bytes after the request are left alone, as a broker does: librdkafka's Metadata of version 12 has some.
 
-    Raises: MessageError for bytes that are not a request; also for more than ``elements_max`` elements.
+    Raises: MessageError for bytes that are not a request, TooManyElementsError for more than ``elements_max`` elements.
     """
     head = read_head(data)
     reader = MessageReader(data, elements_max=elements_max, text_errors="replace")

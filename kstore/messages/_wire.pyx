@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from collections.abc import Mapping
 
-from kstore.messages.primitives import INT32, NUMBERS, STRING_BYTES_MAX, UUID_SIZE, MessageError, Uuid
+from kstore.messages.primitives import INT32, NUMBERS, STRING_BYTES_MAX, UUID_SIZE, MessageError, TooManyElementsError, Uuid
 
 __all__ = ["MessageReader", "MessageWriter", "StructPlan"]
 
@@ -168,9 +168,9 @@ cdef class MessageReader:
             raise MessageError("a string that is not UTF-8") from error
 
     cdef int count_elements(self, int64_t count) except -1:
-        """Raises: MessageError if that is more than are left."""
+        """Raises: TooManyElementsError if that is more than are left."""
         if count > self._elements_left:
-            raise MessageError(f"{count} elements, expected at most {self._elements_left} more in this message")
+            raise TooManyElementsError(f"{count} elements, expected at most {self._elements_left} more in this message")
         if count > 0 and self._elements_left != NO_LIMIT:
             self._elements_left -= count
         return 0

@@ -34,6 +34,10 @@ class MessageError(CorruptRecordError):
     """Bytes that are not the expected message."""
 
 
+class TooManyElementsError(MessageError):
+    """A message with more elements than its reader takes."""
+
+
 def check_string(name: str, value: object) -> None:
     """Checks a value for a string of a message, before any other work.
 
