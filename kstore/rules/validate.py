@@ -95,15 +95,13 @@ class UnchangedBatch(NamedTuple):
     stamp: tuple[int, int, int, bool] | None
 
 
-def split_batches(buffer: bytes | bytearray | memoryview, *, copy: bool = True) -> list[Batch]:
-    """The batches in ``buffer``, of any version; trailing bytes without a whole batch are dropped.
+def split_batches(data: bytes | bytearray | memoryview) -> list[Batch]:
+    """The batches in ``data``, of any version; trailing bytes without a whole batch are dropped.
 
-    The bytes are copied unless they are immutable, so that checked bytes cannot change before they are written; with
-    ``copy`` False the caller sees to that. Only headers are read: ``validate`` checks the rest.
+    Only headers are read: ``validate`` checks the rest, and copies it. Until then the bytes must not change.
 
     Raises: CorruptBatchError, also for an impossible size in what is cut off; UnsupportedFormatError.
     """
-    data = buffer if isinstance(buffer, bytes) or not copy else bytes(memoryview(buffer))
     batches: list[Batch] = []
     position = 0
     while len(data) - position > MAGIC_POSITION:
@@ -116,31 +114,33 @@ def split_batches(buffer: bytes | bytearray | memoryview, *, copy: bool = True) 
     return batches
 
 
-def unchanged(buffer: BatchBuffer, config: LogConfig, now_ms: int) -> UnchangedBatch | None:
-    """The one batch that is all of ``buffer``, if ``validate`` would accept it and change nothing but its place.
+def unchanged(data: Buffer, config: LogConfig, now_ms: int) -> UnchangedBatch | None:
+    """The one batch that is all of ``data``, if ``validate`` would accept it and change nothing but its place.
 
     This is what a client sends almost always, for a fraction of the cost. None means: let ``validate`` decide.
     """
-    header = BatchHeader._make(BATCH_HEADER.unpack_from(buffer))
-    codec = plain_codec(header)
+    view = memoryview(data)
+    size = view.nbytes
+    if not BATCH_HEADER_BYTES <= size <= min(config.max_message_bytes, config.segment_bytes):
+        return None
+    header = BatchHeader._make(BATCH_HEADER.unpack_from(view))
+    codec = _plain_codec(header)
     if (
         codec is None
-        or header.batch_length + LOG_OVERHEAD_BYTES != buffer.size
-        or buffer.size > min(config.max_message_bytes, config.segment_bytes)
+        or header.batch_length + LOG_OVERHEAD_BYTES != size
         or header.record_count != header.last_offset_delta + 1
         or (header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0))
         or config.message_timestamp_type == LOG_APPEND_TIME
         or config.target_codec(codec.name) != codec.name
-        or batch_crc(memoryview(buffer)[CRC_START:]) != header.crc
+        or batch_crc(view[CRC_START:]) != header.crc
     ):
         return None
-    records: Buffer = buffer
-    start = BATCH_HEADER_BYTES
+    records: Buffer = data
+    start, stop = BATCH_HEADER_BYTES, size
     try:
         if codec.name != NO_CODEC:
-            records = codec.decompress(memoryview(buffer)[start:], config.max_batch_bytes_uncompressed, MAGIC_V2)
-            start = 0
-        stop = memoryview(records).nbytes
+            records = codec.decompress(view[start:], config.max_batch_bytes_uncompressed, MAGIC_V2)
+            start, stop = 0, len(records)
         summary = check_records(
             records, start, stop, header.record_count, header.last_offset_delta, header.base_timestamp
         )
@@ -151,7 +151,7 @@ def unchanged(buffer: BatchBuffer, config: LogConfig, now_ms: int) -> UnchangedB
     batch = EncodedBatch(
         header.record_count,
         0,
-        buffer.size,
+        size,
         header.record_count,
         header.base_timestamp,
         header.max_timestamp,
@@ -160,18 +160,6 @@ def unchanged(buffer: BatchBuffer, config: LogConfig, now_ms: int) -> UnchangedB
     if header.producer_id < 0:
         return UnchangedBatch(batch, codec.name, None)
     return UnchangedBatch(batch, codec.name, (header.producer_id, header.producer_epoch, header.base_sequence, False))
-
-
-def plain_codec(header: BatchHeader) -> Codec | None:
-    """The codec of a batch whose header is that of a producer outside of transactions; None for any other one."""
-    is_plain = (
-        header.magic == MAGIC_V2
-        and header.base_offset == 0
-        and header.attributes & ~ATTRIBUTE_CODEC == 0
-        and header.attributes < len(CODECS)
-        and header.record_count > 0
-    )
-    return CODECS[header.attributes] if is_plain else None
 
 
 def validate(
@@ -197,13 +185,13 @@ def validate(
     if not assign_offsets:
         return _keep_offsets(batches, config, next_offset)
     stamped = config.message_timestamp_type == LOG_APPEND_TIME
-    buffer = BatchBuffer(sum(batch.size for batch in batches))
     encoded: list[EncodedBatch] = []
     record_count = 0
     for number, batch in enumerate(batches):
         _check_batch(batch, number, config, batches[0].magic, record_count)
         record_count += batch.record_count if batch.magic == MAGIC_V2 else 0
     limits = _Limits.of(config, now_ms)
+    buffer = BatchBuffer(sum(batch.size for batch in batches))
     if batches and batches[0].magic != MAGIC_V2:
         encoded.extend(_rebuild_legacy(buffer, batches, config, limits, now_ms))
     else:
@@ -231,6 +219,18 @@ def validate(
             batch.magic != MAGIC_V2 or config.target_codec(batch.codec) != batch.codec for batch in batches
         ),
     )
+
+
+def _plain_codec(header: BatchHeader) -> Codec | None:
+    """The codec of a batch whose header is that of a producer outside of transactions; None for any other one."""
+    is_plain = (
+        header.magic == MAGIC_V2
+        and header.base_offset == 0
+        and header.attributes & ~ATTRIBUTE_CODEC == 0
+        and header.attributes < len(CODECS)
+        and header.record_count > 0
+    )
+    return CODECS[header.attributes] if is_plain else None
 
 
 # --- checks of a batch ------------------------------------------------------------------------------------------------

@@ -13,11 +13,9 @@ from kstore.types import NO_OFFSET, NO_TIMESTAMP, RECORD_OFFSET_MAX, AppendInfo
 
 # The encode buffers are used again: fresh memory costs a page fault for each 4 KiB, more than the encoding. They belong
 # to the process, so that what is kept does not grow with the number of its logs.
-# More concurrent appends make their own.
+# More concurrent appends make their own, and so do those for which these bytes are not enough.
 SPARE_COUNT_MAX = 16
-# A larger buffer is kept only where no other is: threads that take turns in long calls need but one.
-SPARE_BYTES_MAX = 4 << 20
-LARGE_BYTES_MAX = 16 << 20
+SPARE_BYTES_MAX = 16 << 20
 
 _spare: deque[BatchBuffer] = deque(maxlen=SPARE_COUNT_MAX)
 
@@ -123,6 +121,6 @@ def spare_buffer() -> BatchBuffer:
 
 def keep_buffer(buffer: BatchBuffer) -> None:
     """Takes back a buffer that nothing reads any more."""
-    if buffer.capacity <= (SPARE_BYTES_MAX if _spare else LARGE_BYTES_MAX):
+    if buffer.capacity + sum([one.capacity for one in tuple(_spare)]) <= SPARE_BYTES_MAX:
         buffer.clear()
         _spare.append(buffer)

@@ -1,19 +1,20 @@
-"""Appends batches that were built elsewhere: the implementation of ``Log.append_batches``, and a shorter way for
-batches that kstore itself has built in another process."""
+"""Appends batches that were built elsewhere: the implementation of ``Log.append_batches``, which has a short way for
+one batch that needs no change, and ``append_encoded`` for batches that kstore has built in another process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kstore.engine.append.pending import PendingAppend, keep_buffer, nothing_appended, spare_buffer
+from kstore.engine.append.pending import PendingAppend, nothing_appended, spare_buffer
 from kstore.engine.writer import LogWriter
 from kstore.record._codec import BatchBuffer, EncodedBatch
-from kstore.record.batch import BATCH_HEADER_BYTES
-from kstore.record.parse import entry_size
 from kstore.rules.arguments import are_timely
 from kstore.rules.validate import split_batches, unchanged, validate
 from kstore.types import CREATE_TIME, AppendInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class EncodedElsewhere(NamedTuple):
@@ -36,38 +37,32 @@ def append_batches(
 ) -> AppendInfo:
     """See ``Log.append_batches``. ``copy`` False: nothing changes the bytes while they are appended."""
     try:
-        info = _append_unchanged(writer, buffer) if assign_offsets else None
-        return info or _append_batches(writer, buffer, assign_offsets=assign_offsets, copy=copy)
+        # Checked bytes must not change before they are written.
+        data = buffer if isinstance(buffer, bytes) or not copy else bytes(memoryview(buffer))
+        info = _append_unchanged(writer, data) if assign_offsets else None
+        return info or _append_validated(writer, data, assign_offsets=assign_offsets)
     except Exception as error:
         writer.context.counters.append_failed(error)
         raise
 
 
-def _append_unchanged(writer: LogWriter, data: bytes | bytearray | memoryview) -> AppendInfo | None:
+def _append_unchanged(writer: LogWriter, data: Buffer) -> AppendInfo | None:
     """Appends one batch of magic 2 that needs no change. None, and nothing is done, for anything else."""
-    if len(data) < BATCH_HEADER_BYTES or entry_size(data, 0) != len(data):
+    context = writer.context
+    found = unchanged(data, context.config, context.clock.now_ms())
+    if found is None:
         return None
-    if isinstance(data, memoryview) and not data.contiguous:
-        return None
-    # All checks are of the copy, which nothing else can change.
     buffer = spare_buffer()
     buffer.extend(data)
-    context = writer.context
-    found = unchanged(buffer, context.config, context.clock.now_ms())
-    if found is None:
-        keep_buffer(buffer)
-        return None
     return writer.appends.commit_built(
         PendingAppend(buffer, [found.batch], found.codec, with_producers=found.stamp is not None, stamp=found.stamp)
     )
 
 
-def _append_batches(
-    writer: LogWriter, buffer: bytes | bytearray | memoryview, *, assign_offsets: bool, copy: bool
-) -> AppendInfo:
+def _append_validated(writer: LogWriter, data: bytes | bytearray | memoryview, *, assign_offsets: bool) -> AppendInfo:
     config = writer.context.config
     validated = validate(
-        split_batches(buffer, copy=copy), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
+        split_batches(data), config, now_ms=writer.context.clock.now_ms(), assign_offsets=assign_offsets
     )
     if not validated.batches:
         return nothing_appended(writer.ends.end_offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import tracemalloc
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from kstore import Log
 from kstore.engine.append._path import Plan
 from kstore.engine.append.pending import PendingAppend
 from kstore.engine.change.durability import WriteBehind
+from kstore.engine.over import foreign
 from kstore.engine.producers import LogProducers
 from kstore.errors import (
     DeliveryError,
@@ -23,6 +25,7 @@ from kstore.errors import (
     KstoreError,
     OutOfOrderSequenceError,
     PoisonedError,
+    RecordTooLargeError,
     StorageError,
 )
 from kstore.files.fs import FileSystem
@@ -30,7 +33,7 @@ from kstore.files.local import SYSTEM_FS
 from kstore.log import writer_of
 from kstore.record._codec import BatchBuffer, EncodedBatch, Record
 from kstore.record.builder import build_batch, build_batches
-from kstore.rules.validate import split_batches, validate
+from kstore.rules.validate import UnchangedBatch, split_batches, unchanged, validate
 from kstore.segments.tail import SegmentTail
 from kstore.state.log_state import StateFile
 from kstore.types import Durability
@@ -45,16 +48,47 @@ DURABILITIES: tuple[Durability, ...] = ("sync", "interval", "os")
 
 
 @pytest.mark.parametrize("step", [1, 2, -1])
-def test_a_view_of_any_bytes_is_taken(tmp_path: Path, step: int) -> None:
+def test_any_view_of_bytes_is_taken(tmp_path: Path, step: int) -> None:
     data = build_batch([Record(0, NOW_MS, value=b"a")])
-    spread = bytearray(len(data) * abs(step))
-    view = memoryview(spread)[::step]
+    view = memoryview(bytearray(len(data) * abs(step)))[::step]
     view[:] = data
     with Log(tmp_path / "log", clock=ManualClock(NOW_MS)) as log:
         assert log.append_batches(view).last_offset == 0
-        spread[:] = bytes(len(spread))
-        assert log.append_batches(data).last_offset == 1
-        assert [record.value for record in log.read()] == [b"a", b"a"]
+        assert [record.value for record in log.read()] == [b"a"]
+
+
+def test_something_without_bytes_is_a_type_error(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log, pytest.raises(TypeError, match="bytes-like object"):
+        log.append_batches(17)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_changed_once_the_check_begins_is_not_written(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(build_batch([Record(0, NOW_MS, value=b"a")]) * count)
+
+    def changed(*given: Any) -> UnchangedBatch | None:
+        data[:] = bytes(len(data))
+        return unchanged(*given)
+
+    monkeypatch.setattr(foreign, "unchanged", changed)
+    with Log(tmp_path / "log", clock=ManualClock(NOW_MS)) as log:
+        log.append_batches(data)
+        assert [record.value for record in log.read()] == [b"a"] * count
+
+
+def test_a_batch_over_the_limit_is_refused_without_a_copy(tmp_path: Path) -> None:
+    data = build_batch([Record(0, NOW_MS, value=bytes(16 << 20))])
+    with Log(tmp_path / "log") as log:
+        tracemalloc.start()
+        try:
+            with pytest.raises(RecordTooLargeError):
+                log.append_batches(data)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 20
 
 
 def test_a_failed_one_leaves_nothing_and_the_next_continues(tmp_path: Path) -> None:
