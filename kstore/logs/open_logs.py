@@ -75,7 +75,8 @@ class OpenLogs:
         """The log of ``owner``, opened if necessary; it stays open. Raises: as ``Log``."""
         self._settings.of(owner)  # raises if the partition does not exist
         entry = self._entries.get(owner)
-        if entry is not None and entry.is_kept and (log := entry.log) is not None and not (log.closed or self._closed):
+        # Without a lock, so in this order: a log that is opened for some work is stored after ``is_kept`` is False.
+        if entry is not None and (log := entry.log) is not None and entry.is_kept and not (log.closed or self._closed):
             return log
         with self._held(owner) as entry:
             log = self._opened(owner, entry)

@@ -8,17 +8,18 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
 import pytest
 
+from kstore import TopicPartition
 from kstore.errors import ClosedError, ForkedError, KstoreError, TopicExistsError, TopicNotFoundError
 from kstore.files.local import SYSTEM_FS
-from kstore.logs.open_logs import OpenLogs
-from kstore.store import Store
+from kstore.logs.open_logs import OpenLogs, _Entry
+from kstore.store import Store, parts_of
 from tests.support.fakes.fake_clock import ManualClock
 from tests.support.fakes.fake_fs import FailingFs, Fault, Operation, WatchedFs
 
@@ -126,6 +127,33 @@ def test_a_with_block_leaves_a_store_s_log_open_for_its_other_users(tmp_path: Pa
         assert store.log("jobs") is log
         assert not log.closed
     assert log.closed
+
+
+def test_a_log_that_is_reopened_for_some_work_stays_open_for_a_user_who_asks_meanwhile(tmp_path: Path) -> None:
+    owner = TopicPartition("orders", 0)
+    with opened(tmp_path / "s") as store, ExitStack() as work:
+        store.create_topic("orders")
+        logs = parts_of(store).topics.logs
+        store.log("orders").close()
+        before = logs._entries[owner]
+
+        class Watched(_Entry):
+            """The work begins when a look-up asks whether the log is kept."""
+
+            @property
+            def is_kept(self) -> bool:  # type: ignore[override]
+                if logs._entries[owner] is not before:
+                    logs._entries[owner] = before
+                    work.enter_context(logs.borrowed(owner))
+                    self.log = before.log
+                return True
+
+        watched = object.__new__(Watched)
+        watched.log = before.log
+        logs._entries[owner] = watched
+        log = store.log("orders")
+        work.close()
+        assert log.append(b"3 bolts") == 0
 
 
 def test_a_log_that_is_being_closed_has_no_second_writer(tmp_path: Path) -> None:
