@@ -20,6 +20,8 @@ from kstore.errors import CorruptBatchError, InvalidRecordError, KstoreError
 from kstore.files.threads import side_by_side
 from kstore.log import writer_of
 from kstore.record.batch import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_TRANSACTIONAL,
     BATCH_HEADER,
     BATCH_HEADER_BYTES,
     CRC_START,
@@ -28,12 +30,12 @@ from kstore.record.batch import (
     BatchHeader,
     batch_crc,
 )
-from kstore.record.parse import parse_batch
-from kstore.rules.validate import plain_codec
+from kstore.record.compression import CODECS_BY_NAME
 from kstore.store import coordinator_of
 
 NO_ACKS: Final = 0
 ACKS: Final = (-1, 0, 1)
+ZSTD: Final = CODECS_BY_NAME["zstd"]
 ZSTD_SINCE: Final = 7
 # Syncs of several files at a time share the work of the file system; more threads add nothing to that.
 SYNC_THREADS_MAX: Final = 16
@@ -94,7 +96,17 @@ def _append_all(appends: Sequence[_Appended]) -> None:
 class _Appended:
     """The batch of one partition, and what became of it."""
 
-    __slots__ = ("_answer", "_asked", "_call", "_is_done", "_topic", "error", "is_transactional", "reason", "writer")
+    __slots__ = (
+        "_answer",
+        "_asked",
+        "_call",
+        "_is_done",
+        "_topic",
+        "error",
+        "is_transactional",
+        "reason",
+        "writer",
+    )
 
     def __init__(self, call: Call, topic: str, asked: Message) -> None:
         self._call = call
@@ -111,7 +123,7 @@ class _Appended:
         self.error, self.reason, self._is_done = error, reason, True
 
     def check(self) -> None:
-        """Finds the log, and checks what a log does not check itself."""
+        """Finds the log, and checks the form of the batch: what a broker does before it looks at ``acks``."""
         try:
             log = log_of(self._call.door, self._topic, self._asked["index"])
             if is_reserved(self._topic):
@@ -122,9 +134,9 @@ class _Appended:
         except KstoreError as error:
             self._fail(error)
             return
-        codec = plain_codec(header)
-        if codec is None or (codec.name == "zstd" and self._call.version < ZSTD_SINCE):
-            self._check_batch()
+        self.is_transactional = bool(header.attributes & ATTRIBUTE_TRANSACTIONAL)
+        if header.attributes & ATTRIBUTE_CODEC == ZSTD.id and self._call.version < ZSTD_SINCE:
+            self.fail(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd, expected in version {ZSTD_SINCE} or later")
 
     def _header(self) -> BatchHeader:
         """The header of the records, which are one whole batch of magic 2. Raises: InvalidRecordError,
@@ -146,28 +158,15 @@ class _Appended:
             raise InvalidRecordError(f"{len(records)} bytes, expected the {size} of exactly one batch")
         return header
 
-    def _check_batch(self) -> None:
-        """Checks what a log does not: whether a client may send this batch. Its log checks everything else."""
-        try:
-            batch = parse_batch(self._asked["records"], 0)
-            if batch.base_offset != 0:
-                raise InvalidRecordError(f"a batch of base offset {batch.base_offset}, expected 0")
-            codec = batch.codec
-        except KstoreError as error:
-            self._fail_at_log(error)
-            return
-        self.is_transactional = batch.is_transactional
-        if codec == "zstd" and self._call.version < ZSTD_SINCE:
-            self.fail(errors.UNSUPPORTED_COMPRESSION_TYPE, f"zstd, expected in version {ZSTD_SINCE} or later")
-        elif batch.is_transactional:
-            self.fail(errors.INVALID_TXN_STATE, "the partition was not added to a transaction")
-
     def run(self) -> None:
         """Appends once, unless it has failed."""
         if self._is_done:
             return
         self._is_done = True
         assert self.writer is not None, "checked"
+        if self.is_transactional:
+            self.fail(errors.INVALID_TXN_STATE, "the partition was not added to a transaction")
+            return
         try:
             # The bytes are in memory of this request alone.
             info = append_batches(self.writer, self._asked["records"], copy=False)

@@ -25,6 +25,9 @@ def produce_with_other_acks(side: Side) -> None:
         for version in (3, 9, 11):
             side.produce(topic, batch(b"a"), version, acks=acks)
     side.produce("no-such-topic", batch(b"a"), acks=5)
+    # What is wrong with a batch of the right form comes second.
+    side.produce(topic, tampered(batch(b"a"), last_offset_delta=-7), acks=5)
+    side.produce(topic, tampered(batch(b"a"), base_offset=3), acks=5)
 
 
 @question
