@@ -52,7 +52,7 @@ MEMORY_SECONDS = 30.0
 ELEMENTS_MAX = 100_000
 # What a parsed element takes, at most on average; each takes 2 bytes of the frame or more. A request with so few of
 # them is not counted: all connections together could take that much.
-ELEMENT_BYTES = 320
+ELEMENT_BYTES = 352
 UNCOUNTED_ELEMENTS = 512
 
 

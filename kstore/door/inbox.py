@@ -37,7 +37,7 @@ class Inbox:
         self._began = 0.0
 
     def next_size(self, idle_seconds: float) -> int | None:
-        """The size of the next frame; None if the peer closes the connection, or sends nothing for so long.
+        """The size of the next frame; None if the peer closes the connection, or sends nothing for ``idle_seconds``.
 
         Raises: ConnectionEnded, OSError.
         """
@@ -70,7 +70,11 @@ class Inbox:
         return self._take(size)
 
     def fill(self, frame: memoryview) -> None:
-        """Receives a larger frame into memory that others may wait for. Raises: ConnectionEnded, OSError."""
+        """Receives a larger frame into memory that others may wait for. Raises: ConnectionEnded, OSError.
+
+        Its time begins here: before, the peer waited for the memory.
+        """
+        self._began = time.monotonic()
         got = self._stop - self._at
         frame[:got] = self._buffer[self._at : self._stop]
         self._at = self._stop = 0
@@ -83,14 +87,18 @@ class Inbox:
         return taken
 
     def _receive(self, target: memoryview, got: int, *, is_lent: bool = False) -> int:
-        """Receives what is there, or waits for some; ``got`` bytes of the frame came before."""
+        """Receives what is there, or waits for some; returns how many bytes, 0 after a wait in vain.
+
+        ``got`` bytes of the frame came before; ``is_lent``: into memory that others may wait for. Raises:
+        ConnectionEnded if that is too slow, ConnectionResetError if the peer leaves, OSError.
+        """
         seconds = time.monotonic() - self._began
         rest = RATE_SECONDS * (1 + got // RATE_BYTES) - seconds
         if rest <= 0:
             raise ConnectionEnded(f"{got} bytes of a frame in {seconds:.0f} s: too slow")
         if is_lent and seconds > GRACE_SECONDS and got < WANTED_RATE_BYTES * seconds and self._frames.is_wanted:
             raise ConnectionEnded(f"{got} bytes of a frame in {seconds:.0f} s, while others wait for memory")
-        # Almost always the same.
+        # Almost always the second one, so that the socket keeps its timeout.
         set_timeout(self._socket, min(rest, GRACE_SECONDS))
         try:
             count = self._socket.recv_into(target)

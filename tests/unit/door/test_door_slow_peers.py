@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kstore
 from kstore.door import inbox
+from kstore.door.connection import ELEMENT_BYTES, UNCOUNTED_ELEMENTS
 from kstore.record._codec import Record
 from kstore.record.builder import build_batch
 from kstore.setting_rules import MIB
@@ -108,3 +110,33 @@ def test_peers_that_hold_the_memory_and_send_slowly_give_way(
         assert error_code == 0
         slow.settimeout(20)
         assert slow.recv(1) == b""
+
+
+def test_a_request_of_many_elements_takes_memory_for_them(store: kstore.Store) -> None:
+    taken: dict[int, object] = {}
+    with opened(store, admin=False) as (door, client):
+
+        def noted(api: Any, call: Any) -> Any:
+            taken[len(call.body["topics"])] = door.metrics()["taken_bytes"]
+            return api.handle(call)
+
+        door._served.handled = noted
+        for count in (UNCOUNTED_ELEMENTS, 2 * UNCOUNTED_ELEMENTS):
+            client.ask("Metadata", 1, {"topics": [{"name": f"none-{number}"} for number in range(count)]})
+        assert taken == {UNCOUNTED_ELEMENTS: 0, 2 * UNCOUNTED_ELEMENTS: 2 * UNCOUNTED_ELEMENTS * ELEMENT_BYTES}
+        wait_for(lambda: door.metrics()["taken_bytes"] == 0)
+
+
+def test_the_memory_of_a_large_frame_is_used_again(store: kstore.Store) -> None:
+    buffers = []
+    with opened(store) as (door, client):
+
+        def noted(api: Any, call: Any) -> Any:
+            buffers.append(call.body["topicData"][0]["partitionData"][0]["records"].obj)
+            return api.handle(call)
+
+        door._served.handled = noted
+        for _ in range(2):
+            client.socket.sendall(produced(200 << 10))
+            client.frame()
+    assert buffers[0] is buffers[1]
