@@ -28,7 +28,10 @@ class ConnectionEnded(Exception):
 
 @dataclass(slots=True)
 class Call:
-    """One request. ``records`` in ``body`` are views of the connection's buffer: they end with the call."""
+    """One request. ``records`` in ``body`` are views of the connection's buffer: they end with the call.
+
+    Nothing changes a call. It is not frozen, which would take as long to make as a small request takes to read.
+    """
 
     api: int
     version: int

@@ -6,5 +6,5 @@ request or response fills what is missing with its default. Elements and bytes a
 because a stranger may have sent it.
 
 `_wire` is compiled and knows the bytes: it reads and writes by plans, which it makes of a schema once a version. As
-nested Python functions the same took five to ten times as long.
+nested Python functions the same took four to eleven times as long.
 """
