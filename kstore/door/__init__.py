@@ -34,7 +34,7 @@ fetch sessions, groups of the new protocol: clients ask for them only where they
   for as long as everything else took: 3.2 s of processor time for a GB, now 1.5 s.
 - **One receive takes all that has come**, up to 64 KiB: a small frame whole, or several of a peer that does not wait
   for answers. A receive each for size, head and rest cost a tenth of a small request.
-- **A small request costs 80 us**: a Produce of 16 KB, of which the system takes 30. With the codec in Python, and an
+- **A small request costs 90 us**: a Produce of 16 KB, of which the system takes 30. With the codec in Python, and an
   append that looked at everything three times, it was 190.
 - **No file says that a store has a door.** The store's lock keeps other processes out, and a store knows its own door.
   A read-only door writes nothing, and there may be several.
