@@ -20,12 +20,12 @@ for Arrow. There the work for each record is compiled, a batch costs one write, 
 copy of their bytes by Python. It is also ahead if several callers wait for the disk at once, because they share a
 sync.
 
-It is behind in three places. A lookup of one record reads and checks a whole batch, where a tree of lmdb, RocksDB or
-LevelDB reads one page and checks nothing: it takes four to eight times as long, and seven to sixteen times with
-batches of a thousand records. A record that is appended alone carries a batch header of 61 bytes with its own CRC:
-kstore appends it faster than these stores do, but it takes a third to a half more space, and each reader pays for the
-header again. Sends that wait for a sync leave the disk idle for two fifths to two thirds of the time. Hand over many
-records at a time if you can."""
+It is behind in four places. A lookup of one record reads and checks a whole batch, where a tree of lmdb, RocksDB or
+LevelDB reads one page and checks nothing: it takes four to eight times as long. A record that is appended alone carries
+a batch header of 61 bytes with its own CRC: kstore appends it about as fast as the fastest of these stores, but it
+takes a third to a half more space, and each reader pays for the header again. Sends that wait for a sync leave the disk
+idle for a quarter to three fifths of the time. Four processes that take single items of one queue, or sync each take,
+reach half of what SQLite reaches. Hand over many records at a time if you can."""
 
 HOW = """\
 Values of 100 bytes, in the page cache. A figure and those beside it are measured in turn, round by round, so that a
