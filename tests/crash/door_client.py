@@ -95,7 +95,11 @@ def read(server: str, name: str, note: Note) -> None:
         }
     )
 
+    is_closing = False
+
     def assigned(_: Any, owners: list[Any]) -> None:
+        if is_closing:
+            return  # every question of a consumer that is being closed fails at once
         note(f"ask {name}\n")
         found = retried(lambda: consumer.committed(owners, timeout=5))
         for owner in found:
@@ -117,6 +121,7 @@ def read(server: str, name: str, note: Note) -> None:
             continue  # the server was away, or a rebalance came first
         rows = [f"C {name} {one.topic} {one.partition} {one.offset}\n" for one in committed if one.offset >= 0]
         note("".join(rows))
+    is_closing = True
     consumer.close()
 
 
