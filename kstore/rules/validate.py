@@ -11,7 +11,8 @@ With offsets to be assigned, a batch is a producer's, and must have (Kafka: LogV
 
 Its bytes are then used unchanged, with a patched header, unless the codec changes (the same records are compressed
 again) or the magic is 0 or 1 (rebuilt as magic 2). This may make it larger, so its size is checked again. One batch
-that fails makes the whole append fail.
+that fails makes the whole append fail. ``unchanged`` answers for the commonest append, one batch that stays as it is,
+and leaves all others to ``validate``; the tests and the fuzzer hold it against that.
 
 With offsets to be kept, a batch is a log's own: 4 and the CRC must hold, and offsets increase from batch to batch;
 gaps, control batches, empty batches and mixed magics are allowed, and nothing is changed.
